@@ -1,0 +1,1 @@
+"""The one engine: what a sweep is, how one runs, and what stops it."""

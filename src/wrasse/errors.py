@@ -1,0 +1,94 @@
+"""Every error a user can meet, each with what happened, where, and what to do.
+
+Three kinds. The world failed (`StoreUnavailable` and its like): counted, and tried again by whoever waits. The user
+made a mistake (`UsageError` and its like): said once, clearly, with a way out. We made a mistake: an assertion, which
+stops the process; a restart is safe, going on is not.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WrasseError(Exception):
+    """Anything wrasse raises on purpose."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, do: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.do = do
+
+    def __str__(self) -> str:
+        return f"{self.message}\ndo: {self.do}" if self.do else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword arguments do not survive the default, and errors travel between processes.
+        return (_rebuild, (type(self), self.message, self.do))
+
+
+def _rebuild(kind: type[WrasseError], message: str, do: str) -> WrasseError:
+    error = kind.__new__(kind)
+    WrasseError.__init__(error, message, do=do)
+    return error
+
+
+class StoreUnavailable(WrasseError):
+    """A backend did not answer, or answered that it cannot serve now. Tried again later."""
+
+
+class StoreFull(StoreUnavailable):
+    """A backend has no room left. Nothing was changed."""
+
+
+class StoreBroken(WrasseError):
+    """What a backend holds is not what wrasse wrote there: damaged, foreign, or of another version."""
+
+
+class UsageError(WrasseError):
+    """The call or the command line is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A setting is wrong. The message names its path and where it came from."""
+
+
+class BadDuration(ConfigError):
+    """A text that is not a duration."""
+
+
+class UnknownName(UsageError):
+    """A setting, command, sweep, queue or handler that does not exist; suggests the nearest that does."""
+
+    def __init__(self, name: str, known: Iterable[str], *, what: str = "setting", where: str = "") -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        place = f" in {where}" if where else ""
+        hint = f"write {near[0]!r}" if near else f"use one of: {', '.join(known) or 'none is known'}"
+        super().__init__(f"there is no {what} {name!r}{place}", do=hint)
+
+
+class TooLarge(UsageError):
+    """A payload, a key or a record beyond its limit. Nothing was written."""
+
+
+class Refused(WrasseError):
+    """Wrasse will not do this because it would not be safe."""
+
+    exit_code = 3
+
+
+class LeaseLost(WrasseError):
+    """The lease ended or changed hands while it was needed."""
+
+
+class JobFailed(WrasseError):
+    """A job that was waited for ended dead."""
+
+
+class BadPayload(WrasseError):
+    """A payload that the handler's kind cannot be decoded to. The job is buried with its bytes."""

@@ -1,0 +1,1 @@
+"""What we need from outside: types and one Protocol per file, no logic."""

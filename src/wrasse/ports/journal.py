@@ -1,0 +1,84 @@
+"""Journal: one kept line per action: what, why, when, which run, and how it ended.
+
+Promise. `intend` is durable before it returns, and the action comes after it; `settle` writes the outcome. An intent
+without an outcome is shown as unknown and is resolved by the next run, so that a crash never hides what may have
+happened.
+
+Costs. intend and settle: one round trip for a whole batch. page: one round trip, flat in the number of lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a run is about to do to one suspect. `id` grows with time: it is the line's place in the journal."""
+
+    id: str
+    run: str
+    sweep: str
+    verb: str  # requeue, bury, delete, trim, ...
+    suspect: str  # the id of what is swept; never a payload
+    reason: str
+    count: int = 1  # how many things the line stands for, where a sweep journals by batch
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An intent with the time it was written and, once known, its outcome."""
+
+    intent: Intent
+    intended_at: datetime
+    outcome: Outcome | None = None  # None: not known yet
+    detail: str = ""
+    settled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How the intent with this id ended."""
+
+    id: str
+    outcome: Outcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LineFilter:
+    """Which lines to show; every field that is set must match."""
+
+    sweep: str | None = None
+    run: str | None = None
+    suspect: str | None = None
+    outcome: Outcome | None = None
+    open: bool | None = None  # True: only lines without an outcome
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class Journal(Protocol):
+    """The port."""
+
+    async def intend(self, intents: Sequence[Intent]) -> datetime:
+        """Writes the intents, durably, all or none; gives the time they carry."""
+        ...
+
+    async def settle(self, outcomes: Sequence[Settled]) -> None:
+        """Writes the outcomes. Settling a line twice keeps the first outcome unless that was `unknown`."""
+        ...
+
+    async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
+        """Lines in the order of their ids; `newest` turns the order round."""
+        ...
+
+    async def delete(self, before: datetime, limit: int) -> int:
+        """Forgets up to `limit` settled lines written before this; gives how many. Open lines are kept."""
+        ...

@@ -1,0 +1,39 @@
+"""A bounded slice of a listing, with the clock of the backend that gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some items, in the listing's order.
+
+    `cursors[i]` continues the listing after `items[i]`, so that a reader who stops in the middle of a page goes on
+    exactly there. `more` says whether the listing went on when the page was read.
+    """
+
+    items: tuple[T, ...]
+    cursors: tuple[str, ...]
+    at: datetime
+    more: bool
+
+    def __post_init__(self) -> None:
+        assert len(self.items) == len(self.cursors), "every item has a cursor"
+        assert self.items or not self.more, "an empty page cannot be followed by another"
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def cursor(self) -> str | None:
+        """Where the next page starts; None when this was the last."""
+        return self.cursors[-1] if self.more else None

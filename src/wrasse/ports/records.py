@@ -1,0 +1,123 @@
+"""Records: small, versioned, conditional, with a due index.
+
+Promise. Every write names the version it read, so of two writers exactly one wins. What `due_at` says is found by
+`due` without a scan, at most `resolution` late. A write whose reply was lost can be asked again with the same nonce
+and gives the first answer; what can no longer be decided is answered `unknown`, never `lost`.
+
+Costs. get, create, put, delete: one round trip. page and due: one round trip per page, flat in the number of records.
+
+Keys are 1 to 256 bytes of UTF-8. `page` is in the byte order of stored names (see `stored_name`), on every backend.
+A backend hands out one Records per Collection; the collection fixes the names it uses, so that layouts which others
+read come out as documented.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from wrasse.errors import TooLarge, UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+KEY_BYTES_MAX = 256
+VALUE_BYTES_MAX = 1 << 20
+NONCES_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Where a set of records lives: `<data>/<name>`, due entries under `<index>/<bucket>/<name>`, the list of
+    buckets at `<buckets>`. `width` is the width of a bucket where a backend needs buckets to find what is due."""
+
+    data: str
+    index: str
+    buckets: str
+    width: timedelta = timedelta(hours=1)
+
+    @classmethod
+    def named(cls, name: str, *, width: timedelta = timedelta(hours=1)) -> Collection:
+        """A collection of our own whose layout nobody else reads."""
+        return cls(data=f"{name}/r", index=f"{name}/due", buckets=f"{name}/due/buckets.json", width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One stored record. `version` is opaque; a write names the one it read."""
+
+    key: str
+    value: bytes
+    version: str
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The answer to a write: `done` with the new version, or `lost`, or `unknown`. `at` is the backend's clock."""
+
+    outcome: Outcome
+    version: str | None
+    at: datetime
+
+    def __bool__(self) -> bool:
+        return self.outcome is Outcome.DONE
+
+
+class Records(Protocol):
+    """The port. `nonce` names the write; without one the backend makes one up and the write cannot be asked again."""
+
+    @property
+    def resolution(self) -> timedelta:
+        """How late `due` may show a record: zero on SQL and Redis, one bucket width on object stores and NATS."""
+        ...
+
+    async def create(
+        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        """Writes the record if there is none under this key; `lost` if there is."""
+        ...
+
+    async def get(self, key: str) -> Record | None:
+        """The record as it is now."""
+        ...
+
+    async def put(
+        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        """Replaces value and due time if the record still has version `at`."""
+        ...
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        """Removes the record if it still has version `at`."""
+        ...
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        """Records whose key starts with `prefix`, in the byte order of stored names."""
+        ...
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        """Records due at or before `before` (None: the backend's now), earliest first. May show one that is no
+        longer or not yet due: the caller looks at `due_at` and its write names the version."""
+        ...
+
+
+def stored_name(key: str) -> str:
+    """The name a key is stored under: `/` and `%` escaped, so that `a` and `a/b` never collide."""
+    return key.replace("%", "%25").replace("/", "%2F")
+
+
+def key_of(name: str) -> str:
+    """The key that `stored_name` stored."""
+    return name.replace("%2F", "/").replace("%25", "%")
+
+
+def check_record(key: str, value: bytes) -> None:
+    """Refuses what no backend could keep, before anything is sent."""
+    size = len(key.encode())
+    if not 1 <= size <= KEY_BYTES_MAX:
+        raise UsageError(f"a record key of {size} bytes", do=f"use 1 to {KEY_BYTES_MAX} bytes of UTF-8")
+    if len(value) > VALUE_BYTES_MAX:
+        raise TooLarge(
+            f"a record of {len(value)} bytes under {key!r}", do=f"records hold at most {VALUE_BYTES_MAX}; use Objects"
+        )

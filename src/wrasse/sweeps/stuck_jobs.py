@@ -1,0 +1,50 @@
+"""Stuck jobs: held by a worker that stopped beating.
+
+evidence      the job is held and its deadline, which every beat moves on, has passed
+grace         `silence` since the last beat: at least three beats were missed
+precondition  the same token, and the deadline still passed at the very step that moves the job
+if wrong      a slow worker's job runs twice and the first holder's finish is refused; it is never lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from wrasse.engine.sweep import Action, Keep
+from wrasse.ports.jobs import Budget, Bury, JobQueue, JobState, Reason, Requeue
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+
+@dataclass(frozen=True, slots=True)
+class StuckJobs:
+    """Gives a silent worker's jobs to the next one, or buries those that have killed too many."""
+
+    name: ClassVar[str] = "stuck_jobs"
+    each: ClassVar[bool] = True
+
+    jobs: JobQueue
+    silence: timedelta = timedelta(seconds=30)
+    rescues_max: int = 3
+    batch_max: int = 100
+
+    async def find(self, after: str | None, limit: int) -> Page[JobState]:
+        return await self.jobs.overdue(after, limit)
+
+    def decide(self, suspect: JobState, at: datetime) -> Action[Requeue | Bury] | Keep:
+        if suspect.until is None or suspect.beat_at is None:
+            return Keep("not held")
+        if at < suspect.until or at - suspect.beat_at < self.silence:
+            return Keep("beating")
+        silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
+        if suspect.rescues >= self.rescues_max:
+            bury = Bury(suspect.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
+            return Action("bury", suspect.id, f"{silent}; rescued {suspect.rescues} times already", bury)
+        requeue = Requeue(suspect.hold, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
+        return Action("requeue", suspect.id, f"{silent}; rescue {suspect.rescues + 1} of {self.rescues_max}", requeue)
+
+    async def apply(self, actions: Sequence[Action[Requeue | Bury]]) -> Sequence[Outcome]:
+        return await self.jobs.move([action.change for action in actions])
