@@ -82,6 +82,10 @@ class Refused(WrasseError):
     exit_code = 3
 
 
+class Gone(WrasseError):
+    """An object that was there is not there any more, or is another version."""
+
+
 class LeaseLost(WrasseError):
     """The lease ended or changed hands while it was needed."""
 

@@ -1,0 +1,55 @@
+"""Catalog: what says that an archive is needed.
+
+Promise. A snapshot is one consistent view of all references, in the byte order of their keys, with the database's
+clock. `referenced` asks again, now, on the primary: it is the last look before something is deleted. An error is never
+an empty answer.
+
+Costs. A snapshot streams: one round trip per page and constant memory. referenced: one round trip per batch, by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from wrasse.ports.page import Page
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One row that names an archive, or with `prefix` everything below it. A reference with `ended_at` protects
+    nothing after its grace: the row was soft-deleted then."""
+
+    key: str
+    prefix: bool = False
+    owner: str = ""
+    rule: str = ""  # which query or column it came from; shown to whoever asks why
+    ended_at: datetime | None = None
+
+
+class Snapshot(Protocol):
+    """One consistent view of all references."""
+
+    @property
+    def at(self) -> datetime:
+        """The database's clock when the view was opened."""
+        ...
+
+    async def page(self, after: str | None, limit: int) -> Page[Reference]:
+        """References in the byte order of their keys."""
+        ...
+
+
+class Catalog(Protocol):
+    """The port."""
+
+    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+        """Opens one consistent view; it lasts until the context ends."""
+        ...
+
+    async def referenced(self, keys: Sequence[str]) -> Sequence[Reference | None]:
+        """For each key the reference that protects it now, if any."""
+        ...

@@ -1,0 +1,129 @@
+"""Groups: readers that share a stream, each entry delivered to one of them until it is acked.
+
+Promise. Two groups each get every entry; two consumers of one group share without overlap. A delivery that is not
+answered by its deadline is delivered again, to whoever asks, with its count kept. An acked entry is never delivered
+again. A dead letter is appended and the original acked in one step. No group and no consumer with something pending
+is ever removed.
+
+Costs. deliver and answer: one round trip a batch, following what is delivered, not what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import Draft, Entry, EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class StartAt:
+    """Where a new group begins: at the first entry, after the last, at a moment, or after an id."""
+
+    first: bool = False
+    at: datetime | None = None
+    after: EntryId | None = None  # none of the three set: after the last entry there is now
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One hand-out of an entry. `number` counts hand-outs, this one included."""
+
+    entry: Entry
+    group: str
+    consumer: str
+    number: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The entry is dealt with."""
+
+    subject: str
+    group: str
+    id: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class Nak:
+    """Deliver it again, not before `delay` from now."""
+
+    subject: str
+    group: str
+    id: EntryId
+    delay: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Append `draft` to where dead letters go and ack the entry, in one step."""
+
+    subject: str
+    group: str
+    id: EntryId
+    draft: Draft
+
+
+Answer = Ack | Nak | DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """One consumer of a group. Past `until` it has fallen silent."""
+
+    subject: str
+    group: str
+    consumer: str
+    pending: int
+    seen_at: datetime
+    until: datetime
+
+
+class Groups(Protocol):
+    """The port."""
+
+    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+        """Makes the group (and the stream) exist; False if it did, and then `start` means nothing."""
+        ...
+
+    async def deliver(
+        self,
+        subjects: Sequence[str],
+        group: str,
+        consumer: str,
+        limit: int,
+        *,
+        ack_timeout: timedelta,
+        wait: timedelta = timedelta(0),
+    ) -> Sequence[Delivery]:
+        """Up to `limit` entries: first those whose deadline passed or whose delay is over, then new ones, in order.
+        Also notes that the consumer is alive for `ack_timeout`."""
+        ...
+
+    async def extend(
+        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
+    ) -> Sequence[bool]:
+        """Moves the deadlines on; False for one that is acked, or now somebody else's."""
+        ...
+
+    async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
+        """`done`, or `lost` where the entry was not pending in that group."""
+        ...
+
+    async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
+        """Moves a group that reads by cursor on to `upto`, acking everything at or below it; `lost` if it is there
+        or beyond already."""
+        ...
+
+    async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
+        """The consumers that the group knows."""
+        ...
+
+    async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
+        """Makes everything a silent consumer holds due at once for the others, counts kept, and removes it; `lost`
+        if it is alive after all."""
+        ...

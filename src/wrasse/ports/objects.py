@@ -1,0 +1,110 @@
+"""Objects: large, listed in order, conditional, deleted by version.
+
+Promise. `create` never overwrites: of any number of writers at one key exactly one wins. `replace` and `delete` name
+the version they saw. What `done` answers is durable, whole and listed. A listing is in the byte order of the raw keys
+and complete: a page that cannot be read is an error, never an empty answer. Keys are kept as given: `a//b`, a
+trailing slash and odd characters are names like any other, and `a` may exist beside `a/b`.
+
+Costs. create, replace, head, read: one request each. page: one request per page. delete: one request per batch
+where the store has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from wrasse.errors import UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+OBJECT_KEY_BYTES_MAX = 1_024
+METADATA_BYTES_MAX = 2_048
+DELETES_MAX = 1_000
+CHUNK_BYTES = 1 << 20
+
+NO_METADATA: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What a listing says of one object. `version` is opaque; a conditional change names it."""
+
+    key: str
+    size: int
+    version: str
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHead:
+    """One object without its bytes: what a listing says, plus the metadata it was written with."""
+
+    info: ObjectInfo
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The answer to a write: `done` with the new version, `lost`, or `unknown` after a lost reply that reading back
+    could not settle."""
+
+    outcome: Outcome
+    version: str | None
+    at: datetime
+
+    def __bool__(self) -> bool:
+        return self.outcome is Outcome.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDelete:
+    """One object to delete, if it still has this version."""
+
+    key: str
+    version: str
+
+
+Data = bytes | AsyncIterable[bytes]
+
+
+class Objects(Protocol):
+    """The port."""
+
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+        """Writes the object if there is none at this key; `lost` if there is. Data may be streamed."""
+        ...
+
+    async def replace(
+        self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA
+    ) -> Stored:
+        """Writes the object if it still has version `at`."""
+        ...
+
+    async def head(self, key: str) -> ObjectHead | None:
+        """The object without its bytes."""
+        ...
+
+    def read(self, key: str, *, at: str | None = None) -> AsyncIterator[bytes]:
+        """The bytes in chunks, all of one version: that of `at`, or the one found first. Raises Gone if there is no
+        such object, or if it was replaced while it was read."""
+        ...
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
+        """Objects whose key starts with `prefix`, in the byte order of their keys."""
+        ...
+
+    async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
+        """Removes objects, each under its own condition; `lost` for one that is gone or has changed."""
+        ...
+
+
+def check_object_key(key: str) -> None:
+    """Refuses what no store could keep, before anything is sent."""
+    size = len(key.encode("utf-8", "surrogateescape"))
+    if not 1 <= size <= OBJECT_KEY_BYTES_MAX or "\0" in key:
+        raise UsageError(
+            f"an object key of {size} bytes", do=f"use 1 to {OBJECT_KEY_BYTES_MAX} bytes without a NUL byte"
+        )
