@@ -6,6 +6,7 @@
     python3 dev.py test [pytest args]   the tests, in parallel; --full adds their long forms
     python3 dev.py bench [args]         the benchmarks; results are ratios taken in one run
     python3 dev.py lint                 ruff and mypy --strict
+    python3 dev.py docs [--check]       write the reference pages from the code, or say what differs
 
 The first call makes .venv beside this file and installs the hash-locked requirements from whatever
 index pip is configured for.
@@ -33,7 +34,8 @@ def ensure(lock: str) -> None:
     print(f"wrasse: installing {lock} into {VENV.name} ...", file=sys.stderr)
     if not (BIN / "pip").exists():
         make_venv()
-    pip = [str(BIN / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    # Errors only: pip warns about every configured location that does not exist, which says nothing about us.
+    pip = [str(BIN / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     subprocess.run([*pip, "--require-hashes", "-r", lock], check=True, cwd=ROOT)
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", "."], check=True, cwd=ROOT)
     stamp.write_text(want)
@@ -58,6 +60,8 @@ def commands(what: str, rest: list[str]) -> list[list[str]]:
         return [[wrasse, *rest]]
     if what == "bench":
         return [[python, "-m", "bench", *rest]]
+    if what == "docs":
+        return [[python, "-m", "tools.docs", *rest]]
     if what == "lint":
         return [[str(BIN / "ruff"), "check", "."], [str(BIN / "mypy"), *rest]]
     workers = [] if any(a.startswith("-n") for a in rest) else ["-n", "auto", "--dist", "worksteal"]
@@ -68,7 +72,7 @@ def main() -> int:
     if sys.version_info < (3, 11):
         raise SystemExit("wrasse needs Python 3.11 or newer; this is " + sys.version.split()[0])
     what, rest = (sys.argv[1] if len(sys.argv) > 1 else "demo"), sys.argv[2:]
-    if what not in ("demo", "run", "test", "bench", "lint"):
+    if what not in ("demo", "run", "test", "bench", "lint", "docs"):
         print(__doc__)
         return 0 if what in ("-h", "--help", "help") else 2
     try:

@@ -1,0 +1,73 @@
+"""One name, seven places: whatever the product has, it has a test, a page and an entry for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tools.tidy.source import Problem, Project, Source
+
+# Files of ports/ that are parts of ports, not ports: shared types, and what guards ask.
+PORT_PARTS = frozenset({"__init__", "page", "outcome", "pulse"})
+
+
+def _stems(project: Project, folder: str) -> list[str]:
+    return sorted(s.stem for s in project.python if s.path == f"{folder}/{s.stem}.py" and not s.stem.startswith("_"))
+
+
+def sweeps_are_complete(project: Project) -> Iterator[Problem]:
+    """Every sweep has a unit test, a page and an entry in the catalogue, and every page a sweep."""
+    catalogue = project.by_path.get("src/wrasse/sweeps/__init__.py", Source("", ""))
+    named = {node.value for node in ast.walk(catalogue.tree) if isinstance(node, ast.Constant)}
+    imported = {n.module for n in ast.walk(catalogue.tree) if isinstance(n, ast.ImportFrom)}
+    sweeps = _stems(project, "src/wrasse/sweeps")
+    for name in sweeps:
+        path = f"src/wrasse/sweeps/{name}.py"
+        for wanted, what in ((f"tests/unit/sweeps/test_{name}.py", "unit test"), (f"docs/sweeps/{name}.md", "page")):
+            if wanted not in project.by_path:
+                yield Problem(path, 0, f"the sweep {name} has no {what}", f"write {wanted}")
+        if name not in named and f"wrasse.sweeps.{name}" not in imported:
+            yield Problem(
+                path, 0, f"the sweep {name} is not in the catalogue", "add it in src/wrasse/sweeps/__init__.py"
+            )
+    for source in project.sources:
+        if source.path == f"docs/sweeps/{source.stem}.md" and source.stem not in sweeps:
+            yield Problem(source.path, 0, "a page without a sweep", "delete the page, or write the sweep")
+
+
+def ports_are_complete(project: Project) -> Iterator[Problem]:
+    """Every port that a backend provides has a conformance suite of the same name."""
+    provided = {source.stem for source in project.python if source.module.startswith("backends/")}
+    for name in _stems(project, "src/wrasse/ports"):
+        if name in provided - PORT_PARTS and f"tests/conformance/test_{name}.py" not in project.by_path:
+            yield Problem(
+                f"src/wrasse/ports/{name}.py",
+                0,
+                f"the port {name} has no conformance suite",
+                f"write tests/conformance/test_{name}.py, with every backend a parameter",
+            )
+
+
+def ports_are_small(project: Project) -> Iterator[Problem]:
+    """A port is a Protocol of at most ten methods, with its promise and its costs in the header."""
+    for source in project.python:
+        if not source.module.startswith("ports/") or source.stem in PORT_PARTS:
+            continue
+        header = ast.get_docstring(source.tree) or ""
+        for word in ("Promise.", "Costs."):
+            if word not in header:
+                yield Problem(
+                    source.path,
+                    1,
+                    f"the header does not state: {word}",
+                    "say what callers may rely on, and what it costs",
+                )
+        for node in source.tree.body:
+            methods = [m for m in getattr(node, "body", []) if isinstance(m, ast.AsyncFunctionDef)]
+            if isinstance(node, ast.ClassDef) and len(methods) > 10:
+                yield Problem(
+                    source.path,
+                    node.lineno,
+                    f"{node.name} has {len(methods)} methods",
+                    "split the port, or merge methods",
+                )

@@ -1,0 +1,80 @@
+"""Who may import whom: nothing points upwards or sideways.
+
+app -> sweeps -> engine -> leases -> ports -> clock, errors, duration, ids, breaker
+         |-> jobs, streams, archives -> ports
+app -> backends -> ports                     (backends never see domains, domains never backends)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tools.tidy.source import Problem, Source
+
+ROOTS = frozenset({"clock", "errors", "duration", "ids", "breaker"})
+LOW = ROOTS | {"ports"}
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    **dict.fromkeys(ROOTS, ROOTS),
+    "ports": ROOTS,
+    "leases": LOW,
+    "jobs": LOW,
+    "streams": LOW,
+    "archives": LOW | {"streams", "leases"},
+    "engine": LOW | {"leases"},
+    "sweeps": LOW | {"engine", "leases", "jobs", "streams", "archives"},
+    "backends": LOW,
+    "app": LOW | {"engine", "leases", "jobs", "streams", "archives", "sweeps", "backends"},
+    "__init__": LOW | {"app", "jobs", "leases", "engine", "sweeps"},
+    "__main__": frozenset({"app"}),
+}
+CHOOSES_BACKENDS = frozenset({"app/wiring.py"})
+
+
+def imported(source: Source) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported, also inside functions and under TYPE_CHECKING."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node.lineno, "." * node.level + (node.module or "")
+            elif node.module == "wrasse":
+                yield from ((node.lineno, f"wrasse.{alias.name}") for alias in node.names)
+            elif node.module:
+                yield node.lineno, node.module
+
+
+def imports_point_downwards(source: Source) -> Iterator[Problem]:
+    """The import table."""
+    if not source.python or not source.module:
+        return
+    here = source.module.removesuffix(".py").split("/")
+    for line, name in imported(source):
+        if name.startswith("."):
+            yield Problem(source.path, line, "a relative import", "write the whole name: from wrasse.…")
+            continue
+        if not name.startswith("wrasse."):
+            continue
+        there = name.split(".")[1:]
+        if there[0] != here[0] and there[0] not in MAY_IMPORT.get(here[0], frozenset()):
+            yield Problem(
+                source.path,
+                line,
+                f"{here[0]} imports {name}",
+                f"{here[0]} may import {', '.join(sorted(MAY_IMPORT.get(here[0], frozenset()))) or 'nothing of ours'}; "
+                "pass what is needed as a value or through a port",
+            )
+        elif there[0] == "backends" and not _may_see_backend(source.module, here, there):
+            yield Problem(
+                source.path,
+                line,
+                f"{source.module} imports {name}",
+                "ask app/wiring.py for the port: it alone chooses backends, and one backend never sees another",
+            )
+
+
+def _may_see_backend(module: str, here: list[str], there: list[str]) -> bool:
+    if here[0] == "backends":
+        return len(there) > 1 and len(here) > 1 and here[1] == there[1]
+    return module in CHOOSES_BACKENDS
