@@ -1,0 +1,57 @@
+"""What the store's clock says, between two answers of the store.
+
+A lease ends by the store's clock, but a read does not bring it along and asking every time would double every
+operation. So the last answer that did is carried forward by monotonic time. The answer was made some time between the
+question and its arrival; contenders reckon with the one end and holders with the other, so that a slow network never
+makes two of them overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wrasse.clock import Clock
+
+KEPT = 60.0  # seconds; over a minute two ordinary clocks drift apart by a few milliseconds
+JUMP_MAX = 0.1  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    at: datetime
+    asked: float
+    answered: float
+    wall: datetime
+
+
+class StoreTime:
+    """The store's clock as far as this process knows it."""
+
+    __slots__ = ("_answer", "_clock")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._answer: _Answer | None = None
+
+    def note(self, at: datetime, asked: float) -> None:
+        """The store just answered `at` to a question put at `asked` on our monotonic clock."""
+        self._answer = _Answer(at, asked, self._clock.monotonic(), self._clock.now())
+
+    def earliest(self) -> datetime | None:
+        """The store's time at least; None when it has to be asked again. After a jump of our own wall clock (a laptop
+        woke up) monotonic time may have stood still meanwhile, so the last answer is worth nothing."""
+        answer = self._answer
+        if answer is None:
+            return None
+        passed = self._clock.monotonic() - answer.answered
+        jumped = (self._clock.now() - answer.wall).total_seconds() - passed
+        if passed > KEPT or abs(jumped) > JUMP_MAX:
+            return None
+        return answer.at + timedelta(seconds=passed)
+
+    def monotonic(self, instant: datetime) -> float:
+        """Our monotonic time before which the store's clock cannot show this instant."""
+        answer = self._answer
+        assert answer is not None, "the store has answered before anything was granted"
+        return answer.asked + (instant - answer.at).total_seconds()
