@@ -1,0 +1,1 @@
+"""The reference: every port in memory, clear before fast. A change has no await inside, which makes it atomic."""

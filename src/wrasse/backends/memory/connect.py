@@ -1,0 +1,48 @@
+"""All ports in the memory of one process: the reference, and what tests and simulations run on.
+
+What is stored lives as long as this object. `restart` makes it look like a server that came back with its data.
+"""
+
+from __future__ import annotations
+
+from wrasse.backends.memory.jobs import MemoryJobs
+from wrasse.backends.memory.journal import MemoryJournal
+from wrasse.backends.memory.records import MemoryRecords
+from wrasse.clock import Clock, SystemClock
+from wrasse.ports.pulse import Pulse
+from wrasse.ports.records import Collection
+
+_SYSTEM = SystemClock()
+
+
+class Memory:
+    """A backend: jobs, journal, records and a pulse."""
+
+    def __init__(self, clock: Clock = _SYSTEM, *, done_max: int = 10_000, identity: str = "memory") -> None:
+        self._clock = clock
+        self._identity = identity
+        self._restarts = 0
+        self._evicted = 0
+        self._records: dict[str, MemoryRecords] = {}
+        self.jobs = MemoryJobs(clock, done_max=done_max)
+        self.journal = MemoryJournal(clock)
+
+    def records(self, collection: Collection) -> MemoryRecords:
+        """The records of one collection; the same ones each time."""
+        return self._records.setdefault(collection.data, MemoryRecords(self._clock))
+
+    async def pulse(self) -> Pulse:
+        """Identity, clock and evictions, now."""
+        identity = f"{self._identity}-{self._restarts}" if self._restarts else self._identity
+        return Pulse(identity, self._clock.now(), self._evicted)
+
+    async def close(self) -> None:
+        """Nothing is open; here because every backend has it."""
+
+    def restart(self) -> None:
+        """Goes on under another identity, as a server does that came back with its data."""
+        self._restarts += 1
+
+    def evict(self, count: int = 1) -> None:
+        """Says that this many keys were dropped to make room, for whoever tests what then holds."""
+        self._evicted += count

@@ -1,0 +1,299 @@
+"""JobQueue in memory. The reference for what the port's header promises.
+
+Every change is computed and stored without an await in between, so each method is one atomic step. What a batch may be
+refused for is looked at before its first change: a batch is stored whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import count, islice
+from typing import TypeVar
+
+from wrasse.backends.memory import changes, listing
+from wrasse.backends.memory.known import KnownIds
+from wrasse.backends.memory.requests import Requests
+from wrasse.backends.memory.shelves import Row, Shelf, Shelves
+from wrasse.clock import Clock
+from wrasse.errors import UsageError
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    Beaten,
+    Bury,
+    Cancel,
+    Counts,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobFilter,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    QueueCount,
+    Requeue,
+    Revive,
+    Settlement,
+    Taken,
+    WorkerInfo,
+    WorkerState,
+    check_job,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+SILENT_WORKERS_KEPT = timedelta(hours=1)
+T = TypeVar("T")
+_SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
+
+
+class MemoryJobs:
+    """All jobs of one process, in memory."""
+
+    def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
+        assert done_max >= 0, "a limit is not negative"
+        self._clock = clock
+        self._done_max = done_max
+        self._shelves = Shelves()
+        self._known = KnownIds()
+        self._workers: dict[str, WorkerState] = {}
+        self._puts: Requests[tuple[bool, ...]] = Requests(clock)
+        self._takes: Requests[tuple[Hold, ...]] = Requests(clock)
+        self._settles: Requests[tuple[Outcome, ...]] = Requests(clock)
+        self._bells: dict[asyncio.Event, frozenset[str]] = {}
+        # Tokens come from one counter, so that they also grow for an id that is deleted and put again.
+        self._token, self._seq, self._back, self._front = count(1), count(1), count(1), count(-1, -1)
+
+    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
+        for job in _bounded(jobs):
+            check_job(job)
+        answer = self._puts.recall(request)
+        if answer is None:
+            now = self._now()
+            answer = tuple(self._add(job, now) for job in jobs)
+            self._puts.remember(request, answer)
+        return answer
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+    ) -> Taken:
+        if limit < 1 or silence <= timedelta(0):
+            raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        limit = min(limit, BATCH_MAX)
+        queues = tuple(dict.fromkeys(queues))
+        taken = self._grant(queues, limit, worker, silence, request)
+        if taken.jobs or wait <= timedelta(0):
+            return taken
+        bell = asyncio.Event()
+        self._bells[bell] = frozenset(queues)
+        try:
+            async with asyncio.timeout(wait.total_seconds()):
+                while not taken.jobs:
+                    await self._rung(bell, queues)
+                    taken = self._grant(queues, limit, worker, silence, request)
+        except TimeoutError:
+            taken = self._grant(queues, limit, worker, silence, request)
+        finally:
+            del self._bells[bell]
+        return taken
+
+    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
+        now = self._now()
+        rows = [self._shelves.current(hold, Place.HELD) for hold in _bounded(holds)]
+        if silence <= timedelta(0):
+            self._workers.pop(worker.id, None)
+            return Beaten(tuple(row is not None for row in rows), now)
+        self._workers[worker.id] = WorkerState(worker, beat_at=now, until=now + silence)
+        for row in {row.seq: row for row in rows if row is not None}.values():
+            self._shelves.set(replace(row, state=replace(row.state, beat_at=now, until=now + silence)))
+        return Beaten(tuple(row is not None for row in rows), now)
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        for settlement in _bounded(settlements):
+            for job in settlement.puts if isinstance(settlement, Finish) else ():
+                check_job(job)
+        answer = self._settles.recall(request)
+        if answer is None:
+            now = self._now()
+            answer = tuple(self._end(settlement, now) for settlement in settlements)
+            self._settles.remember(request, answer)
+            self._trim_done(now)
+        return answer
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        now = self._now()
+        return tuple(self._move(move, now) for move in _bounded(moves))
+
+    async def get(self, id: str) -> JobRecord | None:
+        self._now()
+        row = self._shelves.find(id)
+        return None if row is None else row.record
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        return listing.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        return listing.overdue(self._shelves, after, limit, at=self._now())
+
+    async def counts(self) -> Counts:
+        now = self._now()
+        for gone in [w.info.id for w in self._workers.values() if now - w.until > SILENT_WORKERS_KEPT]:
+            del self._workers[gone]
+        queues = tuple(self._count(queue) for queue in self._shelves.queues())
+        return Counts(queues, tuple(self._workers[id] for id in sorted(self._workers)), now)
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        now = self._now()
+        return tuple(self._delete(delete, ids_kept, now) for delete in _bounded(deletes))
+
+    def _now(self) -> datetime:
+        """The time, with every delayed job that it makes ready moved to the end of its queue."""
+        now = self._clock.now()
+        while (row := self._shelves.first(Shelf.DELAYED)) and (due := row.state.not_before) and due <= now:
+            ready = replace(row, rank=next(self._back), ready_at=due, state=replace(row.state, not_before=None))
+            self._shelves.set(ready)
+        return now
+
+    def _add(self, job: Job, now: datetime) -> bool:
+        if self._shelves.find(job.id) is not None or self._known.has(job.id, now):
+            return False
+        due = max(job.not_before or now, now + job.delay)
+        self._ready(changes.added(job, next(self._seq), now), now, due, front=False)
+        return True
+
+    def _ready(self, row: Row, now: datetime, due: datetime, *, front: bool) -> None:
+        """Makes a row ready, or delayed if it is not due yet, and rings for whoever waits."""
+        rank = next(self._front) if front else next(self._back)
+        delayed = due > now
+        state = replace(row.state, place=Place.READY, not_before=due if delayed else None)
+        self._shelves.set(replace(row, rank=rank, ready_at=max(due, now), state=state))
+        for bell, queues in self._bells.items():
+            if row.job.queue in queues:
+                bell.set()
+
+    def _grant(self, queues: Sequence[str], limit: int, worker: str, silence: timedelta, request: str) -> Taken:
+        now = self._now()
+        answer = self._takes.recall(request)
+        if answer is not None:
+            rows = [self._shelves.current(hold, Place.HELD) for hold in answer]
+            return Taken(tuple(row.taken for row in rows if row is not None), now)
+        found = [row for queue in queues for row in islice(self._shelves.walk(Shelf.READY, queue), limit)][:limit]
+        jobs = tuple(self._hold(row, worker, now, now + silence).taken for row in found)
+        if jobs:
+            self._takes.remember(request, tuple(job.hold for job in jobs))
+        return Taken(jobs, now)
+
+    def _hold(self, row: Row, worker: str, now: datetime, until: datetime) -> Row:
+        held = changes.taken(row, next(self._token), worker, now, until)
+        self._shelves.set(held)
+        return held
+
+    async def _rung(self, bell: asyncio.Event, queues: Sequence[str]) -> None:
+        """Waits for a change in one of the queues, or until the next delayed job of one of them is due."""
+        bell.clear()
+        nexts = [row for queue in queues if (row := self._shelves.first(Shelf.DELAYED, queue)) is not None]
+        due = min((row.state.not_before for row in nexts if row.state.not_before is not None), default=None)
+        seconds = None if due is None else max((due - self._clock.now()).total_seconds(), _SHORTEST_WAIT)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await bell.wait()
+
+    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
+        row = self._shelves.current(settlement.hold, Place.HELD)
+        if row is None:
+            return Outcome.LOST
+        match settlement:
+            case Finish():
+                self._shelves.set(changes.finished(row, settlement.result, now))
+                for job in settlement.puts:
+                    self._add(job, now)
+            case Requeue():
+                self._requeue(row, settlement, now)
+            case Bury():
+                self._shelves.set(changes.buried(row, settlement, now))
+        return Outcome.DONE
+
+    def _move(self, move: Move, now: datetime) -> Outcome:
+        row = self._movable(move, now)
+        if row is None:
+            return Outcome.LOST
+        row = changes.with_token(row, next(self._token))
+        match move:
+            case Requeue():
+                self._requeue(row, move, now)
+            case Bury():
+                self._shelves.set(changes.buried(row, move, now))
+            case Revive():
+                self._ready(changes.revived(row), now, now + move.delay, front=False)
+            case Cancel():
+                self._shelves.set(changes.cancelled(row, move.error, now))
+        return Outcome.DONE
+
+    def _movable(self, move: Move, now: datetime) -> Row | None:
+        """The row, if what this move expects of it holds at this moment."""
+        match move:
+            case Requeue() | Bury():
+                row = self._shelves.current(move.hold, Place.HELD)
+                return row if row is not None and row.state.until is not None and row.state.until <= now else None
+            case Revive():
+                return self._shelves.current(move.hold, Place.DEAD)
+            case Cancel():
+                row = self._shelves.find(move.id)
+                return row if row is not None and row.state.place in (Place.READY, Place.HELD) else None
+
+    def _requeue(self, row: Row, requeue: Requeue, now: datetime) -> None:
+        front = requeue.delay <= timedelta(0)
+        self._ready(changes.requeued(row, requeue, now), now, now + requeue.delay, front=front)
+
+    def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
+        row = self._shelves.current(delete.hold, delete.place)
+        if row is None or delete.place is Place.HELD:
+            return Outcome.LOST
+        self._drop(row, ids_kept, now)
+        return Outcome.DONE
+
+    def _drop(self, row: Row, ids_kept: timedelta, now: datetime) -> None:
+        self._shelves.drop(row)
+        if row.job.lasting:
+            self._known.keep(row.job.id, now + ids_kept, now)
+
+    def _trim_done(self, now: datetime) -> None:
+        while self._shelves.count(Shelf.DONE) > self._done_max:
+            oldest = self._shelves.first(Shelf.DONE)
+            assert oldest is not None, "a shelf that is not empty has a first row"
+            self._drop(oldest, IDS_KEPT, now)
+
+    def _count(self, queue: str) -> QueueCount:
+        count = self._shelves.count
+        # Ranks below zero were served next, the newest of them first; the others wait in the order they came.
+        waiting = [self._shelves.first(Shelf.READY, queue, (0, 0), newest=newest) for newest in (False, True)]
+        return QueueCount(
+            queue,
+            ready=count(Shelf.READY, queue),
+            delayed=count(Shelf.DELAYED, queue),
+            held=count(Shelf.HELD, queue),
+            done=count(Shelf.DONE, queue),
+            dead=count(Shelf.DEAD, queue),
+            oldest_ready_at=min((row.ready_at for row in waiting if row is not None), default=None),
+        )
+
+
+def _bounded(batch: Sequence[T]) -> Sequence[T]:
+    if len(batch) > BATCH_MAX:
+        raise UsageError(f"a batch of {len(batch)}", do=f"send at most {BATCH_MAX} at once")
+    return batch

@@ -1,0 +1,162 @@
+"""Records in memory. The reference for what the port's header promises.
+
+A key keeps the nonces of its last writes, also after the record is deleted and while another one stands under the same
+key, so that a write whose reply was lost is found again. Deleted keys are remembered for the newest
+GONE_MAX of them; about what lies further back the answer is `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from itertools import count, islice, takewhile
+from typing import TypeVar
+
+from wrasse.backends.memory.ordered import Ordered
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, stored_name
+
+GONE_MAX = 10_000
+
+K = TypeVar("K", str, tuple[int, str])
+
+
+class Writes:
+    """The last writes to one key. `whole` while none has been forgotten."""
+
+    __slots__ = ("_kept", "whole")
+
+    def __init__(self, whole: bool) -> None:
+        self._kept: deque[tuple[str | None, str | None]] = deque(maxlen=NONCES_KEPT)
+        self.whole = whole
+
+    def note(self, nonce: str | None, version: str | None) -> None:
+        """One more write, and the version it made; None for a delete."""
+        self.whole = self.whole and len(self._kept) < NONCES_KEPT
+        self._kept.append((nonce, version))
+
+    def made_by(self, nonce: str) -> tuple[str | None] | None:
+        """The version that the write with this nonce made, in a tuple; None if that write is not among those kept."""
+        return next(((version,) for kept, version in self._kept if kept == nonce), None)
+
+    def all_since(self, version: str | None) -> bool:
+        """Whether every write since this version is among those kept; None: every write there ever was."""
+        return self.whole or (version is not None and any(made == version for _, made in self._kept))
+
+
+class MemoryRecords:
+    """One collection of records, in memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._records: dict[str, Record] = {}
+        self._writes: dict[str, Writes] = {}
+        self._gone: OrderedDict[str, Writes] = OrderedDict()  # writes to deleted keys, oldest first
+        self._forgot = False  # whether any deleted key's writes were forgotten
+        self._names: Ordered[str] = Ordered()
+        self._due: Ordered[tuple[int, str]] = Ordered()
+        self._versions = count(1)
+
+    @property
+    def resolution(self) -> timedelta:
+        return timedelta(0)
+
+    async def create(
+        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        check_record(key, value)
+        name = stored_name(key)
+        answer = self._answer(name, nonce, fits=name not in self._records, at=None)
+        return self._store(key, value, due_at, nonce) if answer is None else answer
+
+    async def get(self, key: str) -> Record | None:
+        return self._records.get(stored_name(key))
+
+    async def put(
+        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        check_record(key, value)
+        answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)
+        return self._store(key, value, due_at, nonce) if answer is None else answer
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)
+        return self._remove(key, nonce) if answer is None else answer
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        start = stored_name(prefix)
+        names = self._names.walk_from(start) if after is None else self._names.walk(after)
+        matching = takewhile(lambda name: name.startswith(start), names)
+        return self._cut(matching, limit, lambda name: (name, name))
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        horizon = to_micros(before if before is not None else self._clock.now())
+        moments = self._due.walk(None if after is None else _moment(after))
+        found = takewhile(lambda moment: moment[0] <= horizon, moments)
+        return self._cut(found, limit, lambda moment: (moment[1], f"{moment[0]}:{moment[1]}"))
+
+    def _answer(self, name: str, nonce: str | None, *, fits: bool, at: str | None) -> Written | None:
+        """The answer to a write that was made before or does not fit; None if it is to be made now."""
+        now = self._clock.now()
+        writes = self._writes.get(name) or self._gone.get(name)
+        if nonce is not None and writes is not None and (made := writes.made_by(nonce)) is not None:
+            return Written(Outcome.DONE, made[0], now)
+        if fits:
+            return None
+        # Without a nonce nobody asks again, so the refusal is certain; with one, it is only if nothing was forgotten.
+        certain = nonce is None or (not self._forgot if writes is None else writes.all_since(at))
+        return Written(Outcome.LOST if certain else Outcome.UNKNOWN, None, now)
+
+    def _version(self, key: str) -> str | None:
+        record = self._records.get(stored_name(key))
+        return None if record is None else record.version
+
+    def _store(self, key: str, value: bytes, due_at: datetime | None, nonce: str | None) -> Written:
+        name, version = stored_name(key), str(next(self._versions))
+        before = self._records.get(name)
+        if before is None:
+            self._names.add(name)
+            self._writes[name] = self._gone.pop(name, Writes(whole=not self._forgot))
+        elif before.due_at is not None:
+            self._due.remove((to_micros(before.due_at), name))
+        self._records[name] = Record(key, bytes(value), version, due_at)
+        if due_at is not None:
+            self._due.add((to_micros(due_at), name))
+        self._writes[name].note(nonce, version)
+        return Written(Outcome.DONE, version, self._clock.now())
+
+    def _remove(self, key: str, nonce: str | None) -> Written:
+        name = stored_name(key)
+        record = self._records.pop(name)
+        self._names.remove(name)
+        if record.due_at is not None:
+            self._due.remove((to_micros(record.due_at), name))
+        writes = self._gone[name] = self._writes.pop(name)
+        writes.note(nonce, None)
+        if len(self._gone) > GONE_MAX:
+            self._gone.popitem(last=False)
+            self._forgot = True
+        return Written(Outcome.DONE, None, self._clock.now())
+
+    def _cut(self, keys: Iterable[K], limit: int, named: Callable[[K], tuple[str, str]]) -> Page[Record]:
+        """The first `limit` records; `named` gives the name and the cursor of a key."""
+        if limit < 1:
+            raise UsageError(f"a page of {limit} records", do="ask for at least one")
+        found = [named(key) for key in islice(keys, limit + 1)]
+        return Page(
+            items=tuple(self._records[name] for name, _ in found[:limit]),
+            cursors=tuple(cursor for _, cursor in found[:limit]),
+            at=self._clock.now(),
+            more=len(found) > limit,
+        )
+
+
+def _moment(cursor: str) -> tuple[int, str]:
+    micros, colon, name = cursor.partition(":")
+    if not colon or not micros.lstrip("-").isdigit():
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
+    return int(micros), name

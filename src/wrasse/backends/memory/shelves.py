@@ -1,0 +1,152 @@
+"""Where each job is: one row per job, on exactly one shelf, in that shelf's order.
+
+Invariant: a row's shelf and order follow from the row alone, and every change replaces the row and its index entries
+together. So a job cannot be in two places or in none, and counting is asking a shelf how long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from wrasse.backends.memory.ordered import Ordered
+from wrasse.clock import to_micros
+from wrasse.ports.jobs import Attempt, Hold, Job, JobRecord, JobState, Place, TakenJob
+
+Position = tuple[int, int]
+
+
+class Shelf(StrEnum):
+    """The four places, with delayed jobs apart: they are ordered by when they become ready, not by rank."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    HELD = "held"
+    DONE = "done"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored job. `rank` is its turn among the ready ones; `seq` tells rows apart for ever."""
+
+    seq: int
+    rank: int
+    ready_at: datetime
+    job: Job
+    state: JobState
+    history: tuple[Attempt, ...] = ()
+    result: bytes | None = None
+
+    @property
+    def shelf(self) -> Shelf:
+        """Where it stands."""
+        return Shelf.DELAYED if self.state.not_before is not None else Shelf(self.state.place)
+
+    @property
+    def position(self) -> Position:
+        """Its place in the order of its shelf."""
+        match self.shelf:
+            case Shelf.READY:
+                return self.rank, self.seq
+            case Shelf.DELAYED:
+                return _micros(self.state.not_before), self.seq
+            case Shelf.HELD:
+                return _micros(self.state.until), self.seq
+            case Shelf.DONE | Shelf.DEAD:
+                return _micros(self.state.finished_at), self.seq
+
+    @property
+    def record(self) -> JobRecord:
+        """As the port shows it."""
+        return JobRecord(self.job, self.state, self.history, self.result)
+
+    @property
+    def taken(self) -> TakenJob:
+        """As its holder gets it."""
+        state = self.state
+        assert state.until is not None, "only held jobs are handed out"
+        return TakenJob(
+            self.job,
+            state.hold,
+            attempt=state.attempts,
+            failures=state.failures,
+            rescues=state.rescues,
+            interruptions=state.interruptions,
+            created_at=state.created_at,
+            until=state.until,
+        )
+
+
+class Shelves:
+    """All rows, and for each shelf their order: of one queue, and (under None) of all."""
+
+    __slots__ = ("_orders", "_rows", "_seqs")
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Row] = {}
+        self._seqs: dict[str, int] = {}
+        self._orders: dict[tuple[Shelf, str | None], Ordered[Position]] = {}
+
+    def find(self, id: str) -> Row | None:
+        """The row of this job."""
+        seq = self._seqs.get(id)
+        return None if seq is None else self._rows[seq]
+
+    def current(self, hold: Hold, place: Place) -> Row | None:
+        """The row that this hold names, if the job is in this place and nobody else was given it since."""
+        row = self.find(hold.id)
+        if row is None or row.state.place is not place or row.state.hold != hold:
+            return None
+        return row
+
+    def set(self, row: Row) -> None:
+        """Puts the row where it belongs, whether it is new or was elsewhere before."""
+        before = self._rows.get(row.seq)
+        if before is not None:
+            self._unlist(before)
+        self._rows[row.seq] = row
+        self._seqs[row.job.id] = row.seq
+        for queue in (row.job.queue, None):
+            self._orders.setdefault((row.shelf, queue), Ordered()).add(row.position)
+
+    def drop(self, row: Row) -> None:
+        """Forgets the row."""
+        self._unlist(row)
+        del self._rows[row.seq], self._seqs[row.job.id]
+
+    def count(self, shelf: Shelf, queue: str | None = None) -> int:
+        """How many jobs are there."""
+        order = self._orders.get((shelf, queue))
+        return 0 if order is None else len(order)
+
+    def queues(self) -> list[str]:
+        """The queues that have any job."""
+        return sorted({queue for _, queue in self._orders if queue is not None})
+
+    def walk(
+        self, shelf: Shelf, queue: str | None = None, after: Position | None = None, *, newest: bool = False
+    ) -> Iterator[Row]:
+        """The rows of a shelf in its order."""
+        order = self._orders.get((shelf, queue))
+        return iter(()) if order is None else (self._rows[at[1]] for at in order.walk(after, newest=newest))
+
+    def first(
+        self, shelf: Shelf, queue: str | None = None, after: Position | None = None, *, newest: bool = False
+    ) -> Row | None:
+        """The row that `walk` would begin with."""
+        return next(self.walk(shelf, queue, after, newest=newest), None)
+
+    def _unlist(self, row: Row) -> None:
+        for queue in (row.job.queue, None):
+            order = self._orders[row.shelf, queue]
+            order.remove(row.position)
+            if not order:
+                del self._orders[row.shelf, queue]
+
+
+def _micros(instant: datetime | None) -> int:
+    assert instant is not None, "a job on this shelf has that instant"
+    return to_micros(instant)
