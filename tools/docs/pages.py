@@ -1,0 +1,18 @@
+"""Which pages are written from the code, and their text as it should be now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.docs import cli, errors, events, metrics, ports, settings, sweeps
+from tools.docs.markdown import between
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = (cli, errors, events, metrics, ports, settings, sweeps)
+
+
+def pages() -> dict[str, str]:
+    """Every written page by its path from the root of the project."""
+    written = {f"docs/reference/{module.__name__.rsplit('.', 1)[-1]}.md": module.render() for module in MODULES}
+    readme = (ROOT / "README.md").read_text("utf-8")
+    return written | {"README.md": between(readme, "sweeps", sweeps.summary("docs/sweeps"))}
