@@ -20,9 +20,11 @@ from wrasse.ports.jobs import (
 )
 
 
-def added(job: Job, seq: int, now: datetime) -> Row:
-    """A new job."""
-    job = replace(job, payload=bytes(job.payload), headers=dict(job.headers))
+def added(job: Job, seq: int, rank: int, now: datetime) -> Row:
+    """A new job: ready, or delayed until its producer wants it."""
+    due = max(job.not_before or now, now + job.delay, now)
+    if job.headers:
+        job = replace(job, headers=dict(job.headers))  # what the producer does with its own is not our business
     state = JobState(
         id=job.id,
         kind=job.kind,
@@ -37,8 +39,15 @@ def added(job: Job, seq: int, now: datetime) -> Row:
         rescues=0,
         interruptions=0,
         created_at=now,
+        not_before=due if due > now else None,
     )
-    return Row(seq, rank=0, ready_at=now, job=job, state=state)
+    return Row(seq, rank, ready_at=due, job=job, state=state)
+
+
+def readied(row: Row, rank: int, due: datetime, now: datetime) -> Row:
+    """What a requeue or a revival left, ready or delayed, with its turn."""
+    state = replace(row.state, place=Place.READY, not_before=due if due > now else None)
+    return replace(row, rank=rank, ready_at=due, state=state)
 
 
 def taken(row: Row, token: int, worker: str, now: datetime, until: datetime) -> Row:
@@ -63,7 +72,7 @@ def finished(row: Row, result: bytes | None, now: datetime) -> Row:
 
 
 def requeued(row: Row, requeue: Requeue, now: datetime) -> Row:
-    """Held to ready; when it is ready is for the caller to say."""
+    """Held to ready; when and in which turn is for `readied` to say."""
     row = _noted(row, requeue.reason, requeue.error, now)
     return replace(row, state=_freed(_spent(row.state, requeue.spends)))
 

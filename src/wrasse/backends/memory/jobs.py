@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import TypeVar
 
 from wrasse.backends.memory import changes, listing
@@ -116,6 +116,7 @@ class MemoryJobs:
         if silence <= timedelta(0):
             self._workers.pop(worker.id, None)
             return Beaten(tuple(row is not None for row in rows), now)
+        self._forget_workers(now)
         self._workers[worker.id] = WorkerState(worker, beat_at=now, until=now + silence)
         for row in {row.seq: row for row in rows if row is not None}.values():
             self._shelves.set(replace(row, state=replace(row.state, beat_at=now, until=now + silence)))
@@ -152,8 +153,7 @@ class MemoryJobs:
 
     async def counts(self) -> Counts:
         now = self._now()
-        for gone in [w.info.id for w in self._workers.values() if now - w.until > SILENT_WORKERS_KEPT]:
-            del self._workers[gone]
+        self._forget_workers(now)
         queues = tuple(self._count(queue) for queue in self._shelves.queues())
         return Counts(queues, tuple(self._workers[id] for id in sorted(self._workers)), now)
 
@@ -172,16 +172,12 @@ class MemoryJobs:
     def _add(self, job: Job, now: datetime) -> bool:
         if self._shelves.find(job.id) is not None or self._known.has(job.id, now):
             return False
-        due = max(job.not_before or now, now + job.delay)
-        self._ready(changes.added(job, next(self._seq), now), now, due, front=False)
+        self._ready(changes.added(job, next(self._seq), next(self._back), now))
         return True
 
-    def _ready(self, row: Row, now: datetime, due: datetime, *, front: bool) -> None:
-        """Makes a row ready, or delayed if it is not due yet, and rings for whoever waits."""
-        rank = next(self._front) if front else next(self._back)
-        delayed = due > now
-        state = replace(row.state, place=Place.READY, not_before=due if delayed else None)
-        self._shelves.set(replace(row, rank=rank, ready_at=max(due, now), state=state))
+    def _ready(self, row: Row) -> None:
+        """Stores a row that is ready or delayed, and rings for whoever waits."""
+        self._shelves.set(row)
         for bell, queues in self._bells.items():
             if row.job.queue in queues:
                 bell.set()
@@ -192,7 +188,7 @@ class MemoryJobs:
         if answer is not None:
             rows = [self._shelves.current(hold, Place.HELD) for hold in answer]
             return Taken(tuple(row.taken for row in rows if row is not None), now)
-        found = [row for queue in queues for row in islice(self._shelves.walk(Shelf.READY, queue), limit)][:limit]
+        found = list(islice(chain.from_iterable(self._shelves.walk(Shelf.READY, queue) for queue in queues), limit))
         jobs = tuple(self._hold(row, worker, now, now + silence).taken for row in found)
         if jobs:
             self._takes.remember(request, tuple(job.hold for job in jobs))
@@ -239,7 +235,7 @@ class MemoryJobs:
             case Bury():
                 self._shelves.set(changes.buried(row, move, now))
             case Revive():
-                self._ready(changes.revived(row), now, now + move.delay, front=False)
+                self._ready(changes.readied(changes.revived(row), next(self._back), now + move.delay, now))
             case Cancel():
                 self._shelves.set(changes.cancelled(row, move.error, now))
         return Outcome.DONE
@@ -257,8 +253,8 @@ class MemoryJobs:
                 return row if row is not None and row.state.place in (Place.READY, Place.HELD) else None
 
     def _requeue(self, row: Row, requeue: Requeue, now: datetime) -> None:
-        front = requeue.delay <= timedelta(0)
-        self._ready(changes.requeued(row, requeue, now), now, now + requeue.delay, front=front)
+        rank = next(self._back if requeue.delay > timedelta(0) else self._front)
+        self._ready(changes.readied(changes.requeued(row, requeue, now), rank, now + requeue.delay, now))
 
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
         row = self._shelves.current(delete.hold, delete.place)
@@ -277,6 +273,10 @@ class MemoryJobs:
             oldest = self._shelves.first(Shelf.DONE)
             assert oldest is not None, "a shelf that is not empty has a first row"
             self._drop(oldest, IDS_KEPT, now)
+
+    def _forget_workers(self, now: datetime) -> None:
+        for id in [id for id, worker in self._workers.items() if now - worker.until > SILENT_WORKERS_KEPT]:
+            del self._workers[id]
 
     def _count(self, queue: str) -> QueueCount:
         count = self._shelves.count

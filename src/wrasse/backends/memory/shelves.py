@@ -28,6 +28,9 @@ class Shelf(StrEnum):
     DEAD = "dead"
 
 
+_SHELVES = {place: Shelf(place) for place in Place}
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A stored job. `rank` is its turn among the ready ones; `seq` tells rows apart for ever."""
@@ -43,7 +46,7 @@ class Row:
     @property
     def shelf(self) -> Shelf:
         """Where it stands."""
-        return Shelf.DELAYED if self.state.not_before is not None else Shelf(self.state.place)
+        return Shelf.DELAYED if self.state.not_before is not None else _SHELVES[self.state.place]
 
     @property
     def position(self) -> Position:
@@ -109,8 +112,12 @@ class Shelves:
             self._unlist(before)
         self._rows[row.seq] = row
         self._seqs[row.job.id] = row.seq
+        shelf, position = row.shelf, row.position
         for queue in (row.job.queue, None):
-            self._orders.setdefault((row.shelf, queue), Ordered()).add(row.position)
+            order = self._orders.get((shelf, queue))
+            if order is None:
+                order = self._orders[shelf, queue] = Ordered()
+            order.add(position)
 
     def drop(self, row: Row) -> None:
         """Forgets the row."""
