@@ -18,10 +18,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.page import Page
+from wrasse.ports.subjects import check_subject
 
 BODY_BYTES_MAX = 2 << 20
 APPENDS_MAX = 10_000
+KEY_BYTES_MAX = 255
+SEQ_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,23 +44,30 @@ class EntryId:
         ms, _, seq = text.partition("-")
         return cls(int(ms), int(seq or 0))
 
+    @property
+    def previous(self) -> EntryId:
+        """The highest id below this one."""
+        return EntryId(self.ms, self.seq - 1) if self.seq else EntryId(max(self.ms - 1, 0), SEQ_MAX if self.ms else 0)
+
 
 START = EntryId(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An entry to append. Two drafts with one `key` inside the backend's window make one entry."""
+    """An entry to append. Two drafts of one subject with one `key` inside the backend's window make one entry.
+    `fields` stand beside the body: the particulars of a dead letter."""
 
     subject: str
     body: bytes
     key: str = ""
+    fields: Mapping[str, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored entry. `fields` holds what a foreign program wrote that is not an entry of ours; then `body` is
-    empty."""
+    """One stored entry. `fields` holds what stands beside the body; where a foreign program wrote an entry that is
+    none of ours, all of it, and then `body` is empty."""
 
     id: EntryId
     subject: str
@@ -74,7 +85,9 @@ class StreamLimits:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """One group of one stream. Everything at or below `floor` is acked; `delivered` is how far it has read."""
+    """One group of one stream. Everything at or below `floor` is acked; `delivered` is how far it has read. The
+    oldest pending entry was appended at `oldest_pending_at`; `lag` counts what is not delivered yet, None where the
+    backend cannot tell."""
 
     name: str
     floor: EntryId
@@ -82,6 +95,7 @@ class GroupState:
     pending: int
     oldest_pending_at: datetime | None = None
     consumers: int = 0
+    lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +156,29 @@ class Streams(Protocol):
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
     ) -> Trimmed:
         """Removes up to `limit` entries from the start: older than `age`, and below `below`, whichever are given,
-        and never above the floor of a group in `protect`."""
+        and never above the floor of a group in `protect`. What is removed is pending nowhere any more."""
         ...
+
+
+def check_drafts(drafts: Sequence[Draft]) -> None:
+    """Refuses what no backend could keep, before anything is sent."""
+    if len(drafts) > APPENDS_MAX:
+        raise UsageError(f"{len(drafts)} entries in one append", do=f"append at most {APPENDS_MAX} at once")
+    for draft in drafts:
+        check_subject(draft.subject)
+        size = draft_bytes(draft)
+        if size > BODY_BYTES_MAX:
+            raise TooLarge(
+                f"an entry of {size} bytes for {draft.subject!r}",
+                do=f"entries hold at most {BODY_BYTES_MAX} bytes; put the data elsewhere and send its name",
+            )
+        if draft.key and len(draft.key.encode()) > KEY_BYTES_MAX:
+            raise UsageError(
+                f"a key of {len(draft.key.encode())} bytes for {draft.subject!r}", do=f"use at most {KEY_BYTES_MAX}"
+            )
+
+
+def draft_bytes(draft: Draft) -> int:
+    """What an entry counts for in the size of its stream: its body and its fields."""
+    beside = sum(len(name.encode()) + len(value) for name, value in draft.fields.items()) if draft.fields else 0
+    return len(draft.body) + beside

@@ -1,0 +1,1 @@
+"""Messages on streams: published, delivered to handlers, acked, or set aside as dead letters."""
