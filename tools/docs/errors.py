@@ -23,7 +23,9 @@ def classes() -> list[type[WrasseError]]:
 
 def render() -> str:
     """The page."""
-    rows = [[code(c.__name__), code(c.__mro__[1].__name__), _whose(c), str(c.exit_code), sentence(c)] for c in classes()]
+    rows = [
+        [code(c.__name__), code(c.__mro__[1].__name__), _whose(c), str(c.exit_code), sentence(c)] for c in classes()
+    ]
     codes = table(
         ["code", "meaning"],
         [["0", "done"], ["1", "failed"], ["2", "the command line, a call or the configuration is wrong"],

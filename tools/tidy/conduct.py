@@ -33,7 +33,9 @@ SQL_CLOCK = re.compile(
 # Where the event loop's own clock is read, each with the reason.
 LOOP_TIME: dict[str, str] = {}
 # Where a task is started outside a TaskGroup, each with how it is awaited.
-LONE_TASKS: dict[str, str] = {}
+LONE_TASKS = {
+    "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
+}
 NOTES = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 WITHOUT_ASSERTS = re.compile(r"python[0-9.]*[\"', ]+-O+\b|PYTHON" + r"OPTIMIZE")
 

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "engine": LOW | {"leases"},
     "sweeps": LOW | {"engine", "leases", "jobs", "streams", "archives"},
     "backends": LOW,
-    "app": LOW | {"engine", "leases", "jobs", "streams", "archives", "sweeps", "backends"},
+    "app": LOW | {"engine", "leases", "jobs", "streams", "archives", "sweeps", "backends", "__version__"},
     "__init__": LOW | {"app", "jobs", "leases", "engine", "sweeps"},
     "__main__": frozenset({"app"}),
 }

@@ -1,0 +1,81 @@
+"""Every command, setting, metric, error, port and sweep has an entry in the reference, and every entry a thing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tools.docs import cli, errors, metrics, ports, sweeps
+from tools.docs.pages import pages
+
+from docs.blocks import ROOT
+from wrasse.app.schema import leaves
+from wrasse.sweeps import CATALOGUE
+
+PAGES = ("cli", "errors", "events", "metrics", "ports", "settings", "sweeps")
+
+
+def written(page: str) -> str:
+    return (ROOT / "docs" / "reference" / f"{page}.md").read_text("utf-8")
+
+
+def first_column(page: str) -> list[str]:
+    return re.findall(r"^\| \[?`([^`]+)`", written(page), re.M)
+
+
+def chapters(page: str) -> list[str]:
+    return re.findall(r"^## (.+)$", written(page), re.M)
+
+
+@pytest.mark.parametrize("path", ["README.md", *(f"docs/reference/{page}.md" for page in PAGES)])
+def test_a_written_page_says_what_the_code_says(path: str) -> None:
+    assert (ROOT / path).read_text("utf-8") == pages()[path], "the page differs from the code; do: python3 dev.py docs"
+
+
+def test_every_command_is_in_the_reference_and_has_help() -> None:
+    commands = dict(cli.commands())
+    assert chapters("cli") == list(commands)
+    assert [name for name, command in commands.items() if not command.help] == []
+
+
+def test_every_setting_is_in_the_reference_and_has_a_meaning() -> None:
+    assert first_column("settings") == list(leaves())
+    assert [path for path, leaf in leaves().items() if not leaf.key.doc] == []
+
+
+def test_every_metric_is_in_the_reference_and_has_a_meaning() -> None:
+    assert sorted(first_column("metrics")) == sorted(family.name for family in metrics.families())
+    assert [family.name for family in metrics.families() if not family.documentation] == []
+
+
+def test_every_error_is_in_the_reference_and_says_when_it_comes() -> None:
+    assert first_column("errors") == [cls.__name__ for cls in errors.classes()]
+    assert [cls for cls in errors.classes() if not cls.__doc__] == []
+
+
+def test_every_port_is_in_the_reference() -> None:
+    assert chapters("ports")[1:] == ports.names()
+
+
+def test_every_sweep_is_in_the_reference() -> None:
+    assert chapters("sweeps") == list(CATALOGUE)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_page_of_a_sweep_begins_with_its_contract(name: str) -> None:
+    page = (ROOT / "docs" / "sweeps" / f"{name}.md").read_text("utf-8")
+    assert page.startswith(sweeps.opening(name)), f"docs/sweeps/{name}.md must begin with:\n{sweeps.opening(name)}"
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_contract_of_a_sweep_has_its_four_lines(name: str) -> None:
+    heads = re.findall(r"^(\w+(?: wrong)?) {2,}\S", sweeps.contract(name), re.M)
+    assert heads == ["evidence", "grace", "precondition", "if wrong"]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_page_of_a_sweep_names_its_settings_and_says_what_to_do(name: str) -> None:
+    page = (ROOT / "docs" / "sweeps" / f"{name}.md").read_text("utf-8")
+    own = [path for path in leaves() if path.startswith(f"sweeps.{name}.")]
+    assert [path for path in own if f"`{path.rsplit('.', 1)[-1]}`" not in page] == []
+    assert "## When it fires" in page
