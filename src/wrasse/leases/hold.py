@@ -153,7 +153,7 @@ class hold:
             # Ours may arrive only here, if the body ended without waiting again.
             if not self._ours:
                 raise
-            cancelled = True
+            cancelled = cancelled or kind is None
         finally:
             if not self._holding.lost:
                 await self._holding.release()

@@ -1,0 +1,185 @@
+"""What stops a run before its next batch. A guard that holds says why in one line; one that cannot tell holds too.
+
+The decisions in here are pure functions of what was seen and what is remembered; the classes around them only look.
+Guards about the backend itself are in `pulses.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from wrasse.clock import Clock
+from wrasse.duration import format_duration
+from wrasse.leases.hold import Holding
+from wrasse.ports.jobs import JobQueue, WorkerState
+
+
+class Guard(Protocol):
+    """Something that may hold a run."""
+
+    @property
+    def name(self) -> str:
+        """A short word: it labels a metric."""
+        ...
+
+    async def held(self) -> str | None:
+        """Why the run must not go on now, or None."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A guard whose memory outlives the process: the engine keeps it with the sweep's state."""
+
+    def recall(self, memory: str | None) -> None:
+        """Takes up what the last run, here or elsewhere, remembered; None if there was none."""
+        ...
+
+    def memory(self) -> str | None:
+        """What the next run should know."""
+        ...
+
+
+@runtime_checkable
+class Notes(Protocol):
+    """A guard that may have something to say although it lets the run go on."""
+
+    def note(self) -> str: ...
+
+
+class Activity:
+    """Notes that somebody uses what an idle sweep would tidy. Noting costs next to nothing."""
+
+    __slots__ = ("_clock", "last")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.last: float | None = None
+
+    def note(self) -> None:
+        """An operation is under way, now."""
+        self.last = self._clock.monotonic()
+
+
+class Traffic:
+    """Lets an idle sweep start only after `grace` without operations, and stops it within one batch of one."""
+
+    name = "traffic"
+    __slots__ = ("_activity", "_clock", "_grace")
+
+    def __init__(self, activity: Activity, grace: timedelta, clock: Clock) -> None:
+        self._activity = activity
+        self._grace = grace
+        self._clock = clock
+
+    async def held(self) -> str | None:
+        last = self._activity.last
+        if last is None or self._clock.monotonic() - last >= self._grace.total_seconds():
+            return None
+        return f"in use less than {format_duration(self._grace)} ago"
+
+
+class LostLease:
+    """Stops a run whose lease is over, by monotonic time: an economy, since the preconditions save the data."""
+
+    name = "lost_lease"
+    __slots__ = ("_holding",)
+
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+
+    async def held(self) -> str | None:
+        return None if self._holding.alive else f"the lease {self._holding.key} ended or changed hands"
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """What mass_death remembers: when it last looked and saw nothing of the kind, since when it holds, and up to when
+    deaths have been dealt with."""
+
+    looked_at: datetime | None = None
+    since: datetime | None = None
+    dealt_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MassDeathVerdict:
+    """Whether to hold, what to remember, and what to say when it goes on all the same."""
+
+    wave: Wave
+    reason: str | None = None
+    note: str = ""
+
+
+def mass_death(
+    workers: Sequence[WorkerState], at: datetime, wave: Wave, silence: timedelta, share: float, holders_min: int
+) -> MassDeathVerdict:
+    """Most workers at once do not die: something between them and the backend did. So it waits for them to come back,
+    twice the silence at most, and then takes them for dead."""
+    alive = sum(1 for worker in workers if worker.until > at)
+    horizon = _horizon(wave, at, silence)
+    gone = _most_within(silence, [worker.until for worker in workers if horizon < worker.until <= at])
+    if gone < holders_min or gone <= share * (alive + gone):
+        return MassDeathVerdict(Wave(looked_at=at, dealt_until=wave.dealt_until))
+    since = at if wave.since is None else min(at, wave.since)  # the store's clock may have been set back
+    what = f"{gone} of {alive + gone} workers fell silent"
+    if at - since >= 2 * silence:
+        note = f"{what} and did not come back in {format_duration(2 * silence)}; they count as dead"
+        return MassDeathVerdict(Wave(looked_at=at, dealt_until=at), None, note)
+    return MassDeathVerdict(replace(wave, since=since), f"{what} within {format_duration(silence)}")
+
+
+def _horizon(wave: Wave, at: datetime, silence: timedelta) -> datetime:
+    """Deaths up to here have been judged by an earlier look. While it holds, it goes on looking at the same ones."""
+    looked_at = wave.since or wave.looked_at or at
+    horizon = min(at, looked_at) - silence
+    if wave.dealt_until is not None and wave.dealt_until <= at:
+        horizon = max(horizon, wave.dealt_until)
+    return horizon
+
+
+def _most_within(silence: timedelta, instants: Sequence[datetime]) -> int:
+    """The largest number of instants that fit into one silence: two looks may lie further apart than that."""
+    ordered, most, first = sorted(instants), 0, 0
+    for index, instant in enumerate(ordered):
+        while instant - ordered[first] >= silence:
+            first += 1
+        most = max(most, index - first + 1)
+    return most
+
+
+class MassDeath:
+    """Holds when most holders vanished at once."""
+
+    name = "mass_death"
+    __slots__ = ("_holders_min", "_jobs", "_note", "_share", "_silence", "_wave")
+
+    def __init__(self, jobs: JobQueue, silence: timedelta, *, share: float = 0.5, holders_min: int = 5) -> None:
+        self._jobs = jobs
+        self._silence = silence
+        self._share = share
+        self._holders_min = holders_min
+        self._wave = Wave()
+        self._note = ""
+
+    async def held(self) -> str | None:
+        counts = await self._jobs.counts()
+        found = mass_death(counts.workers, counts.at, self._wave, self._silence, self._share, self._holders_min)
+        self._wave = found.wave
+        self._note = found.note or self._note
+        return found.reason
+
+    def note(self) -> str:
+        return self._note
+
+    def recall(self, memory: str | None) -> None:
+        self._wave = Wave() if memory is None else msgspec.json.decode(memory, type=Wave)
+        self._note = ""  # a new run has nothing to say yet
+
+    def memory(self) -> str | None:
+        return msgspec.json.encode(self._wave).decode()

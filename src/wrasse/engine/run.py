@@ -1,0 +1,314 @@
+"""One run: from the first page to the report. The only loop over suspects in the product.
+
+    guards -> prepare -> what an earlier run left open -> find a page -> decide each -> guards -> journal the intents
+    -> apply the batch -> journal the outcomes -> move the cursor past it -> again, until the listing or the budget ends
+
+The cursor moves only past what was processed, so that a run which stops anywhere goes on exactly there. A dry run is
+this same code without apply, journal and cursor: `dry_run` is looked at in three places, all of them here.
+
+A sweep alone is a group of one; the sweeps of a group take turns, a batch each, under one budget and the same guards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from wrasse.clock import Clock
+from wrasse.engine.bounds import Bounds, Stop, within
+from wrasse.engine.budget import Budget, Spending
+from wrasse.engine.entries import Entry, entries_of, verdict
+from wrasse.engine.guard import Guard
+from wrasse.engine.report import BACKEND_DOWN, ERROR, Planned, Report, Tally, describe
+from wrasse.engine.sweep import Action, Keep, Prepares, Resolves, Sweep
+from wrasse.errors import StoreUnavailable
+from wrasse.ids import Ids
+from wrasse.ports.journal import Journal, Line, LineFilter, Settled
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+S = TypeVar("S")
+C = TypeVar("C")
+
+# Sweeps of different suspects stand side by side in a group; each is consistent in itself, which its own class checks.
+AnySweep = Sweep[Any, Any]
+
+PAGE_MAX = 100
+OPEN_MAX = 1_000  # lines of earlier runs that one run settles
+LOOK_EVERY = 1.0  # seconds between two looks at the guards while a sweep prepares
+NOTHING_LIVES_LONGER = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One sweep of a run, under the name of its instance, and where its last run stopped reading."""
+
+    sweep: AnySweep
+    name: str
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What all runs of an engine share. Lines of other runs count as left open once they are older than `open_after`,
+    which is longer than a run lives on after losing its lease."""
+
+    journal: Journal
+    clock: Clock
+    ids: Ids
+    page_max: int = PAGE_MAX
+    open_after: timedelta = NOTHING_LIVES_LONGER
+
+
+@dataclass(slots=True)
+class _Batch(Generic[C]):
+    actions: list[Action[C]] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    index: int = 0  # of the first suspect on the page that is not part of it
+    cursor: str | None = None
+    last: bool = False
+
+    @property
+    def seen(self) -> int:
+        return len(self.actions) + len(self.kept) + len(self.faults)
+
+
+class Run(Generic[S, C]):
+    """One sweep's part of a run. `step` does at most one batch."""
+
+    def __init__(self, member: Member, frame: Frame, bounds: Bounds, *, dry_run: bool) -> None:
+        self.sweep: Sweep[S, C] = member.sweep
+        self.name = member.name
+        self.cursor = member.cursor
+        self.stop: Stop | None = None
+        self._frame = frame
+        self._bounds = bounds
+        self._dry_run = dry_run
+        self._id = frame.ids.new()
+        self._tally = Tally()
+        self._plan: list[Planned] = []
+        self._page: Page[S] | None = None
+        self._index = 0
+        self._started_at = frame.clock.now()
+        self._started = frame.clock.monotonic()
+
+    async def prepare(self) -> bool:
+        """What comes before the first page; False if it could not be done."""
+        try:
+            if isinstance(self.sweep, Prepares):
+                self.stop = await _watched(self.sweep.prepare(), self._bounds)
+            if self.stop is None and not self._dry_run:
+                await self._settle_open()
+        except Exception as error:
+            self._fail("prepare", error)
+        return self.stop is None
+
+    async def step(self) -> bool:
+        """One batch at most; False when the listing is read to its end or something stopped the run."""
+        self.stop = self._bounds.exhausted()
+        if self.stop is not None:
+            return False
+        try:
+            batch = await self._next()
+            # Asked after reading and before changing: the nearest a guard can be to what it guards.
+            if batch.seen:
+                self.stop = await self._bounds.held()
+            if self.stop is None:
+                await self._finish(batch)
+            return self.stop is None and not batch.last
+        except Exception as error:
+            self._fail("run", error)
+            return False
+
+    def report(self) -> Report:
+        """What the run has seen and done so far."""
+        clock, tally = self._frame.clock, self._tally
+        return Report(
+            run=self._id,
+            sweep=self.name,
+            started_at=self._started_at,
+            ended_at=clock.now(),
+            took=timedelta(seconds=clock.monotonic() - self._started),
+            seen=tally.seen,
+            kept=dict(tally.kept),
+            planned=tally.planned,
+            done=tally.outcomes[Outcome.DONE],
+            lost=tally.outcomes[Outcome.LOST],
+            failed=tally.failed + tally.outcomes[Outcome.FAILED],
+            unknown=tally.outcomes[Outcome.UNKNOWN],
+            stopped_by=None if self.stop is None else self.stop.by,
+            why="" if self.stop is None else self.stop.why,
+            dry_run=self._dry_run,
+            cursor=self.cursor,
+            errors=tuple(tally.errors),
+            notes=self._bounds.notes(),
+            plan=tuple(self._plan),
+        )
+
+    async def _next(self) -> _Batch[C]:
+        """The next verdicts, up to a full batch or the end of the page."""
+        spending, batch = self._bounds.spending, _Batch[C](index=self._index)
+        if self._page is None:
+            limit = min(self._frame.page_max, spending.left)
+            self._page = await within(self.sweep.find(self.cursor, limit))
+            assert len(self._page) <= limit, f"{self.name} found more than it was asked for"
+        page, room = self._page, min(self.sweep.batch_max, spending.left)
+        while batch.index < len(page) and len(batch.actions) < room:
+            try:
+                found = self.sweep.decide(page.items[batch.index], page.at)
+                if isinstance(found, Keep):
+                    batch.kept.append(found.reason)
+                else:
+                    batch.actions.append(found)
+            except Exception as error:
+                batch.faults.append(error)
+            batch.index += 1
+        batch.last = batch.index == len(page) and not page.more
+        batch.cursor = None if batch.last else page.cursors[batch.index - 1]
+        return batch
+
+    async def _finish(self, batch: _Batch[C]) -> None:
+        """Applies a batch and moves past it."""
+        if batch.actions:
+            await self._apply(batch.actions)
+        self._tally.seen += batch.seen
+        self._tally.failed += len(batch.faults)
+        for reason in batch.kept:
+            self._tally.keep(reason)
+        for error in batch.faults:
+            self._tally.fault("decide", error)
+        self.cursor, self._index = batch.cursor, batch.index
+        assert self._page is not None, "a batch comes from a page"
+        if self._index == len(self._page):
+            self._page, self._index = None, 0
+
+    async def _apply(self, actions: Sequence[Action[C]]) -> None:
+        entries = entries_of(actions, self.sweep, self.name, self._id, self._frame.ids)
+        if self._dry_run:
+            self._plan += [Planned(action.verb, action.suspect, action.reason) for action in actions]
+        else:
+            await within(self._frame.journal.intend([entry.intent for entry in entries]))
+        self._bounds.spending.spend(len(actions))
+        self._tally.planned += len(actions)
+        if not self._dry_run:
+            await self._change(actions, entries)
+
+    async def _change(self, actions: Sequence[Action[C]], entries: Sequence[Entry]) -> None:
+        try:
+            outcomes = await self._outcomes(actions)
+        except BaseException:
+            # Nobody knows how the batch ended. Its lines stay open, and the next run finds out.
+            self._tally.outcomes[Outcome.UNKNOWN] += len(actions)
+            raise
+        for outcome in outcomes:
+            self._tally.outcomes[outcome] += 1
+        await within(self._frame.journal.settle([verdict(entry, outcomes) for entry in entries]))
+
+    async def _outcomes(self, actions: Sequence[Action[C]]) -> list[Outcome]:
+        """How each action ended. A batch that raises is taken apart, so that one bad suspect does not stop the rest."""
+        try:
+            outcomes = list(await within(self.sweep.apply(actions)))
+        except (StoreUnavailable, TimeoutError):
+            raise
+        except Exception as error:
+            if len(actions) > 1:
+                return [outcome for action in actions for outcome in await self._outcomes([action])]
+            self._tally.fault(actions[0].verb, error)
+            return [Outcome.FAILED]
+        assert len(outcomes) == len(actions), f"{self.name} did not answer for every action"
+        return outcomes
+
+    async def _settle_open(self) -> None:
+        """Settles what an earlier run of this sweep began and never told the end of."""
+        page = await within(self._frame.journal.page(LineFilter(sweep=self.name, open=True), None, OPEN_MAX))
+        lines = [line for line in page if line.intended_at <= page.at - self._frame.open_after]
+        if not lines:
+            return
+        outcomes, detail = await self._resolved(lines)
+        settled = [Settled(line.intent.id, end, detail) for line, end in zip(lines, outcomes, strict=True)]
+        await within(self._frame.journal.settle(settled))
+
+    async def _resolved(self, lines: Sequence[Line]) -> tuple[Sequence[Outcome], str]:
+        unknown = [Outcome.UNKNOWN] * len(lines)
+        if not isinstance(self.sweep, Resolves):
+            return unknown, "the run ended before it could tell"
+        try:
+            return await within(self.sweep.resolve(lines)), "found out by a later run"
+        except (StoreUnavailable, TimeoutError):
+            raise
+        except Exception as error:
+            self._tally.fault("resolve", error)
+            return unknown, "a later run could not find out"
+
+    def _fail(self, where: str, error: Exception) -> None:
+        if isinstance(error, (StoreUnavailable, TimeoutError)):
+            self.stop = Stop(BACKEND_DOWN, describe(error))
+            return
+        self._tally.failed += 1
+        self._tally.fault(where, error)
+        self.stop = Stop(ERROR, describe(error))
+
+
+async def run_group(
+    members: Sequence[Member],
+    frame: Frame,
+    *,
+    budget: Budget | None = None,
+    guards: Sequence[Guard] = (),
+    dry_run: bool = False,
+) -> list[Report]:
+    """One run of each member, a batch in turn, under one budget and the same guards."""
+    budget = budget or Budget()
+    bounds = Bounds(Spending(budget, frame.clock), guards)
+    runs: list[Run[Any, Any]] = [Run(member, frame, bounds, dry_run=dry_run) for member in members]
+    stop = await bounds.held()
+    if stop is not None:
+        for run in runs:
+            run.stop = stop
+        return [run.report() for run in runs]
+    active = [run for run in runs if await run.prepare()]
+    bounds.spending.begin()
+    while active:
+        for run in tuple(active):
+            if not await run.step():
+                active.remove(run)
+            if active and budget.pause and not dry_run:
+                await asyncio.sleep(budget.pause.total_seconds())
+    return [run.report() for run in runs]
+
+
+async def run_once(
+    sweep: AnySweep,
+    frame: Frame,
+    *,
+    name: str = "",
+    cursor: str | None = None,
+    budget: Budget | None = None,
+    guards: Sequence[Guard] = (),
+    dry_run: bool = False,
+) -> Report:
+    """One run of one sweep. The report's cursor is where the next one starts."""
+    member = Member(sweep, name or sweep.name, cursor)
+    (report,) = await run_group([member], frame, budget=budget, guards=guards, dry_run=dry_run)
+    return report
+
+
+async def _watched(preparing: Any, bounds: Bounds) -> Stop | None:
+    """Lets a sweep prepare for as long as it takes, and ends that when a guard holds."""
+    task: asyncio.Task[None] = asyncio.ensure_future(preparing)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=LOOK_EVERY)
+            if not task.done():
+                stop = await bounds.held()
+                if stop is not None:
+                    return stop
+        task.result()
+        return None
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
