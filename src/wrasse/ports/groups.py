@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import Draft, Entry, EntryId
+from wrasse.ports.streams import Draft, Entry, EntryId, check_drafts
+from wrasse.ports.subjects import check_subject
+
+DELIVERIES_MAX = 10_000  # in one call
+GROUP_BYTES_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +106,15 @@ class Groups(Protocol):
         wait: timedelta = timedelta(0),
     ) -> Sequence[Delivery]:
         """Up to `limit` entries: first those whose deadline passed or whose delay is over, then new ones, in order.
-        Also notes that the consumer is alive for `ack_timeout`."""
+        Also notes that the consumer is alive for `ack_timeout`. A limit of zero delivers nothing; with an
+        `ack_timeout` of zero it is goodbye: the consumer counts as silent at once."""
         ...
 
     async def extend(
         self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
     ) -> Sequence[bool]:
-        """Moves the deadlines on; False for one that is acked, or now somebody else's."""
+        """Moves the deadlines on; False for one that is acked, or now somebody else's. Shows, like deliver, that the
+        consumer is alive."""
         ...
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
@@ -116,7 +123,7 @@ class Groups(Protocol):
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
         """Moves a group that reads by cursor on to `upto`, acking everything at or below it; `lost` if it is there
-        or beyond already."""
+        or beyond already, or if there is no such group. Beyond the last entry it is refused."""
         ...
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
@@ -127,3 +134,30 @@ class Groups(Protocol):
         """Makes everything a silent consumer holds due at once for the others, counts kept, and removes it; `lost`
         if it is alive after all."""
         ...
+
+
+def check_group(subject: str, group: str) -> None:
+    """Refuses names that no backend could keep, before anything is sent."""
+    check_subject(subject)
+    if not 1 <= len(group.encode("utf-8", "surrogatepass")) <= GROUP_BYTES_MAX or not group.isprintable():
+        raise UsageError(
+            f"the group {group[:40]!r} of {subject!r}", do=f"use 1 to {GROUP_BYTES_MAX} bytes of printable characters"
+        )
+
+
+def check_deliver(limit: int, ack_timeout: timedelta) -> int:
+    """How many deliveries one call may give; refuses what makes no sense."""
+    if limit < 0 or ack_timeout < timedelta(0) or (limit and not ack_timeout):
+        raise UsageError(
+            f"{limit} deliveries to be acked within {ack_timeout}", do="ask for zero or more, for longer than zero"
+        )
+    return min(limit, DELIVERIES_MAX)
+
+
+def check_answers(answers: Sequence[Answer]) -> Sequence[DeadLetter]:
+    """Refuses answers that no backend could keep; gives the dead letters among them."""
+    if len(answers) > DELIVERIES_MAX:
+        raise UsageError(f"{len(answers)} answers at once", do=f"send at most {DELIVERIES_MAX}")
+    letters = [answer for answer in answers if isinstance(answer, DeadLetter)]
+    check_drafts([letter.draft for letter in letters])
+    return letters

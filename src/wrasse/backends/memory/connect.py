@@ -5,9 +5,12 @@ What is stored lives as long as this object. `restart` makes it look like a serv
 
 from __future__ import annotations
 
+from wrasse.backends.memory.groups import MemoryGroups
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.journal import MemoryJournal
+from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.records import MemoryRecords
+from wrasse.backends.memory.streams import MemoryStreams
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
@@ -26,6 +29,9 @@ class Memory:
         self._records: dict[str, MemoryRecords] = {}
         self.jobs = MemoryJobs(clock, done_max=done_max)
         self.journal = MemoryJournal(clock)
+        logs = Logs(clock)
+        self.streams = MemoryStreams(logs)
+        self.groups = MemoryGroups(logs)
 
     def records(self, collection: Collection) -> MemoryRecords:
         """The records of one collection; the same ones each time."""

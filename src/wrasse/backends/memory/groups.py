@@ -1,0 +1,216 @@
+"""Groups in memory. The reference for what the port's header promises.
+
+Every change is made without an await in between, so each method is one atomic step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import islice
+
+from wrasse.backends.memory.logs import Group, Log, Logs, Pending, Seen
+from wrasse.clock import to_micros
+from wrasse.errors import Refused, UsageError
+from wrasse.ports.groups import (
+    Ack,
+    Answer,
+    ConsumerState,
+    DeadLetter,
+    Delivery,
+    Nak,
+    StartAt,
+    check_answers,
+    check_deliver,
+    check_group,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import START, Entry, EntryId
+
+_SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
+
+
+class MemoryGroups:
+    """All groups of one process, in memory."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+
+    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+        check_group(subject, group)
+        log = self._logs.make(subject)
+        if group in log.groups:
+            return False
+        log.groups[group] = Group(group, _cursor(log, start))
+        return True
+
+    async def deliver(
+        self,
+        subjects: Sequence[str],
+        group: str,
+        consumer: str,
+        limit: int,
+        *,
+        ack_timeout: timedelta,
+        wait: timedelta = timedelta(0),
+    ) -> Sequence[Delivery]:
+        limit = check_deliver(limit, ack_timeout)
+        subjects = tuple(dict.fromkeys(subjects))
+        delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
+        if delivered or not limit or wait <= timedelta(0):
+            return delivered
+        bell = asyncio.Event()
+        self._logs.bells[bell] = frozenset(subjects)
+        try:
+            async with asyncio.timeout(wait.total_seconds()):
+                while not delivered:
+                    await self._rung(bell, subjects, group)
+                    delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
+        except TimeoutError:
+            delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
+        finally:
+            del self._logs.bells[bell]
+        return delivered
+
+    async def extend(
+        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
+    ) -> Sequence[bool]:
+        now = self._logs.now()
+        mine = []
+        for delivery in deliveries:
+            group = self._find(delivery.entry.subject, delivery.group)
+            pending = None if group is None else group.find(delivery.entry.id)
+            held = pending is not None and (pending.consumer, pending.number) == (consumer, delivery.number)
+            if group is not None and pending is not None and held:
+                group.set(replace(pending, until=now + ack_timeout))
+            if group is not None and consumer in group.consumers:
+                # One that is busy asks for nothing new, and is alive all the same.
+                group.consumers[consumer] = Seen(now, now + ack_timeout)
+            mine.append(held)
+        return tuple(mine)
+
+    async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
+        letters = check_answers(answers)
+        now = self._logs.now()
+        self._logs.check_room([letter.draft for letter in letters], now)
+        return tuple(self._settle(answer, now) for answer in answers)
+
+    async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
+        log = self._logs.find(subject)
+        found = self._find(subject, group)
+        if log is None or found is None or found.floor >= upto:
+            return Outcome.LOST
+        if upto > log.last:
+            raise Refused(
+                f"the group {group!r} of {subject!r} would be marked beyond the last entry",
+                do="read the stream again: entries still to come would count as acked",
+            )
+        found.delivered = max(found.delivered, upto)
+        found.drop_below(EntryId(upto.ms, upto.seq + 1))
+        return Outcome.DONE
+
+    async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
+        found = self._find(subject, group)
+        if found is None:
+            return ()
+        return tuple(
+            ConsumerState(subject, group, name, len(found.held(name)), seen.at, seen.until)
+            for name, seen in sorted(found.consumers.items())
+        )
+
+    async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
+        found = self._find(subject, group)
+        seen = None if found is None else found.consumers.get(consumer)
+        now = self._logs.now()
+        if found is None or seen is None or seen.until > now:
+            return Outcome.LOST
+        for pending in found.held(consumer):
+            found.set(replace(pending, consumer="", until=now))
+        del found.consumers[consumer]
+        self._logs.ring({subject})
+        return Outcome.DONE
+
+    def _find(self, subject: str, group: str) -> Group | None:
+        log = self._logs.find(subject)
+        return None if log is None else log.groups.get(group)
+
+    def _joined(self, subject: str, group: str) -> tuple[Log, Group]:
+        log = self._logs.find(subject)
+        found = None if log is None else log.groups.get(group)
+        if log is None or found is None:
+            raise UsageError(f"there is no group {group!r} on {subject!r}", do="join it before asking for deliveries")
+        return log, found
+
+    def _grant(
+        self, subjects: Sequence[str], group: str, consumer: str, limit: int, ack_timeout: timedelta
+    ) -> tuple[Delivery, ...]:
+        now = self._logs.now()
+        until = now + ack_timeout
+        joined = [self._joined(subject, group) for subject in subjects]
+        for _, found in joined:
+            found.consumers[consumer] = Seen(now, until)
+        again = sorted(
+            ((p.until, p.id, log, found) for log, found in joined for p in islice(found.due(now), limit)),
+            key=lambda due: due[:2],
+        )[:limit]
+        due = sorted(((log, found, id) for _, id, log, found in again), key=lambda d: d[2])
+        handed = [self._hand(log, found, entry, consumer, until) for log, found, id in due if (entry := log.get(id))]
+        handed += [
+            self._hand(log, found, entry, consumer, until)
+            for log, found, entry in _new(joined, limit - len(handed))
+        ]
+        return tuple(handed)
+
+    def _hand(self, log: Log, group: Group, entry: Entry, consumer: str, until: datetime) -> Delivery:
+        before = group.find(entry.id)
+        number = 1 if before is None else before.number + 1
+        group.set(Pending(entry.id, consumer, number, until))
+        group.delivered = max(group.delivered, entry.id)
+        return Delivery(entry, group.name, consumer, number, until)
+
+    async def _rung(self, bell: asyncio.Event, subjects: Sequence[str], group: str) -> None:
+        """Waits for a change on one of the streams, or until something pending on one of them is due."""
+        bell.clear()
+        dues = [due for subject in subjects if (due := self._joined(subject, group)[1].next_due_at()) is not None]
+        seconds = max((min(dues) - self._logs.now()).total_seconds(), _SHORTEST_WAIT) if dues else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await bell.wait()
+
+    def _settle(self, answer: Answer, now: datetime) -> Outcome:
+        group = self._find(answer.subject, answer.group)
+        pending = None if group is None else group.find(answer.id)
+        if group is None or pending is None:
+            return Outcome.LOST
+        match answer:
+            case Ack():
+                group.drop(answer.id.seq)
+            case Nak():
+                group.set(replace(pending, consumer="", until=now + answer.delay))
+                self._logs.ring({answer.subject})
+            case DeadLetter():
+                self._logs.append([answer.draft], now)
+                group.drop(answer.id.seq)
+        return Outcome.DONE
+
+
+def _cursor(log: Log, start: StartAt) -> EntryId:
+    if start.first:
+        return START
+    if start.at is not None:
+        return EntryId(max(to_micros(start.at) // 1_000, 0), 0).previous
+    return log.last if start.after is None else start.after
+
+
+def _new(joined: Sequence[tuple[Log, Group]], limit: int) -> Iterator[tuple[Log, Group, Entry]]:
+    """Entries nobody of the group has had, the oldest of all streams first."""
+    found = [
+        (entry.id, log.subject, log, group, entry)
+        for log, group in joined
+        for entry in islice(log.after(group.delivered), limit)
+    ]
+    for _, _, log, group, entry in sorted(found, key=lambda f: f[:2])[:limit]:
+        yield log, group, entry

@@ -1,0 +1,267 @@
+"""The logs that Streams and Groups in memory share.
+
+Invariants of a log: the entries are in the order of their ids, and the numbers in their ids have no gap; so an entry
+is found by its number, and what a group has not read yet is counted without looking at it. Of a group: what is pending
+was delivered and is still stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+
+from wrasse.backends.memory.ordered import Ordered
+from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.ports.streams import (
+    START,
+    Draft,
+    Entry,
+    EntryId,
+    GroupState,
+    StreamLimits,
+    StreamState,
+    check_limits,
+    draft_bytes,
+)
+
+DEDUP_WINDOW = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An entry that was handed out and not acked. Nobody holds it while `consumer` is empty: it waits to be due."""
+
+    id: EntryId
+    consumer: str
+    number: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """When a consumer was last heard of, and until when it counts as alive."""
+
+    at: datetime
+    until: datetime
+
+
+class Group:
+    """One group of one log."""
+
+    def __init__(self, name: str, delivered: EntryId) -> None:
+        self.name = name
+        self.delivered = delivered
+        self.consumers: dict[str, Seen] = {}
+        self._pending: dict[int, Pending] = {}  # by the number in the id
+        self._numbers: Ordered[int] = Ordered()
+        self._due: Ordered[tuple[int, int]] = Ordered()  # deadline and number
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def floor(self) -> EntryId:
+        """Everything at or below this is acked."""
+        first = self.first()
+        return self.delivered if first is None else first.id.previous
+
+    def first(self) -> Pending | None:
+        """The lowest pending entry."""
+        number = self._numbers.first()
+        return None if number is None else self._pending[number]
+
+    def find(self, id: EntryId) -> Pending | None:
+        """What is pending under this id."""
+        found = self._pending.get(id.seq)
+        return found if found is not None and found.id == id else None
+
+    def held(self, consumer: str) -> list[Pending]:
+        """What this consumer holds."""
+        return [pending for pending in self._pending.values() if pending.consumer == consumer]
+
+    def due(self, at: datetime) -> Iterator[Pending]:
+        """What is to be delivered again, longest overdue first."""
+        now = to_micros(at)
+        for until, number in self._due.walk():
+            if until > now:
+                return
+            yield self._pending[number]
+
+    def next_due_at(self) -> datetime | None:
+        """When the next pending entry is to be delivered again."""
+        first = self._due.first()
+        return None if first is None else from_micros(first[0])
+
+    def set(self, pending: Pending) -> None:
+        """Notes an entry as pending, or changes what is noted."""
+        self.drop(pending.id.seq)
+        self._pending[pending.id.seq] = pending
+        self._numbers.add(pending.id.seq)
+        self._due.add((to_micros(pending.until), pending.id.seq))
+
+    def drop(self, number: int) -> None:
+        """Makes an entry no longer pending."""
+        old = self._pending.pop(number, None)
+        if old is not None:
+            self._numbers.remove(number)
+            self._due.remove((to_micros(old.until), number))
+
+    def drop_below(self, bound: EntryId) -> None:
+        """Makes nothing below this id pending any more."""
+        while (first := self.first()) is not None and first.id < bound:
+            self.drop(first.id.seq)
+
+
+class Log:
+    """One stream."""
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.limits = StreamLimits()
+        self.groups: dict[str, Group] = {}
+        self.entries: list[Entry] = []
+        self.bytes = 0
+        self.last = START
+        self._keys: dict[str, tuple[EntryId, datetime]] = {}
+        self._keyed: deque[tuple[str, datetime]] = deque()
+
+    def after(self, id: EntryId) -> Iterator[Entry]:
+        """The entries beyond this id, in order."""
+        return islice(self.entries, bisect_right(self.entries, id, key=_id), None)
+
+    def count_after(self, id: EntryId) -> int:
+        """How many entries are beyond this id."""
+        return len(self.entries) - bisect_right(self.entries, id, key=_id)
+
+    def get(self, id: EntryId) -> Entry | None:
+        """The entry with this id."""
+        found = next(self.after(id.previous), None)
+        return found if found is not None and found.id == id else None
+
+    def fresh(self, drafts: Sequence[Draft], at: datetime) -> list[Draft]:
+        """Those that an append would store: without a key, or with one that is not known."""
+        seen: set[str] = set()
+        return [d for d in drafts if not d.key or (self.known(d.key, at) is None and not _noted(seen, d.key))]
+
+    def check_room(self, drafts: Sequence[Draft], at: datetime) -> None:
+        """Refuses what would go beyond the limits."""
+        fresh = self.fresh(drafts, at)
+        entries, size = len(self.entries) + len(fresh), self.bytes + sum(map(draft_bytes, fresh))
+        check_limits(self.subject, self.limits, entries, size)
+
+    def append(self, draft: Draft, at: datetime) -> EntryId:
+        """Stores a draft, or finds the entry that its key stands for."""
+        if draft.key and (known := self.known(draft.key, at)) is not None:
+            return known
+        # The clock may stand still or step back; ids only grow.
+        self.last = EntryId(max(to_micros(at) // 1_000, self.last.ms), self.last.seq + 1)
+        self.entries.append(Entry(self.last, self.subject, draft.body, draft.fields))
+        self.bytes += draft_bytes(draft)
+        if draft.key:
+            self._keys[draft.key] = (self.last, at)
+            self._keyed.append((draft.key, at))
+        return self.last
+
+    def trim(self, upto: EntryId, limit: int) -> int:
+        """Removes up to `limit` entries from the start, none above `upto`."""
+        count = min(limit, len(self.entries) - self.count_after(upto))
+        gone = self.entries[:count]
+        if gone:
+            del self.entries[:count]
+            self.bytes -= sum(draft_bytes(Draft(e.subject, e.body, fields=e.fields)) for e in gone)
+            for group in self.groups.values():
+                group.drop_below(EntryId(gone[-1].id.ms, gone[-1].id.seq + 1))
+        return count
+
+    def state(self, at: datetime) -> StreamState:
+        """The stream in numbers."""
+        return StreamState(
+            self.subject,
+            length=len(self.entries),
+            bytes=self.bytes,
+            appended=self.last.seq,
+            first=self.entries[0].id if self.entries else None,
+            last=self.last if self.last != START else None,
+            groups=tuple(self._group_state(self.groups[name]) for name in sorted(self.groups)),
+            at=at,
+        )
+
+    def known(self, key: str, at: datetime) -> EntryId | None:
+        """The id of the entry that this key stands for, inside the window."""
+        while self._keyed and at - self._keyed[0][1] >= DEDUP_WINDOW:
+            old, noted_at = self._keyed.popleft()
+            if self._keys[old][1] == noted_at:
+                del self._keys[old]
+        found = self._keys.get(key)
+        return None if found is None else found[0]
+
+    def _group_state(self, group: Group) -> GroupState:
+        first = group.first()
+        return GroupState(
+            group.name,
+            floor=group.floor,
+            delivered=group.delivered,
+            pending=len(group),
+            oldest_pending_at=None if first is None else from_micros(first.id.ms * 1_000),
+            consumers=len(group.consumers),
+            lag=self.count_after(group.delivered),
+        )
+
+
+class Logs:
+    """All logs of one backend, and the bells of those who wait for something on them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._logs: dict[str, Log] = {}
+        self.names: Ordered[str] = Ordered()
+        self.bells: dict[asyncio.Event, frozenset[str]] = {}
+
+    def now(self) -> datetime:
+        """The backend's clock."""
+        return self._clock.now()
+
+    def find(self, subject: str) -> Log | None:
+        """The log of this subject."""
+        return self._logs.get(subject)
+
+    def make(self, subject: str) -> Log:
+        """The log of this subject, made if there is none."""
+        log = self._logs.get(subject)
+        if log is None:
+            log = self._logs[subject] = Log(subject)
+            self.names.add(subject)
+        return log
+
+    def check_room(self, drafts: Sequence[Draft], at: datetime) -> None:
+        """Refuses a batch that would go beyond the limits of any stream, before its first entry is stored."""
+        for subject in {draft.subject for draft in drafts}:
+            if (log := self.find(subject)) is not None:
+                log.check_room([draft for draft in drafts if draft.subject == subject], at)
+
+    def append(self, drafts: Sequence[Draft], at: datetime) -> tuple[EntryId, ...]:
+        """Stores a batch that was looked at, and rings for whoever waits."""
+        ids = tuple(self.make(draft.subject).append(draft, at) for draft in drafts)
+        self.ring({draft.subject for draft in drafts})
+        return ids
+
+    def ring(self, subjects: set[str]) -> None:
+        """Wakes those who wait for one of these."""
+        for bell, wanted in self.bells.items():
+            if not wanted.isdisjoint(subjects):
+                bell.set()
+
+
+def _id(entry: Entry) -> EntryId:
+    return entry.id
+
+
+def _noted(seen: set[str], key: str) -> bool:
+    known = key in seen
+    seen.add(key)
+    return known

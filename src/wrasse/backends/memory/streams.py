@@ -1,0 +1,113 @@
+"""Streams in memory. The reference for what the port's header promises.
+
+Every change is made without an await in between, so each method is one atomic step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import islice
+
+from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
+from wrasse.clock import to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.page import Page
+from wrasse.ports.streams import (
+    START,
+    Draft,
+    Entry,
+    EntryId,
+    StreamLimits,
+    StreamState,
+    Trimmed,
+    check_drafts,
+)
+from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class MemoryStreams:
+    """All streams of one process, in memory."""
+
+    def __init__(self, logs: Logs) -> None:
+        self._logs = logs
+
+    @property
+    def dedup_window(self) -> timedelta:
+        return DEDUP_WINDOW
+
+    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
+        check_subject(subject)
+        known = self._logs.find(subject)
+        if known is not None and known.limits == limits:
+            return False
+        self._logs.make(subject).limits = limits
+        return True
+
+    async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
+        check_drafts(drafts)
+        now = self._logs.now()
+        self._logs.check_room(drafts, now)
+        return self._logs.append(drafts, now)
+
+    async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
+        check_subject(subject)
+        log = self._logs.find(subject)
+        found = [] if log is None else list(islice(log.after(after), _at_least_one(limit) + 1))
+        shown = found[:limit]
+        return Page(tuple(shown), tuple(str(e.id) for e in shown), self._logs.now(), len(found) > limit)
+
+    async def info(self, subject: str) -> StreamState | None:
+        check_subject(subject)
+        log = self._logs.find(subject)
+        return None if log is None else log.state(self._logs.now())
+
+    async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
+        check_pattern(pattern)
+        start = fixed_part(pattern)
+        names = self._logs.names.walk_from(start) if after is None or after < start else self._logs.names.walk(after)
+        found: list[str] = []
+        for name in names:
+            if not name.startswith(start) or len(found) > _at_least_one(limit):
+                break
+            if matches(pattern, name):
+                found.append(name)
+        shown = tuple(found[:limit])
+        return Page(shown, shown, self._logs.now(), len(found) > limit)
+
+    async def trim(
+        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
+    ) -> Trimmed:
+        check_subject(subject)
+        now = self._logs.now()
+        log = self._logs.find(subject)
+        if log is None:
+            return Trimmed(0, START, "", False, now)
+        upto = log.last
+        if age is not None:
+            upto = min(upto, EntryId(max((to_micros(now) - age // _MICROSECOND) // 1_000, 0), 0).previous)
+        if below is not None:
+            upto = min(upto, below.previous)
+        upto, held_by = _protected(log, protect, upto)
+        count = log.trim(upto, _at_least_one(limit))
+        return Trimmed(count, upto, held_by, bool(log.entries) and log.entries[0].id <= upto, now)
+
+
+def _protected(log: Log, protect: Sequence[str], upto: EntryId) -> tuple[EntryId, str]:
+    """How far a trim may go, and the group that holds it there."""
+    held_by = ""
+    for name in protect:
+        group = log.groups.get(name)
+        if group is None:
+            return START, name
+        if group.floor < upto:
+            upto, held_by = group.floor, name
+    return upto, held_by
+
+
+def _at_least_one(limit: int) -> int:
+    if limit < 1:
+        raise UsageError(f"a page of {limit}", do="ask for at least one")
+    return limit
