@@ -1,0 +1,87 @@
+"""wrasse keeps job queues, event streams, leases and object storage clean: nothing stays stuck, lost or leaked.
+
+These names are the public ones; everything else may change. They are loaded on first use, so that importing wrasse
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wrasse.app import sync
+    from wrasse.app.application import App, connect, hold
+    from wrasse.engine.report import Report
+    from wrasse.errors import (
+        BadPayload,
+        JobFailed,
+        LeaseLost,
+        Refused,
+        StoreUnavailable,
+        UsageError,
+        WrasseError,
+    )
+    from wrasse.jobs.handlers import RunningJob
+    from wrasse.leases.lease import Lease
+    from wrasse.ports.jobs import JobRecord, JobState, Place, Reason
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "App": "wrasse.app.application",
+    "BadPayload": "wrasse.errors",
+    "JobFailed": "wrasse.errors",
+    "JobRecord": "wrasse.ports.jobs",
+    "JobState": "wrasse.ports.jobs",
+    "Lease": "wrasse.leases.lease",
+    "LeaseLost": "wrasse.errors",
+    "Place": "wrasse.ports.jobs",
+    "Reason": "wrasse.ports.jobs",
+    "Refused": "wrasse.errors",
+    "Report": "wrasse.engine.report",
+    "RunningJob": "wrasse.jobs.handlers",
+    "StoreUnavailable": "wrasse.errors",
+    "UsageError": "wrasse.errors",
+    "WrasseError": "wrasse.errors",
+    "connect": "wrasse.app.application",
+    "hold": "wrasse.app.application",
+    "sync": "wrasse.app.sync",
+}
+
+__all__ = [
+    "App",
+    "BadPayload",
+    "JobFailed",
+    "JobRecord",
+    "JobState",
+    "Lease",
+    "LeaseLost",
+    "Place",
+    "Reason",
+    "Refused",
+    "Report",
+    "RunningJob",
+    "StoreUnavailable",
+    "UsageError",
+    "WrasseError",
+    "__version__",
+    "connect",
+    "hold",
+    "sync",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wrasse' has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(home)
+    value: object = module if name == "sync" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

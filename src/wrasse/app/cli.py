@@ -1,0 +1,89 @@
+"""The command line: which commands there are, and how every one of them ends.
+
+A command is loaded when it is called, so that `wrasse --version` and the shell's completion stay quick. Whatever goes
+wrong is said in two lines, `error:` and `do:`, on stderr; the whole story is shown with --debug. Exit codes: 0 done,
+1 failed, 2 usage, 3 refused for safety.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from wrasse import __version__
+from wrasse.app.cli_group import LazyGroup
+from wrasse.errors import WrasseError
+
+# name -> module and one line for the list; the module is imported only when the command is used.
+COMMANDS = {
+    "demo": ("cli_demo", "a tour on this machine: jobs, a killed worker, a lease, a dry run; about 20 seconds"),
+    "run": ("cli_run", "run workers and sweeps until told to stop"),
+    "sweep": ("cli_sweep", "run sweeps once, or show what they would do and why"),
+    "jobs": ("cli_jobs", "put, list, show, requeue, cancel and purge jobs"),
+    "journal": ("cli_journal", "what sweeps did, when and why"),
+    "explain": ("cli_explain", "everything known about a job, a lease or a run, and what happens next"),
+    "doctor": ("cli_doctor", "check backends, disk, clock and configuration"),
+    "config": ("cli_config", "show or check the configuration"),
+    "bench": ("cli_bench", "measure, in a checkout of the project"),
+}
+
+
+wrasse = LazyGroup(
+    "wrasse",
+    COMMANDS,
+    about="Keeps job queues, event streams, leases and object storage clean: nothing stays stuck, nothing is lost, "
+    "nothing leaks.",
+    examples="Start with `wrasse demo`. What is set: `wrasse config show`. The version: `wrasse --version`.",
+)
+
+
+def main(args: list[str] | None = None) -> NoReturn:
+    """Runs the command and leaves the process with its exit code."""
+    args = sys.argv[1:] if args is None else args
+    if args and args[0] in ("--version", "-V"):
+        sys.stdout.write(f"wrasse {__version__}\n")
+        sys.exit(0)
+    # Wherever it stands, --debug means the same; groups do not take it, commands do.
+    debug = "--debug" in args[: args.index("--") if "--" in args else None]
+    sys.exit(_run(args, debug=debug))
+
+
+def _run(args: list[str], *, debug: bool) -> int:
+    try:
+        code = wrasse.main(args or ["--help"], prog_name="wrasse", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as why:
+        return _say(*_usage(why), code=2)
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", "", code=1)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except WrasseError as why:
+        if debug:
+            raise
+        return _say(why.message, why.do, code=why.exit_code)
+    except Exception as why:
+        if debug:
+            raise
+        hint = "call the command with --debug for the whole story, and report it"
+        return _say(f"{type(why).__name__}: {why}", hint, code=1)
+
+
+def _usage(why: click.ClickException) -> tuple[str, str]:
+    message, _, do = why.format_message().partition("\ndo: ")
+    if not do:
+        ctx = getattr(why, "ctx", None)
+        do = f"see `{ctx.command_path} --help`" if ctx is not None else "see `wrasse --help`"
+    return message[:1].lower() + message[1:], do
+
+
+def _say(message: str, do: str, *, code: int) -> int:
+    sys.stderr.write(f"error: {message}\n" + (f"do: {do}\n" if do else ""))
+    return code

@@ -1,0 +1,119 @@
+"""What every command takes: which configuration, and how to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from wrasse.app.config import Config, load
+from wrasse.duration import format_duration, parse_duration
+from wrasse.errors import BadDuration, UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How the command was called: its configuration, and whether the answer is for a program."""
+
+    file: str | None
+    overrides: Mapping[str, str]
+    json: bool
+
+    def config(self, more: Mapping[str, str] | None = None) -> Config:
+        """The configuration, with warnings said on stderr."""
+        config = load(self.file, overrides={**self.overrides, **(more or {})})
+        for warning in config.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        return config
+
+    def answer(self, value: object, text: Callable[[], None]) -> None:
+        """Writes `value` as JSON, or lets `text` write for a person."""
+        if self.json:
+            write_json(value)
+        else:
+            text()
+
+
+def asks(function: Callable[..., T]) -> Callable[..., T]:
+    """Adds the options of every command; the function gets them as its first argument."""
+
+    @click.option("--config", "file", metavar="FILE", help="Settings file.  [default: wrasse.yaml]")
+    @click.option("--set", "sets", metavar="SETTING=VALUE", multiple=True, help="Set one setting; may be repeated.")
+    @click.option("--json", "as_json", is_flag=True, help="Answer with JSON on stdout.")
+    @click.option("--debug", is_flag=True, expose_value=False, help="Show the whole story of an error.")
+    @functools.wraps(function)
+    def wrapper(*args: Any, file: str | None, sets: Sequence[str], as_json: bool, **options: Any) -> T:
+        return function(Asked(file, dict(_pair(each) for each in sets), as_json), *args, **options)
+
+    return wrapper
+
+
+def _pair(text: str) -> tuple[str, str]:
+    path, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text!r} has no value", do="write --set worker.count=4")
+    return path.strip(), value
+
+
+def finish(work: Coroutine[object, object, T]) -> T:
+    """Runs the command's work in a loop of its own."""
+    return asyncio.run(work)
+
+
+def write_json(value: object) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, indent=None if not sys.stdout.isatty() else 2) + "\n")
+    sys.stdout.flush()
+
+
+def plain(value: object) -> object:
+    """Our values as JSON has them: instants in ISO form, durations in seconds."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    return value
+
+
+class Duration(click.ParamType):
+    """A duration on the command line."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """30s, 5m, 7d."""
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_duration(str(value))
+        except BadDuration as why:
+            self.fail(f"{why.message}\ndo: {why.do}", param, ctx)
+
+
+DURATION = Duration()
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """How long ago, or in how long, to the precision a reader needs."""
+    if at is None:
+        return ""
+    away = abs(now - at)
+    if away < timedelta(seconds=1):
+        return "now"
+    step = next(unit for unit in (86_400, 3_600, 60, 1) if away.total_seconds() >= unit or unit == 1)
+    below = {86_400: 3_600, 3_600: 60, 60: 1, 1: 1}[step]
+    text = format_duration(timedelta(seconds=int(away.total_seconds()) // below * below))
+    return f"{text} ago" if at <= now else f"in {text}"

@@ -1,0 +1,71 @@
+"""wrasse config: what is set, where it came from, and whether it is right."""
+
+from __future__ import annotations
+
+import click
+
+from wrasse.app.cli_asked import Asked, asks
+from wrasse.app.cli_group import LazyGroup
+from wrasse.app.homes import homes
+from wrasse.app.shown import Shown, shown, written
+
+config = LazyGroup(
+    "config",
+    {
+        "show": ("cli_config", "every setting, its value and where it came from"),
+        "check": ("cli_config", "whether the configuration is right"),
+    },
+    about="Show or check the configuration.",
+    examples="""\b
+Examples:
+  wrasse config show
+  wrasse config check --config=production.yaml
+""",
+)
+
+
+@click.command()
+@click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
+@asks
+def show(asked: Asked, changed: bool) -> None:
+    """Show every setting as YAML, with its source beside it. Secrets are hidden.
+
+    \b
+    Examples:
+      wrasse config show
+      wrasse config show --changed
+      WRASSE_WORKER_COUNT=4 wrasse config show --json
+    """
+    settings = [each for each in shown(asked.config()) if not changed or each.source != "default"]
+    value = {each.leaf.path: {"value": each.value, "source": each.source} for each in settings}
+    asked.answer(value, lambda: _yaml(settings))
+
+
+def _yaml(settings: list[Shown]) -> None:
+    open_at: list[str] = []
+    for each in settings:
+        *sections, name = each.leaf.path.split(".")
+        for depth, section in enumerate(sections):
+            if open_at[: depth + 1] != sections[: depth + 1]:
+                click.echo("  " * depth + click.style(f"{section}:", bold=True))
+        open_at = sections
+        line = "  " * len(sections) + f"{name}: {written(each.value)}"
+        source = "" if each.source == "default" else click.style(f"  # {each.source}", fg="cyan")
+        click.echo(line + source)
+
+
+@click.command()
+@asks
+def check(asked: Asked) -> None:
+    """Check the configuration: names, types, values, and whether this version has the backends it names.
+
+    \b
+    Examples:
+      wrasse config check
+      wrasse config check --config=production.yaml
+    """
+    found = asked.config()
+    homes(found)
+    where = found.file.name if found.file else "defaults"
+    answer = {"ok": True, "file": None if found.file is None else str(found.file), "warnings": list(found.warnings)}
+    asked.answer(answer, lambda: click.echo(f"{where}: right, {len(found.sources)} settings set"))

@@ -1,0 +1,45 @@
+"""wrasse jobs: the group, and how its commands reach the queue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from wrasse.app.cli_group import LazyGroup
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.wiring import Store, open_store
+
+HOMES = {
+    "put": ("cli_jobs_put", "put one job, or one per line"),
+    "list": ("cli_jobs_look:list_jobs", "jobs of a place, page by page"),
+    "show": ("cli_jobs_look", "one job: state, history, payload"),
+    "peek": ("cli_jobs_look", "the jobs that are served next, and how their payloads begin"),
+    "stats": ("cli_jobs_look", "how many jobs are where, and who works"),
+    "dead": ("cli_jobs_look", "dead jobs and why they died"),
+    "requeue": ("cli_jobs_change", "make dead jobs ready again"),
+    "cancel": ("cli_jobs_change", "stop jobs that wait or run"),
+    "purge": ("cli_jobs_change", "delete finished or waiting jobs for good"),
+}
+
+jobs = LazyGroup(
+    "jobs",
+    HOMES,
+    about="Put, list, show, requeue, cancel and purge jobs.",
+    examples="""\b
+Examples:
+  wrasse jobs put --kind=resize '{"path": "a.png"}'
+  wrasse jobs stats
+  wrasse jobs dead --reason=timeout
+""",
+)
+
+
+@asynccontextmanager
+async def opened(config: Config) -> AsyncIterator[Store]:
+    """The backend that holds the jobs, for the length of a command."""
+    store = await open_store(homes(config).jobs, done_max=config.settings.worker.done_max)
+    try:
+        yield store
+    finally:
+        await store.close()

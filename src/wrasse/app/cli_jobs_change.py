@@ -1,0 +1,192 @@
+"""wrasse jobs requeue, cancel, purge: changing jobs, each under its precondition and only what was asked for.
+
+What cannot be undone is refused without --yes, and every one of these shows with --dry-run what it would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import click
+
+from wrasse.app.cli_asked import DURATION, Asked, asks, finish
+from wrasse.app.cli_jobs import opened
+from wrasse.app.cli_jobs_look import PLACES, REASONS, known_job, place_of
+from wrasse.app.progress import progress
+from wrasse.errors import Refused, UsageError
+from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, Reason, Revive
+from wrasse.ports.outcome import Outcome
+
+PAGE = 500
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "everything", is_flag=True, help="All dead jobs that the filters let through.")
+@click.option("--queue", help="With --all: only jobs of this queue.")
+@click.option("--kind", help="With --all: only jobs of this kind.")
+@click.option("--reason", type=click.Choice(REASONS), help="With --all: only jobs that died for this reason.")
+@click.option("--error", "error_contains", metavar="TEXT", help="With --all: only jobs whose error contains this.")
+@click.option("--delay", type=DURATION, default="0s", help="Not before this much later.")
+@click.option("--dry-run", is_flag=True, help="Show what would be requeued, and change nothing.")
+@asks
+def requeue(
+    asked: Asked,
+    ids: Sequence[str],
+    everything: bool,
+    queue: str | None,
+    kind: str | None,
+    reason: str | None,
+    error_contains: str | None,
+    delay: timedelta,
+    dry_run: bool,
+) -> None:
+    """Make dead jobs ready again, with their budgets full.
+
+    \b
+    Examples:
+      wrasse jobs requeue resize-a resize-b
+      wrasse jobs requeue --all --reason=timeout --dry-run
+    """
+    if bool(ids) == everything:
+        raise click.UsageError("name jobs, or say --all\ndo: wrasse jobs requeue ID..., or wrasse jobs requeue --all")
+    where = JobFilter(queue, kind, None if reason is None else Reason(reason), error_contains)
+    finish(_requeue(asked, ids, where, delay, dry_run))
+
+
+async def _requeue(asked: Asked, ids: Sequence[str], where: JobFilter, delay: timedelta, dry_run: bool) -> None:
+    changed: list[str] = []
+    lost: list[str] = []
+    async with opened(asked.config()) as store:
+        batches = _named(store.jobs, ids, Place.DEAD) if ids else _pages(store.jobs, Place.DEAD, where)
+        async for states in batches:
+            if dry_run:
+                changed += [state.id for state in states]
+                continue
+            outcomes = await store.jobs.move([Revive(state.hold, delay) for state in states])
+            _sort(states, outcomes, changed, lost)
+    _tell(asked, "requeue" if dry_run else "requeued", changed, lost, dry_run)
+
+
+async def _named(queue: JobQueue, ids: Sequence[str], place: Place) -> AsyncIterator[list[JobState]]:
+    """All of them are looked at before the first is changed, so that a mistake in one changes none."""
+    states = [(await known_job(queue, id)).state for id in dict.fromkeys(ids)]
+    for state in states:
+        if state.place is not place:
+            raise UsageError(
+                f"the job {state.id!r} is {state.place.value}, not {place.value}",
+                do=f"see it with `wrasse jobs show {state.id}`",
+            )
+    yield states
+
+
+async def _pages(queue: JobQueue, place: Place, where: JobFilter) -> AsyncIterator[list[JobState]]:
+    """Every job of a place, page by page. What a change moves elsewhere is not met again."""
+    after: str | None = None
+    with progress("jobs") as seen:
+        while True:
+            page = await queue.page(place, where, after, PAGE)
+            seen(len(page))
+            if page.items:
+                yield [*page]
+            after = page.cursor
+            if after is None:
+                return
+
+
+def _sort(states: Sequence[JobState], outcomes: Sequence[Outcome], changed: list[str], lost: list[str]) -> None:
+    for state, outcome in zip(states, outcomes, strict=True):
+        (changed if outcome is Outcome.DONE else lost).append(state.id)
+
+
+def _tell(asked: Asked, verb: str, changed: Sequence[str], lost: Sequence[str], dry_run: bool) -> None:
+    def text() -> None:
+        for id in changed[:20] if dry_run else ():
+            click.echo(f"would {verb} {id}")
+        count = f"{len(changed)} job{'' if len(changed) == 1 else 's'}"
+        click.echo(f"would {verb} {count}" if dry_run else f"{verb} {count}")
+        if lost:
+            click.echo(f"left alone, since they changed meanwhile: {', '.join(lost[:20])}")
+
+    asked.answer({"changed": list(changed), "lost": list(lost), "dry_run": dry_run}, text)
+    if lost and not changed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--why", default="", help="Kept with the job.")
+@asks
+def cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
+    """Stop jobs: those that wait never run, those that run are told and may not finish.
+
+    They stay among the dead with the reason `cancelled`, and can be requeued.
+
+    \b
+    Examples:
+      wrasse jobs cancel resize-a
+      wrasse jobs cancel resize-a resize-b --why='wrong size'
+    """
+    finish(_cancel(asked, ids, why))
+
+
+async def _cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
+    changed: list[str] = []
+    lost: list[str] = []
+    async with opened(asked.config()) as store:
+        states = [(await known_job(store.jobs, id)).state for id in dict.fromkeys(ids)]
+        moves: list[Move] = [Cancel(state.id, why) for state in states]
+        _sort(states, await store.jobs.move(moves), changed, lost)
+    _tell(asked, "cancelled", changed, lost, False)
+
+
+@click.command()
+@click.argument("place", type=click.Choice([name for name in PLACES if name != "held"]))
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--kind", help="Only jobs of this kind.")
+@click.option("--reason", type=click.Choice(REASONS), help="Only dead jobs with this reason.")
+@click.option("--older", type=DURATION, help="Only jobs that finished longer ago than this.")
+@click.option("--yes", is_flag=True, help="Really delete. There is no undo.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
+@asks
+def purge(
+    asked: Asked,
+    place: str,
+    queue: str | None,
+    kind: str | None,
+    reason: str | None,
+    older: timedelta | None,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Delete jobs of one PLACE for good. Held jobs are never deleted.
+
+    \b
+    Examples:
+      wrasse jobs purge dead --older=30d --dry-run
+      wrasse jobs purge done --yes
+    """
+    if not (yes or dry_run):
+        raise Refused(f"deleting {place} jobs cannot be undone", do="look with --dry-run, then say --yes")
+    where = JobFilter(queue, kind, None if reason is None else Reason(reason))
+    finish(_purge(asked, place, where, older, dry_run))
+
+
+async def _purge(asked: Asked, name: str, where: JobFilter, older: timedelta | None, dry_run: bool) -> None:
+    place, delayed = place_of(name)
+    if older is not None and place is Place.READY:
+        raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
+    changed: list[str] = []
+    lost: list[str] = []
+    async with opened(asked.config()) as store:
+        horizon = (await store.pulse()).at - older if older is not None else None
+        narrowed = replace(where, finished_before=horizon, delayed=delayed)
+        async for states in _pages(store.jobs, place, narrowed):
+            if dry_run:
+                changed += [state.id for state in states]
+                continue
+            outcomes = await store.jobs.delete([Delete(state.hold, state.place) for state in states])
+            _sort(states, outcomes, changed, lost)
+    _tell(asked, "delete" if dry_run else "deleted", changed, lost, dry_run)

@@ -1,0 +1,105 @@
+"""wrasse journal: what sweeps did, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import click
+
+from wrasse.app.cli_asked import DURATION, Asked, ago, asks, finish
+from wrasse.app.cli_table import show_table
+from wrasse.app.homes import homes
+from wrasse.app.wiring import open_store
+from wrasse.ports.journal import Line, LineFilter
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+OUTCOMES = (*(outcome.value for outcome in Outcome), "open")
+
+
+@click.command()
+@click.option("--sweep", help="Only lines of this sweep.")
+@click.option("--run", help="Only lines of this run.")
+@click.option("--suspect", metavar="ID", help="Only lines about this job, lease or archive.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only lines that ended so; open: not known yet.")
+@click.option("--since", type=DURATION, help="Only lines of this last while.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Lines per page.")
+@click.option("--after", help="Go on after this cursor, which the last page gave.")
+@click.option("--oldest", is_flag=True, help="Oldest first.")
+@asks
+def journal(
+    asked: Asked,
+    sweep: str | None,
+    run: str | None,
+    suspect: str | None,
+    outcome: str | None,
+    since: timedelta | None,
+    limit: int,
+    after: str | None,
+    oldest: bool,
+) -> None:
+    """Show what sweeps did: what, to what, why, and how it ended.
+
+    \b
+    Examples:
+      wrasse journal
+      wrasse journal --sweep=stuck-jobs --since=1h
+      wrasse journal --suspect=resize-a --json
+    """
+    name = None if sweep is None else sweep.replace("-", "_")
+    ended = None if outcome in (None, "open") else Outcome(outcome)
+    where = LineFilter(sweep=name, run=run, suspect=suspect, outcome=ended, open=True if outcome == "open" else None)
+    finish(_journal(asked, where, since, limit, after, oldest))
+
+
+async def _journal(
+    asked: Asked, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
+) -> None:
+    store = await open_store(homes(asked.config()).engine)
+    try:
+        if since is not None:
+            horizon = (await store.pulse()).at - since
+            where = LineFilter(where.sweep, where.run, where.suspect, where.outcome, where.open, since=horizon)
+        page = await store.journal.page(where, after, limit, newest=not oldest)
+    finally:
+        await store.close()
+    asked.answer({"lines": [line_json(line) for line in page], "next": page.cursor}, lambda: _text(page))
+
+
+def line_json(line: Line) -> Mapping[str, object]:
+    """One line for a program."""
+    intent = line.intent
+    return {
+        "id": intent.id,
+        "run": intent.run,
+        "sweep": intent.sweep,
+        "verb": intent.verb,
+        "suspect": intent.suspect,
+        "reason": intent.reason,
+        "count": intent.count,
+        "intended_at": line.intended_at,
+        "outcome": None if line.outcome is None else line.outcome.value,
+        "detail": line.detail,
+        "settled_at": line.settled_at,
+    }
+
+
+def line_row(line: Line, now: datetime) -> tuple[object, ...]:
+    """One line for a person."""
+    many = f" and {line.intent.count - 1} more" if line.intent.count > 1 else ""
+    outcome = line.outcome.value if line.outcome is not None else "open"
+    why = f"{line.intent.reason}; {line.detail}" if line.detail else line.intent.reason
+    return ago(line.intended_at, now), line.intent.sweep, line.intent.verb, line.intent.suspect + many, outcome, why
+
+
+LINE_COLUMNS = ("when", "sweep", "did", "to", "outcome", "why")
+
+
+def _text(page: Page[Line]) -> None:
+    if not page.items:
+        click.echo("the journal has no such line")
+        return
+    show_table(LINE_COLUMNS, [line_row(line, page.at) for line in page])
+    if page.cursor:
+        click.echo(f"more: --after={page.cursor}")

@@ -1,0 +1,61 @@
+"""Tables and pairs for a person: with lines and colour on a terminal, plain columns anywhere else.
+
+What is shown may come from anybody's job, so nothing in it is taken as markup or as control characters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+STYLES = {
+    "ok": "green", "done": "green", "ready": "cyan", "held": "yellow", "dead": "red", "fail": "red", "failed": "red",
+    "warn": "yellow", "lost": "yellow", "unknown": "magenta", "requeue": "yellow", "bury": "red", "delete": "blue",
+}  # fmt: skip
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
+    """Writes the rows under their headings."""
+    texts = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _rich(columns, texts, title)
+        return
+    if title:
+        click.echo(title)
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *texts, strict=True)]
+    for row in ([name.upper() for name in columns], *texts):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _rich(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    Console().print(table)
+
+
+def show_pairs(pairs: Sequence[tuple[str, object]]) -> None:
+    """Writes name and value, one pair a line; what is empty is left out."""
+    shown = [(name, printable(value)) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, text in shown:
+        click.echo(f"{click.style(name.ljust(width), bold=True)}  {text}")
+
+
+def printable(value: object) -> str:
+    """The value as one line that cannot move the cursor or end the line."""
+    text = "" if value is None else str(value)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )

@@ -1,0 +1,231 @@
+"""From the user's file, environment and command line to settings, or to every mistake in them at once.
+
+Order: command line, WRASSE_ variables, the design documents' own variables, the file, defaults. A missing file means
+defaults; a file that is there must be right. Unknown names are mistakes with a suggestion, except a fixed list that
+other programs' files carry, which only warn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from wrasse.app.convert import Unfit, convert
+from wrasse.app.environment import from_environment, strays
+from wrasse.app.rules import broken_rules
+from wrasse.app.schema import Leaf, leaves, sections
+from wrasse.app.settings import Settings, SweepSettings
+from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar
+from wrasse.errors import ConfigError, UnknownName
+
+DEFAULT_FILE = "wrasse.yaml"
+FOREIGN = ("exactly_once", "tracing", "observability.tracing.")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong: where it was written, what is wrong, what to do."""
+
+    where: str
+    what: str
+    do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings, and where each that was set came from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+    warnings: tuple[str, ...]
+    file: Path | None
+
+    def named(self, path: str) -> bool:
+        """Whether the user set this setting, or any below it."""
+        return any(known == path or known.startswith(path + ".") for known in self.sources)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What is being put together. Later layers overwrite earlier ones, so they are read from the bottom up."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    mistakes: list[Mistake] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def take(self, leaf: Leaf, node: yaml.Node, where: str, *, flat: bool) -> None:
+        self.sources[leaf.path] = where
+        self.values.pop(leaf.path, None)
+        try:
+            value = convert(node, leaf.type, hidden=leaf.key.secret, flat=flat)
+            if leaf.key.choices and value not in leaf.key.choices:
+                raise Unfit(f"is {value!r}", f"use one of: {', '.join(leaf.key.choices)}")
+            self.values[leaf.path] = value
+        except Unfit as why:
+            self.mistakes.append(Mistake(where, f"{leaf.path} {why.what}", why.do))
+
+
+def load(
+    file: str | Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Config:
+    """Reads everything and checks it. `overrides` come from the command line: path to text."""
+    environ = os.environ if environ is None else environ
+    draft = _Draft()
+    path = _find(file, environ, draft)
+    if path is not None:
+        root = read_yaml(path)
+        if root is not None:
+            _read_file(root, path.name, draft)
+    _read_environment(environ, draft)
+    _read_overrides(overrides or {}, draft)
+    settings = _build(draft.values)
+    if not draft.mistakes:
+        draft.mistakes += _check(settings, draft.sources)
+    if draft.mistakes:
+        raise _as_error(draft.mistakes)
+    return Config(settings, dict(draft.sources), tuple(draft.warnings), path)
+
+
+def _find(file: str | Path | None, environ: Mapping[str, str], draft: _Draft) -> Path | None:
+    named = file if file is not None else environ.get("WRASSE_CONFIG") or None
+    path = Path(named or DEFAULT_FILE)
+    if path.exists() or path.is_symlink():
+        return path
+    if named is not None:
+        draft.warnings.append(f"the configuration file {path} does not exist; defaults are used")
+    return None
+
+
+def _read_file(root: yaml.Node, name: str, draft: _Draft) -> None:
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{name} is not a map of settings", do="begin with a section such as `worker:`")
+    known = leaves()
+    below = sections()
+
+    def walk(node: yaml.MappingNode, prefix: str) -> Iterator[None]:
+        twice = _doubles(node)
+        for entry in entries(node):
+            path, where = prefix + entry.name, f"{name} line {entry.line}"
+            if entry.name in twice:
+                draft.mistakes.append(Mistake(where, f"{path} is written twice", "keep one of the lines"))
+                twice.discard(entry.name)
+            if path in known:
+                draft.take(known[path], entry.value, where, flat=False)
+            elif path in below:
+                if isinstance(entry.value, yaml.MappingNode):
+                    yield from walk(entry.value, path + ".")
+                elif not is_null(entry.value):
+                    draft.mistakes.append(
+                        Mistake(where, f"{path} is a section", "write its settings below it, indented")
+                    )
+                draft.sources.setdefault(path, where)
+            elif path.startswith(FOREIGN):
+                draft.warnings.append(f"{where}: {path} belongs to another program and is ignored")
+            else:
+                draft.mistakes.append(_unknown(entry.name, below[prefix[:-1]], prefix[:-1], where))
+        yield
+
+    for _ in walk(root, ""):
+        pass
+
+
+def _doubles(node: yaml.MappingNode) -> set[str]:
+    names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+    return {name for name in names if names.count(name) > 1}
+
+
+def _unknown(name: str, known: frozenset[str], section: str, where: str) -> Mistake:
+    why = UnknownName(name, known, where=section or "the configuration")
+    return Mistake(where, why.message, why.do)
+
+
+def _read_environment(environ: Mapping[str, str], draft: _Draft) -> None:
+    for found in from_environment(leaves(), environ):
+        draft.take(found.leaf, scalar(found.text), f"environment variable {found.name}", flat=True)
+    for stray in strays(leaves(), environ):
+        if stray.near is not None:
+            draft.mistakes.append(Mistake("environment", f"there is no setting {stray.name}", f"write {stray.near}"))
+        else:
+            draft.warnings.append(f"the environment variable {stray.name} is no setting and is ignored")
+
+
+def _read_overrides(overrides: Mapping[str, str], draft: _Draft) -> None:
+    known = leaves()
+    for path, text in overrides.items():
+        if path not in known:
+            raise UnknownName(path, known, where="the command line")
+        draft.take(known[path], scalar(text), "command line", flat=True)
+
+
+def _check(settings: Settings, sources: Mapping[str, str]) -> list[Mistake]:
+    def named(path: str) -> bool:
+        return any(known == path or known.startswith(path + ".") for known in sources)
+
+    return [
+        Mistake(_where(rule.path, sources), f"{rule.path} {rule.what}", rule.do)
+        for rule in broken_rules(settings, named)
+    ]
+
+
+def _where(path: str, sources: Mapping[str, str]) -> str:
+    return sources.get(path) or "defaults"
+
+
+def _build(values: Mapping[str, object]) -> Settings:
+    def value(path: str) -> object:
+        return values.get(path, leaves()[path].default)
+
+    sweeps = {name: _sweep_settings(f"sweeps.{name}.", value) for name in sections().get("sweeps", ())}
+    plain = _struct(Settings(), "", value)
+    assert isinstance(plain, Settings)
+    silence = plain.worker.heartbeat_ttl
+    inherited = {"silence": silence, "rescues_max": plain.worker.rescues_max}
+    for name, sweep in sweeps.items():
+        # A worker's hold lasts `heartbeat_ttl`, and its rescue budget is one number: sweeps follow unless told.
+        unset = {
+            key: own for key, own in inherited.items() if key in sweep.fields and f"sweeps.{name}.{key}" not in values
+        }
+        sweeps[name] = dataclasses.replace(sweep, fields={**sweep.fields, **unset})
+    return dataclasses.replace(plain, sweeps={name: sweeps[name] for name in sorted(sweeps)})
+
+
+def _struct(plain: object, prefix: str, value: Callable[[str], object]) -> object:
+    """The struct with every field from `value`; nested structs likewise."""
+    assert dataclasses.is_dataclass(plain)
+    assert not isinstance(plain, type)
+    changed: dict[str, object] = {}
+    for each in dataclasses.fields(plain):
+        own = getattr(plain, each.name)
+        if dataclasses.is_dataclass(own):
+            changed[each.name] = _struct(own, f"{prefix}{each.name}.", value)
+        elif prefix + each.name in leaves():
+            changed[each.name] = value(prefix + each.name)
+    return dataclasses.replace(plain, **changed)
+
+
+def _sweep_settings(prefix: str, value: Callable[[str], object]) -> SweepSettings:
+    own = _struct(SweepSettings(), prefix, value)
+    assert isinstance(own, SweepSettings)
+    shared = {each.name for each in dataclasses.fields(SweepSettings)}
+    names = [path.removeprefix(prefix) for path in leaves() if path.startswith(prefix)]
+    return dataclasses.replace(own, fields={name: value(prefix + name) for name in names if name not in shared})
+
+
+def _as_error(mistakes: list[Mistake]) -> ConfigError:
+    if len(mistakes) == 1:
+        only = mistakes[0]
+        return ConfigError(f"{only.where}: {only.what}", do=only.do)
+    lines = [f"  {each.where}: {each.what}; {each.do}" for each in mistakes]
+    return ConfigError(
+        "\n".join([f"the configuration has {len(mistakes)} mistakes", *lines]),
+        do="correct them, then ask `wrasse config check`",
+    )

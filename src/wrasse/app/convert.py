@@ -1,0 +1,114 @@
+"""From what a person wrote to the type a setting has, or to a sentence about what is wrong with it.
+
+Values are never quoted in messages of secret settings; the caller passes `hidden` for those.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from datetime import timedelta
+
+import yaml
+
+from wrasse.app.yaml_file import entries, is_null, parse_yaml
+from wrasse.duration import parse_duration
+from wrasse.errors import ConfigError
+
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+
+
+class Unfit(Exception):
+    """A value that a setting cannot take: what is wrong, and what to write instead."""
+
+    def __init__(self, what: str, do: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.do = do
+
+
+def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool = False) -> object:
+    """The value of a node as the type `want`. `flat`: the node is one text, in which a list or map is YAML."""
+    optional = typing.get_origin(want) in (typing.Union, types.UnionType)
+    if optional:
+        want = next(arm for arm in typing.get_args(want) if arm is not type(None))
+    if is_null(node):
+        if optional:
+            return None
+        raise Unfit("has no value", "write one, or remove the line for the default")
+    origin = typing.get_origin(want)
+    if origin is tuple:
+        return _list(node, flat)
+    if origin is not None and issubclass(typing.cast(type, origin), Mapping):
+        return _map(node, flat)
+    if not isinstance(node, yaml.ScalarNode):
+        raise Unfit("is a list or a map where one value belongs", f"write {_example(want)}")
+    return _scalar(str(node.value), want, hidden)
+
+
+def _scalar(text: str, want: object, hidden: bool) -> object:
+    shown = "its value" if hidden else repr(text)
+    if want is str:
+        return text
+    if want is bool:
+        if text.lower() in _TRUE + _FALSE:
+            return text.lower() in _TRUE
+        raise Unfit(f"is {shown}, not a yes or no", "write true or false")
+    if want is timedelta:
+        try:
+            return parse_duration(text)
+        except ConfigError as why:
+            raise Unfit(f"is not right: {why.message}", why.do) from why
+    if want in (int, float):
+        try:
+            number = int(text.replace("_", "")) if want is int else float(text)
+        except ValueError:
+            raise Unfit(
+                f"is {shown}, not a {'whole ' if want is int else ''}number", f"write {_example(want)}"
+            ) from None
+        if number != number or number in (float("inf"), float("-inf")):
+            raise Unfit(f"is {shown}", "write a number that is finite")
+        return number
+    raise AssertionError(f"no conversion to {want}")
+
+
+def _example(want: object) -> str:
+    return {int: "a whole number such as 16", float: "a number such as 0.5", bool: "true or false",
+            timedelta: "a duration such as 30s"}.get(typing.cast(type, want), "one text")  # fmt: skip
+
+
+def _list(node: yaml.Node, flat: bool) -> tuple[str, ...]:
+    if flat and isinstance(node, yaml.ScalarNode):
+        text = str(node.value).strip()
+        if not text.startswith("["):
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        node = _inner(text)
+    if not isinstance(node, yaml.SequenceNode):
+        raise Unfit("is not a list", "write [first, second]")
+    return tuple(_text(item) for item in node.value)
+
+
+def _map(node: yaml.Node, flat: bool) -> Mapping[str, str]:
+    if flat and isinstance(node, yaml.ScalarNode):
+        node = _inner(str(node.value)) if str(node.value).strip() else yaml.MappingNode("tag:yaml.org,2002:map", [])
+    if not isinstance(node, yaml.MappingNode):
+        raise Unfit("is not a map", "write {name: value}")
+    return {entry.name: _text(entry.value) for entry in entries(node)}
+
+
+def _inner(text: str) -> yaml.Node:
+    try:
+        node = parse_yaml(text)
+    except yaml.YAMLError:
+        raise Unfit("is not YAML", "write [first, second] or {name: value}") from None
+    if node is None:
+        raise Unfit("is empty", "write [first, second] or {name: value}")
+    return node
+
+
+def _text(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode) or is_null(node):
+        raise Unfit("holds something other than plain texts", "write texts only, in quotes if need be")
+    return str(node.value)

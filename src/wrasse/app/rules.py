@@ -1,0 +1,162 @@
+"""What values of settings are right together. Pure: settings in, mistakes out, all of them at once.
+
+The rules of the job queue's design document stand first; each mistake has a sentence of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.app.addresses import parse_address
+from wrasse.app.settings import Settings, SweepSettings, WorkerSettings
+from wrasse.app.store_url import parse_store
+from wrasse.duration import format_duration
+from wrasse.errors import WrasseError
+
+ZERO = timedelta(0)
+SILENCE_MIN = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule that does not hold: of which setting, what is wrong and what to write."""
+
+    path: str
+    what: str
+    do: str
+
+
+def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[Broken]:
+    """Every rule that these settings break. `named` says whether a setting or section was given by the user."""
+    for section, rules in (
+        ("worker.", _worker(settings.worker)),
+        ("worker.", _queues(settings.worker)),
+        ("", _others(settings)),
+        ("", _backends(settings, named)),
+        ("", _addresses(settings)),
+        *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
+    ):
+        for right, path, what, do in rules:
+            if not right:
+                yield Broken(section + path, what, do)
+
+
+_Rules = Iterator[tuple[bool, str, str, str]]
+
+
+def _worker(worker: WorkerSettings) -> _Rules:
+    silence, wait, backoff = worker.heartbeat_ttl, worker.brpoplpush_timeout, worker.backoff
+    half = format_duration(silence / 2)
+    yield worker.count >= 1, "count", f"is {worker.count}: a worker without a slot runs nothing", "use 1 or more"
+    yield (
+        silence >= SILENCE_MIN,
+        "heartbeat_ttl",
+        f"is {format_duration(silence)}: a busy machine would lose its jobs to others",
+        "use 5s or more",
+    )
+    yield wait > ZERO, "brpoplpush_timeout", "is 0: a wait for a job would have no end", "use a time such as 1s"
+    yield (
+        wait <= silence / 2,
+        "brpoplpush_timeout",
+        f"is {format_duration(wait)}, more than half of worker.heartbeat_ttl",
+        f"use at most {half}",
+    )
+    for name in ("max_retries", "rescues_max", "done_max"):
+        yield getattr(worker, name) >= 0, name, f"is {getattr(worker, name)}", "use 0 or more"
+    yield backoff.base > ZERO, "backoff.base", "is 0: a failing job would run without rest", "use a time such as 500ms"
+    yield (
+        backoff.max >= backoff.base,
+        "backoff.max",
+        "is shorter than worker.backoff.base",
+        f"use {format_duration(backoff.base)} or more",
+    )
+    yield worker.timeout > ZERO, "timeout", "is 0: every job would fail at once", "use a time such as 1h"
+    yield (
+        not (worker.handler and worker.exec),
+        "exec",
+        "is set beside worker.handler, and only one of them can handle a job",
+        "remove one",
+    )
+
+
+def _queues(worker: WorkerSettings) -> _Rules:
+    names = worker.priorities
+    yield bool(names), "priorities", "is empty: no queue would be served", "name one at least, such as [high, low]"
+    yield len(set(names)) == len(names), "priorities", "names a priority twice", "name each once"
+    for name in names:
+        yield (
+            name in worker.queues,
+            "queues",
+            f"has no queue for the priority {name!r}",
+            f"add {name}: <queue>, or take it out of worker.priorities",
+        )
+    printable = all(queue and queue.isprintable() for queue in worker.queues.values())
+    yield printable, "queues", "has a queue without a printable name", "name every queue"
+
+
+def _others(settings: Settings) -> _Rules:
+    breaker, producer, shown = settings.circuit_breaker, settings.producer, settings.observability
+    rate, share, samples = producer.rate_limit_per_sec, breaker.failure_threshold, breaker.min_samples
+    yield rate >= 0, "producer.rate_limit_per_sec", f"is {rate}", "use 0 for no limit, or more"
+    yield (
+        producer.default_priority in settings.worker.queues,
+        "producer.default_priority",
+        f"is {producer.default_priority!r}, which has no queue in worker.queues",
+        f"use one of: {', '.join(settings.worker.queues) or 'none is known'}",
+    )
+    yield (
+        0 < share <= 1,
+        "circuit_breaker.failure_threshold",
+        f"is {share:g}: it is a share of all results",
+        "use more than 0 and at most 1",
+    )
+    yield samples >= 1, "circuit_breaker.min_samples", f"is {samples}: it needs a result at least", "use 1 or more"
+    yield breaker.window > ZERO, "circuit_breaker.window", "is 0", "use a time such as 1m"
+    yield breaker.cooldown_period > ZERO, "circuit_breaker.cooldown_period", "is 0", "use a time such as 30s"
+    port = shown.metrics_port
+    yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is no port", "use 1 to 65535"
+    yield shown.queue_sample_interval > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"
+    lease = settings.engine.lease
+    yield lease >= SILENCE_MIN, "engine.lease", f"is {format_duration(lease)}: a slow run loses it", "use 5s or more"
+    yield settings.redis.db >= 0, "redis.db", f"is {settings.redis.db}", "use 0 or more"
+
+
+def _addresses(settings: Settings) -> _Rules:
+    http = settings.http
+    for path, address in (("http.listen", http.listen), ("http.metrics_listen", http.metrics_listen)):
+        yield from _parsed(path, address, parse_address)
+    yield from _parsed("redis.addr", settings.redis.addr, parse_address)
+
+
+def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
+    yield from _parsed("backends.jobs", settings.backends.jobs, parse_store)
+    yield from _parsed("backends.records", settings.backends.records, parse_store)
+    yield from _parsed("engine.backend", settings.engine.backend, parse_store)
+    yield (
+        not (named("redis") and named("backends.jobs")) or settings.backends.jobs.startswith("redis"),
+        "backends.jobs",
+        "names another home for jobs than the redis settings do",
+        "keep one of them",
+    )
+
+
+def _parsed(path: str, text: str, parse: Callable[[str], object]) -> _Rules:
+    if text:
+        try:
+            parse(text)
+        except WrasseError as why:
+            yield False, path, f"is not right: {why.message}", why.do
+
+
+def _sweep(sweep: SweepSettings) -> _Rules:
+    off = "enabled: false turns it off"
+    yield sweep.interval > ZERO, "interval", "is 0: it would run without rest", f"use a time such as 10s; {off}"
+    yield sweep.runtime_max > ZERO, "runtime_max", "is 0: no run could do anything", f"use a time such as 30s; {off}"
+    yield 0 <= sweep.jitter < 1, "jitter", f"is {sweep.jitter:g}: it is a share", "use 0 or more and less than 1"
+    yield sweep.actions_max >= 1, "actions_max", f"is {sweep.actions_max}", f"use 1 or more; {off}"
+    for name, value in sweep.fields.items():
+        least = 1 if name == "batch_max" else 0
+        if isinstance(value, int):
+            yield value >= least, name, f"is {value}", f"use {least} or more"

@@ -1,0 +1,84 @@
+"""The settings as a flat table, one leaf per setting, made from the structs and from the fields of every sweep.
+
+Everything that reads, checks, shows or documents settings walks this table, so none of them can miss one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from wrasse.app.settings import Key, Settings, SweepSettings
+from wrasse.sweeps import CATALOGUE
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One setting: where it is in the file, what type it has and what it is without being set."""
+
+    path: str
+    type: object
+    default: object
+    key: Key
+
+    @property
+    def env(self) -> str:
+        """Its name in the environment."""
+        return "WRASSE_" + self.path.replace(".", "_").upper()
+
+    @property
+    def seed_env(self) -> str | None:
+        """Its bare name in the environment, if a design document gave it one."""
+        return self.path.replace(".", "_").upper() if self.key.seed else None
+
+
+@lru_cache(maxsize=1)
+def leaves() -> Mapping[str, Leaf]:
+    """Every setting by its path, in the order of the structs."""
+    found = [leaf for leaf in _of_struct("", Settings, Settings()) if leaf.path != "sweeps"]
+    for name, entry in CATALOGUE.items():
+        plain = SweepSettings(interval=entry.interval)
+        found += [
+            leaf for leaf in _of_struct(f"sweeps.{name}.", SweepSettings, plain) if not leaf.path.endswith(".fields")
+        ]
+        found += _of_sweep(f"sweeps.{name}.", entry.sweep)
+    return {leaf.path: leaf for leaf in found}
+
+
+def _of_struct(prefix: str, struct: type, plain: object) -> Iterator[Leaf]:
+    hints = typing.get_type_hints(struct, include_extras=True)
+    for field in dataclasses.fields(struct):
+        hint, value = hints[field.name], getattr(plain, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _of_struct(f"{prefix}{field.name}.", type(value), value)
+            continue
+        key = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Key)), Key(""))
+        yield Leaf(prefix + field.name, typing.get_args(hint)[0] if key.doc else hint, value, key)
+
+
+def _of_sweep(prefix: str, sweep: type) -> Iterator[Leaf]:
+    """Fields with a default are settings; those without are ports, which the wiring fills."""
+    hints = typing.get_type_hints(sweep)
+    for field in dataclasses.fields(sweep):
+        if field.default is not dataclasses.MISSING:
+            doc = _documented(sweep, field.name)
+            yield Leaf(prefix + field.name, hints[field.name], field.default, Key(doc))
+
+
+def _documented(sweep: type, field: str) -> str:
+    """A sweep may explain its fields in `settings`, a class variable that maps a field to one line."""
+    explained = getattr(sweep, "settings", {})
+    return str(explained.get(field, field.replace("_", " ")))
+
+
+def sections() -> Mapping[str, frozenset[str]]:
+    """For every inner path ('' is the whole file) the names that may stand below it."""
+    below: dict[str, set[str]] = {"": set()}
+    for path in leaves():
+        parts = path.split(".")
+        for depth, part in enumerate(parts):
+            below.setdefault(".".join(parts[:depth]), set()).add(part)
+    return {path: frozenset(names) for path, names in below.items()}

@@ -1,0 +1,215 @@
+"""Every setting: its name, type, default and meaning, as frozen structs. The reference page is written from here.
+
+The nesting is that of the YAML file: `Settings.worker.backoff.base` is `worker.backoff.base` there, and
+`WRASSE_WORKER_BACKOFF_BASE` in the environment. Names and defaults that a design document fixes carry `seed=True`;
+those also have their bare environment name (`WORKER_BACKOFF_BASE`). The settings of a sweep are the fields of its
+class, see `app/schema.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Annotated
+
+EMBEDDED = "sqlite:wrasse.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known about a setting besides its name, type and default."""
+
+    doc: str
+    seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
+    secret: bool = False  # never shown
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """Where things are kept: a URL per port."""
+
+    jobs: Annotated[str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path or memory:")] = EMBEDDED
+    records: Annotated[str, Key("where leases and other small records live, the same forms")] = EMBEDDED
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What all sweeps share."""
+
+    backend: Annotated[
+        str,
+        Key(
+            "where leases of sweeps, cursors, reports and the journal live; empty: where records or "
+            "jobs were told to live, whichever is named first"
+        ),
+    ] = ""
+    journal_kept: Annotated[timedelta, Key("how long settled journal lines are kept")] = timedelta(days=90)
+    lease: Annotated[timedelta, Key("how long the lease of a running sweep lasts without renewal")] = timedelta(
+        seconds=60
+    )
+    skew_max: Annotated[timedelta, Key("how far this machine's clock may be from the backend's before sweeps hold")] = (
+        timedelta(seconds=5)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """The status page, metrics and probes."""
+
+    listen: Annotated[
+        str,
+        Key(
+            "address of status page, metrics and probes; beyond loopback only metrics and probes "
+            "are served; empty: none"
+        ),
+    ] = "127.0.0.1:9341"
+    metrics_listen: Annotated[str, Key("a second address, for metrics and probes alone; empty: none")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """How to reach Redis, as the job queue's design document writes it."""
+
+    addr: Annotated[str, Key("host:port", seed=True)] = "localhost:6379"
+    username: Annotated[str, Key("user to log in as", seed=True)] = ""
+    password: Annotated[str, Key("password to log in with", seed=True, secret=True)] = ""
+    db: Annotated[int, Key("database number", seed=True)] = 0
+    pool_size_multiplier: Annotated[int, Key("connections per processor", seed=True)] = 10
+    min_idle_conns: Annotated[int, Key("connections kept open", seed=True)] = 5
+    dial_timeout: Annotated[timedelta, Key("how long connecting may take", seed=True)] = timedelta(seconds=5)
+    read_timeout: Annotated[timedelta, Key("how long an answer may take", seed=True)] = timedelta(seconds=3)
+    write_timeout: Annotated[timedelta, Key("how long sending may take", seed=True)] = timedelta(seconds=3)
+    max_retries: Annotated[int, Key("how often connecting and reading is tried again", seed=True)] = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How soon a failed job runs again: base x 2^(failures - 1), never more than max."""
+
+    base: Annotated[timedelta, Key("the wait after the first failure", seed=True)] = timedelta(seconds=0.5)
+    max: Annotated[timedelta, Key("the longest wait", seed=True)] = timedelta(seconds=10)
+
+
+def _queues() -> Mapping[str, str]:
+    return {"high": "high", "low": "low"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What takes jobs and runs their handlers."""
+
+    count: Annotated[int, Key("how many jobs one process runs at once", seed=True)] = 16
+    heartbeat_ttl: Annotated[
+        timedelta, Key("the silence after which a worker's jobs are given to another", seed=True)
+    ] = timedelta(seconds=30)
+    max_retries: Annotated[int, Key("how often a failed job is tried again: 3 means 4 runs", seed=True)] = 3
+    backoff: Backoff = field(default_factory=Backoff)
+    priorities: Annotated[tuple[str, ...], Key("the order in which queues are served", seed=True)] = ("high", "low")
+    queues: Annotated[Mapping[str, str], Key("the queue of each priority", seed=True)] = field(default_factory=_queues)
+    processing_list_pattern: Annotated[str, Key("Redis list of a worker's jobs", seed=True)] = (
+        "jobqueue:worker:%s:processing"
+    )
+    heartbeat_key_pattern: Annotated[str, Key("Redis key of a worker's beat", seed=True)] = (
+        "jobqueue:processing:worker:%s"
+    )
+    completed_list: Annotated[str, Key("Redis list of done jobs", seed=True)] = "jobqueue:completed"
+    dead_letter_list: Annotated[str, Key("Redis list of dead jobs", seed=True)] = "jobqueue:dead_letter"
+    brpoplpush_timeout: Annotated[timedelta, Key("how long one wait for a job may last", seed=True)] = timedelta(
+        seconds=1
+    )
+    breaker_pause: Annotated[timedelta, Key("how long an open breaker pauses its queue's worker", seed=True)] = (
+        timedelta(seconds=0.1)
+    )
+    rescues_max: Annotated[int, Key("how many workers a job may lose before it is buried")] = 3
+    timeout: Annotated[timedelta, Key("how long a handler may take, unless its job says otherwise")] = timedelta(
+        hours=1
+    )
+    grace: Annotated[timedelta, Key("how long running handlers may finish after SIGTERM")] = timedelta(seconds=30)
+    done_max: Annotated[int, Key("how many done jobs are kept; 0: none")] = 10_000
+    handlers: Annotated[Mapping[str, str], Key("handler of each kind, as module:name")] = field(default_factory=dict)
+    handler: Annotated[str, Key("handler of every other kind, as module:name")] = ""
+    exec: Annotated[str, Key("command that handles every other kind, e.g. 'convert {filepath}'")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """What turns files into jobs."""
+
+    scan_dir: Annotated[str, Key("directory to look in", seed=True)] = "./data"
+    include_globs: Annotated[tuple[str, ...], Key("files to take", seed=True)] = ("**/*",)
+    exclude_globs: Annotated[tuple[str, ...], Key("files to leave", seed=True)] = ("**/*.tmp", "**/.DS_Store")
+    default_priority: Annotated[str, Key("priority of a job that names none", seed=True)] = "low"
+    high_priority_exts: Annotated[tuple[str, ...], Key("extensions that are urgent", seed=True)] = (
+        ".pdf",
+        ".docx",
+        ".xlsx",
+        ".zip",
+    )
+    rate_limit_per_sec: Annotated[int, Key("jobs put per second at most; 0: no limit", seed=True)] = 100
+    rate_limit_key: Annotated[str, Key("Redis key the limit is counted under", seed=True)] = (
+        "jobqueue:rate_limit:producer"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitBreaker:
+    """When a queue whose jobs keep failing is left alone for a while."""
+
+    failure_threshold: Annotated[float, Key("share of failures that opens it", seed=True)] = 0.5
+    window: Annotated[timedelta, Key("over which results are counted", seed=True)] = timedelta(seconds=60)
+    cooldown_period: Annotated[timedelta, Key("how long it stays open", seed=True)] = timedelta(seconds=30)
+    min_samples: Annotated[int, Key("results needed before it may open", seed=True)] = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Where spans go."""
+
+    enabled: Annotated[bool, Key("whether spans are sent", seed=True)] = False
+    endpoint: Annotated[str, Key("OTLP/HTTP address", seed=True)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observability:
+    """Logs and metrics."""
+
+    metrics_port: Annotated[
+        int, Key("one more port for metrics and probes, on loopback; open only where it is named", seed=True)
+    ] = 9090
+    log_level: Annotated[
+        str, Key("least level that is logged", seed=True, choices=("debug", "info", "warn", "error"))
+    ] = "info"
+    queue_sample_interval: Annotated[timedelta, Key("how old the numbers of queues in metrics may be", seed=True)] = (
+        timedelta(seconds=2)
+    )
+    tracing: Tracing = field(default_factory=Tracing)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSettings:
+    """When one sweep runs and how much one run may do; `fields` are the settings of its class."""
+
+    enabled: Annotated[bool, Key("whether it runs by itself")] = True
+    interval: Annotated[timedelta, Key("how often it runs")] = timedelta(seconds=60)
+    jitter: Annotated[float, Key("share of the interval by which a run may be early or late")] = 0.1
+    actions_max: Annotated[int, Key("how many actions one run may take")] = 1_000
+    runtime_max: Annotated[timedelta, Key("how long one run may take")] = timedelta(seconds=30)
+    pause: Annotated[timedelta, Key("rest between two batches")] = timedelta(0)
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole configuration."""
+
+    backends: Backends = field(default_factory=Backends)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    http: Http = field(default_factory=Http)
+    redis: Redis = field(default_factory=Redis)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    producer: ProducerSettings = field(default_factory=ProducerSettings)
+    circuit_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    observability: Observability = field(default_factory=Observability)
+    sweeps: Mapping[str, SweepSettings] = field(default_factory=dict)

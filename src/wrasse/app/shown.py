@@ -1,0 +1,76 @@
+"""Settings as they may be shown: in the form in which they are written, and without secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.app.config import Config
+from wrasse.app.schema import Leaf, leaves
+from wrasse.app.settings import SweepSettings
+from wrasse.app.store_url import hide
+from wrasse.duration import format_duration
+
+SECRET = "********"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One setting: its value as JSON has it, and where it came from."""
+
+    leaf: Leaf
+    value: object
+    source: str
+
+
+def shown(config: Config) -> Iterator[Shown]:
+    """Every setting, in the order of the file."""
+    for leaf in leaves().values():
+        value = _form(_value(config, leaf.path), secret=leaf.key.secret)
+        yield Shown(leaf, value, hide(config.sources.get(leaf.path, "default")))
+
+
+def written(value: object) -> str:
+    """The value as YAML on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value if _plain(value) else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(written(each) for each in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{written(str(key))}: {written(each)}" for key, each in value.items()) + "}"
+    return "null" if value is None else str(value)
+
+
+def _plain(text: str) -> bool:
+    return (text.isidentifier() and text not in ("true", "false", "yes", "no", "on", "off", "null")) or _duration(text)
+
+
+def _duration(text: str) -> bool:
+    return text[:1].isdigit() and text[-1:] in "smhd" and text.isalnum()
+
+
+def _value(config: Config, path: str) -> object:
+    found: object = config.settings
+    for part in path.split("."):
+        if isinstance(found, SweepSettings) and part in found.fields:
+            found = found.fields[part]
+        else:
+            found = found[part] if isinstance(found, Mapping) else getattr(found, part)
+    assert not dataclasses.is_dataclass(found), f"{path} is a setting"
+    return found
+
+
+def _form(value: object, *, secret: bool) -> object:
+    if secret:
+        return SECRET if value else ""
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, Mapping):
+        return {key: _form(each, secret=False) for key, each in value.items()}
+    return [_form(each, secret=False) for each in value] if isinstance(value, tuple) else value

@@ -1,0 +1,70 @@
+"""A store is a URL; this is what the URL means, and how it is shown without its secrets.
+
+`sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `memory:` lives and dies with the
+process. Schemes that wrasse knows of but this version does not have are refused by name, not as a typing error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from wrasse.errors import ConfigError
+
+HERE = ("sqlite", "memory")
+ELSEWHERE = ("redis", "rediss", "redis+streams", "nats", "postgresql", "s3", "file", "az", "gs")
+_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY_SECRET = re.compile(r"(?i)([?&](?:password|secret|token|key|access_key|secret_key)=)[^&\s]*")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """One store. `path` is the file of an sqlite store."""
+
+    scheme: str
+    path: str = ""
+
+    def __str__(self) -> str:
+        slashes = "//" if self.path.startswith("/") else ""
+        return f"{self.scheme}:{slashes}{self.path}"
+
+    def resolved(self) -> StoreUrl:
+        """The same store, whatever the working directory becomes."""
+        return StoreUrl(self.scheme, str(Path(self.path).absolute())) if self.scheme == "sqlite" else self
+
+
+def parse_store(text: str) -> StoreUrl:
+    """Turns a URL into a StoreUrl; says what is wrong with it without showing its secrets."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+        raise ConfigError(
+            f"{hide(text)!r} is not the URL of a store", do="write sqlite:wrasse.db, sqlite:///absolute/path or memory:"
+        )
+    if scheme in ELSEWHERE:
+        raise ConfigError(f"this version has no {scheme} backend", do="use sqlite:wrasse.db")
+    if scheme not in HERE:
+        near = difflib.get_close_matches(scheme, HERE, n=1)
+        raise ConfigError(
+            f"there is no backend {scheme!r}",
+            do=f"write {near[0]}:{rest}" if near else "write sqlite:wrasse.db or memory:",
+        )
+    return StoreUrl("sqlite", _sqlite_path(rest)) if scheme == "sqlite" else StoreUrl("memory", rest)
+
+
+def _sqlite_path(rest: str) -> str:
+    if rest.startswith("//"):
+        rest = rest[2:]
+        if not rest.startswith("/"):
+            raise ConfigError(
+                f"sqlite://{rest} has two slashes", do=f"write sqlite:{rest} (relative) or sqlite:///{rest} (absolute)"
+            )
+    if not rest or rest.endswith("/") or "\0" in rest:
+        raise ConfigError("the sqlite URL names no file", do="write sqlite:wrasse.db")
+    return rest
+
+
+def hide(text: str) -> str:
+    """The text without the user and password of any URL in it."""
+    return _QUERY_SECRET.sub(r"\1***", _USERINFO.sub("***@", text))

@@ -1,0 +1,91 @@
+"""The only file that chooses a backend for a port. A URL that this version cannot serve is refused here, at the start.
+
+Backends are imported when they are opened: a process pays only for what it uses, and the beat child for very little.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from wrasse.app.store_url import StoreUrl, parse_store
+from wrasse.clock import Clock, SystemClock
+from wrasse.ports.jobs import JobQueue
+from wrasse.ports.journal import Journal
+from wrasse.ports.pulse import Pulse
+from wrasse.ports.records import Collection, Records
+
+DONE_MAX = 10_000
+
+
+class Store(Protocol):
+    """A backend as it is opened: its ports, its pulse and its end."""
+
+    @property
+    def jobs(self) -> JobQueue:
+        """The job queue."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+        ...
+
+    def records(self, collection: Collection) -> Records:
+        """The records of one collection."""
+        ...
+
+    async def pulse(self) -> Pulse:
+        """Does it answer, is it the same one, what is its time?"""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of what is open."""
+        ...
+
+
+async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX) -> Store:
+    """Opens the backend that the URL names."""
+    return await _open(parse_store(url), clock or SystemClock(), done_max)
+
+
+async def open_jobs(url: str) -> JobQueue:
+    """The job queue of a URL, for as long as the process lives; for the beat child."""
+    return (await open_store(url)).jobs
+
+
+async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
+    if url.scheme == "memory":
+        from wrasse.backends.memory.connect import Memory
+
+        return Memory(clock, done_max=done_max)
+    assert url.scheme == "sqlite", "parse_store lets no other through"
+    from wrasse.backends.sqlite.connect import Sqlite
+
+    return await Sqlite.open(url.path, clock, done_max=done_max)
+
+
+class Stores:
+    """The backends of one process, each opened once, however many ports it serves."""
+
+    __slots__ = ("_clock", "_done_max", "_open", "_stack")
+
+    def __init__(self, clock: Clock, *, done_max: int = DONE_MAX) -> None:
+        self._clock = clock
+        self._done_max = done_max
+        self._open: dict[StoreUrl, Store] = {}
+        self._stack = AsyncExitStack()
+
+    async def open(self, url: str) -> Store:
+        """The backend of this URL."""
+        wanted = parse_store(url).resolved()
+        if wanted not in self._open:
+            store = await _open(wanted, self._clock, self._done_max)
+            self._stack.push_async_callback(store.close)
+            self._open[wanted] = store
+        return self._open[wanted]
+
+    async def close(self) -> None:
+        """Closes them all, the last opened first."""
+        self._open.clear()
+        await self._stack.aclose()
