@@ -14,6 +14,16 @@ from functools import lru_cache
 from wrasse.app.settings import Key, Settings, SweepSettings
 from wrasse.sweeps import CATALOGUE
 
+# What the fields of sweeps mean as settings. One word has one meaning, whichever sweep has the field.
+FIELDS = {
+    "silence": "how long a worker may not beat before its jobs are stuck; follows worker.heartbeat_ttl unless set",
+    "rescues_max": "how many workers a job may lose before it is buried; follows worker.rescues_max unless set",
+    "done_kept": "how long done jobs are kept",
+    "dead_kept": "how long dead jobs are kept",
+    "ids_kept": "how long the id of a deleted job that its producer named is still known",
+    "batch_max": "how many actions are applied at once",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -40,11 +50,16 @@ def leaves() -> Mapping[str, Leaf]:
     """Every setting by its path, in the order of the structs."""
     found = [leaf for leaf in _of_struct("", Settings, Settings()) if leaf.path != "sweeps"]
     for name, entry in CATALOGUE.items():
-        plain = SweepSettings(interval=entry.interval)
+        plain = SweepSettings(
+            interval=entry.interval,
+            actions_max=entry.budget.actions_max,
+            runtime_max=entry.budget.runtime_max,
+            pause=entry.budget.pause,
+        )
         found += [
             leaf for leaf in _of_struct(f"sweeps.{name}.", SweepSettings, plain) if not leaf.path.endswith(".fields")
         ]
-        found += _of_sweep(f"sweeps.{name}.", entry.sweep)
+        found += _of_sweep(f"sweeps.{name}.", entry.kind)
     return {leaf.path: leaf for leaf in found}
 
 
@@ -64,14 +79,7 @@ def _of_sweep(prefix: str, sweep: type) -> Iterator[Leaf]:
     hints = typing.get_type_hints(sweep)
     for field in dataclasses.fields(sweep):
         if field.default is not dataclasses.MISSING:
-            doc = _documented(sweep, field.name)
-            yield Leaf(prefix + field.name, hints[field.name], field.default, Key(doc))
-
-
-def _documented(sweep: type, field: str) -> str:
-    """A sweep may explain its fields in `settings`, a class variable that maps a field to one line."""
-    explained = getattr(sweep, "settings", {})
-    return str(explained.get(field, field.replace("_", " ")))
+            yield Leaf(prefix + field.name, hints[field.name], field.default, Key(FIELDS[field.name]))
 
 
 def sections() -> Mapping[str, frozenset[str]]:

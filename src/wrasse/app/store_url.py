@@ -15,7 +15,7 @@ from wrasse.errors import ConfigError
 
 HERE = ("sqlite", "memory")
 ELSEWHERE = ("redis", "rediss", "redis+streams", "nats", "postgresql", "s3", "file", "az", "gs")
-_USERINFO = re.compile(r"(?<=://)[^/@\s]*@")
+_USERINFO = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s'\"(])[^\s/:@'\"]+:[^\s/]*@")
 _QUERY_SECRET = re.compile(r"(?i)([?&](?:password|secret|token|key|access_key|secret_key)=)[^&\s]*")
 
 
