@@ -1,0 +1,1 @@
+"""One suite per port, every backend a parameter: what a port's header promises, held by each who offers it."""

@@ -1,0 +1,277 @@
+"""A network that misbehaves, in front of any port.
+
+Every call passes a `Network`, which asks its plan what is to go wrong with it: the request is slow, the request never
+arrives, the request arrives long after the caller gave up, the reply is slow, the reply is lost after the change was
+made, or the caller dies. A plan is a script or a seeded random, so that the same seed tells the same story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+from wrasse.errors import StoreUnavailable
+from wrasse.ports.jobs import (
+    IDS_KEPT,
+    Beaten,
+    Counts,
+    Delete,
+    Hold,
+    Job,
+    JobFilter,
+    JobQueue,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Settlement,
+    Taken,
+    WorkerInfo,
+)
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.pulse import Heart, Pulse
+from wrasse.ports.records import Record, Records, Written
+
+T = TypeVar("T")
+
+
+class Crashed(BaseException):
+    """The process that made the call is gone. Not an Exception: nobody handles their own death."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one call. Durations are seconds of the event loop's time."""
+
+    slow_request: float = 0.0
+    lost_request: bool = False
+    late: float | None = None  # the caller is told that it failed, and the request arrives this much later
+    slow_reply: float = 0.0
+    lost_reply: bool = False
+    crash: bool = False  # the caller dies before the call
+
+
+GOOD = Fault()
+LOST_REPLY = Fault(lost_reply=True)
+LOST_REQUEST = Fault(lost_request=True)
+CRASH = Fault(crash=True)
+
+
+class Plan(Protocol):
+    """What is to go wrong with the next call."""
+
+    def next(self, call: str) -> Fault: ...
+
+
+@dataclass(slots=True)
+class Script:
+    """The nth call (from 0), of all calls or of the method `only`, gets the fault of that number; others are good."""
+
+    faults: Mapping[int, Fault]
+    only: str | None = None
+    calls: list[str] = field(default_factory=list)
+
+    def next(self, call: str) -> Fault:
+        if self.only is not None and call != self.only:
+            return GOOD
+        self.calls.append(call)
+        return self.faults.get(len(self.calls) - 1, GOOD)
+
+
+@dataclass(slots=True)
+class Seeded:
+    """Faults at random, each with its chance. `calm` ends them all."""
+
+    random: random.Random
+    lost_request: float = 0.02
+    lost_reply: float = 0.03
+    late: float = 0.01
+    late_max: float = 20.0
+    delay_max: float = 0.2
+    calm: bool = False
+
+    def next(self, call: str) -> Fault:
+        draw = self.random
+        slow_request, slow_reply = draw.uniform(0, self.delay_max), draw.uniform(0, self.delay_max)
+        chance, late = draw.random(), draw.uniform(0, self.late_max)
+        if self.calm:
+            return Fault(slow_request=slow_request, slow_reply=slow_reply)
+        if chance < self.late:
+            return Fault(slow_request=slow_request, late=late)
+        chance -= self.late
+        return Fault(
+            slow_request=slow_request,
+            lost_request=chance < self.lost_request,
+            slow_reply=slow_reply,
+            lost_reply=self.lost_request <= chance < self.lost_request + self.lost_reply,
+        )
+
+
+class Network:
+    """Between a caller and a backend. `down` while nobody gets through."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._late: set[asyncio.Task[None]] = set()
+        self.down = False
+
+    async def call(self, name: str, act: Callable[[], Awaitable[T]]) -> T:
+        """Makes the call, or what the plan makes of it."""
+        fault = self._plan.next(name)
+        if fault.crash:
+            raise Crashed(name)
+        await _pass(fault.slow_request)
+        if self.down or fault.lost_request:
+            raise StoreUnavailable(f"{name} did not arrive")
+        if fault.late is not None:
+            self._late.add(asyncio.ensure_future(self._arrive(fault.late, act)))
+            raise StoreUnavailable(f"{name} took too long")
+        answer = await act()
+        await _pass(fault.slow_reply)
+        if fault.lost_reply:
+            raise StoreUnavailable(f"the reply to {name} was lost")
+        return answer
+
+    async def close(self) -> None:
+        """Waits for the requests that are still under way."""
+        while self._late:
+            await asyncio.wait(self._late, timeout=1)
+            for task in [task for task in self._late if task.done()]:
+                self._late.remove(task)
+                task.result()
+
+    async def _arrive(self, after: float, act: Callable[[], Awaitable[object]]) -> None:
+        await asyncio.sleep(after)
+        await act()
+
+
+async def _pass(seconds: float) -> None:
+    if seconds > 0:
+        await asyncio.sleep(seconds)
+
+
+class FaultyJobs:
+    """A JobQueue behind a network."""
+
+    def __init__(self, jobs: JobQueue, network: Network) -> None:
+        self._jobs = jobs
+        self._network = network
+
+    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
+        return await self._network.call("put", lambda: self._jobs.put(jobs, request=request))
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+    ) -> Taken:
+        return await self._network.call(
+            "take",
+            lambda: self._jobs.take(queues, limit, worker=worker, silence=silence, request=request, wait=wait),
+        )
+
+    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
+        return await self._network.call("beat", lambda: self._jobs.beat(worker, holds, silence=silence))
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        return await self._network.call("settle", lambda: self._jobs.settle(settlements, request=request))
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        return await self._network.call("move", lambda: self._jobs.move(moves))
+
+    async def get(self, id: str) -> JobRecord | None:
+        return await self._network.call("get", lambda: self._jobs.get(id))
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        return await self._network.call("page", lambda: self._jobs.page(place, where, after, limit, newest=newest))
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        return await self._network.call("overdue", lambda: self._jobs.overdue(after, limit))
+
+    async def counts(self) -> Counts:
+        return await self._network.call("counts", self._jobs.counts)
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        return await self._network.call("delete", lambda: self._jobs.delete(deletes, ids_kept=ids_kept))
+
+
+class FaultyRecords:
+    """Records behind a network."""
+
+    def __init__(self, records: Records, network: Network) -> None:
+        self._records = records
+        self._network = network
+
+    @property
+    def resolution(self) -> timedelta:
+        return self._records.resolution
+
+    async def create(
+        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        return await self._network.call(
+            "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce)
+        )
+
+    async def get(self, key: str) -> Record | None:
+        return await self._network.call("get", lambda: self._records.get(key))
+
+    async def put(
+        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        return await self._network.call(
+            "put", lambda: self._records.put(key, value, at=at, due_at=due_at, nonce=nonce)
+        )
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        return await self._network.call("delete", lambda: self._records.delete(key, at=at, nonce=nonce))
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        return await self._network.call("page", lambda: self._records.page(prefix, after, limit))
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        return await self._network.call("due", lambda: self._records.due(before, after, limit))
+
+
+class FaultyJournal:
+    """A Journal behind a network."""
+
+    def __init__(self, journal: Journal, network: Network) -> None:
+        self._journal = journal
+        self._network = network
+
+    async def intend(self, intents: Sequence[Intent]) -> datetime:
+        return await self._network.call("intend", lambda: self._journal.intend(intents))
+
+    async def settle(self, outcomes: Sequence[Settled]) -> None:
+        return await self._network.call("settle", lambda: self._journal.settle(outcomes))
+
+    async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
+        return await self._network.call("page", lambda: self._journal.page(where, after, limit, newest=newest))
+
+    async def delete(self, before: datetime, limit: int) -> int:
+        return await self._network.call("delete", lambda: self._journal.delete(before, limit))
+
+
+class FaultyHeart:
+    """A pulse behind a network."""
+
+    def __init__(self, heart: Heart, network: Network) -> None:
+        self._heart = heart
+        self._network = network
+
+    async def pulse(self) -> Pulse:
+        return await self._network.call("pulse", self._heart.pulse)
