@@ -39,22 +39,27 @@ class Bounds:
         return None if limit is None else Stop(limit, f"the budget's {limit} was reached; the next run goes on here")
 
     async def held(self) -> Stop | None:
-        """The first guard that holds, if any. A guard that cannot tell holds: no proof, no action."""
-        for guard in self.guards:
-            try:
-                reason = await within(guard.held())
-            except (StoreUnavailable, TimeoutError) as error:
-                return Stop(BACKEND_DOWN, describe(error))
-            except Exception as error:
-                return Stop(guard.name, f"the guard itself failed: {describe(error)}")
-            if reason is not None:
-                return Stop(guard.name, reason)
-        return None
+        """The first guard that holds, if any."""
+        return await first_held(self.guards)
 
     def notes(self) -> tuple[str, ...]:
         """What guards that let the run go on have to say."""
         said = (guard.note() for guard in self.guards if isinstance(guard, Notes))
         return tuple(note for note in said if note)
+
+
+async def first_held(guards: Sequence[Guard]) -> Stop | None:
+    """The first of these guards that holds. One that cannot tell holds: no proof, no action."""
+    for guard in guards:
+        try:
+            reason = await within(guard.held())
+        except (StoreUnavailable, TimeoutError) as error:
+            return Stop(BACKEND_DOWN, describe(error))
+        except Exception as error:
+            return Stop(guard.name, f"the guard itself failed: {describe(error)}")
+        if reason is not None:
+            return Stop(guard.name, reason)
+    return None
 
 
 async def within(call: Awaitable[T]) -> T:

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from wrasse.clock import Clock
-from wrasse.engine.bounds import Bounds, Stop, within
+from wrasse.engine.bounds import CALL_MAX, Bounds, Stop, within
 from wrasse.engine.budget import Budget, Spending
 from wrasse.engine.entries import Entry, entries_of, verdict
 from wrasse.engine.guard import Guard
@@ -39,7 +39,8 @@ AnySweep = Sweep[Any, Any]
 PAGE_MAX = 100
 OPEN_MAX = 1_000  # lines of earlier runs that one run settles
 LOOK_EVERY = 1.0  # seconds between two looks at the guards while a sweep prepares
-NOTHING_LIVES_LONGER = timedelta(seconds=60)
+# A run that lost its lease is at most in the middle of one apply and one settle; then its lines are open for good.
+OPEN_AFTER = timedelta(seconds=2 * CALL_MAX + 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,13 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What all runs of an engine share. Lines of other runs count as left open once they are older than `open_after`,
-    which is longer than a run lives on after losing its lease."""
+    so that a run which is still alive elsewhere settles its own."""
 
     journal: Journal
     clock: Clock
     ids: Ids
     page_max: int = PAGE_MAX
-    open_after: timedelta = NOTHING_LIVES_LONGER
+    open_after: timedelta = OPEN_AFTER
 
 
 @dataclass(slots=True)
@@ -153,7 +154,7 @@ class Run(Generic[S, C]):
         """The next verdicts, up to a full batch or the end of the page."""
         spending, batch = self._bounds.spending, _Batch[C](index=self._index)
         if self._page is None:
-            limit = min(self._frame.page_max, spending.left)
+            limit = min(max(self._frame.page_max, self.sweep.batch_max), spending.left)
             self._page = await within(self.sweep.find(self.cursor, limit))
             assert len(self._page) <= limit, f"{self.name} found more than it was asked for"
         page, room = self._page, min(self.sweep.batch_max, spending.left)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from types import TracebackType
 
@@ -66,6 +67,14 @@ class Holding:
 
     async def keep(self) -> None:
         """Renews until the lease is lost; then returns."""
+        try:
+            await self._renew()
+        except Exception:
+            self.lost = True
+            raise
+        self.lost = True
+
+    async def _renew(self) -> None:
         third = self._ttl.total_seconds() / 3
         pause = third
         while True:
@@ -77,13 +86,12 @@ class Holding:
                     async with asyncio.timeout(self._left()):
                         renewed = await self._lessor.renew(self.lease, self._ttl)
                         if renewed is None:
-                            break
+                            return
             if renewed is not None:
                 self.lease, self._ends = renewed, self._lessor.term(renewed)
                 pause = third
             elif self._left() <= 0:
-                break
-        self.lost = True
+                return
 
     def _left(self) -> float:
         return self._ends - self._clock.monotonic()
@@ -94,6 +102,21 @@ class Holding:
             async with asyncio.timeout(RELEASE_MAX):
                 return await self._lessor.release(self.lease)
         return False
+
+
+@contextlib.asynccontextmanager
+async def kept(holding: Holding) -> AsyncIterator[Holding]:
+    """Keeps a lease alive around a body that asks `alive` itself, and gives it back at the end."""
+    keeper = asyncio.create_task(holding.keep())
+    try:
+        yield holding
+    finally:
+        keeper.cancel()
+        await asyncio.wait([keeper])
+        if not keeper.cancelled():
+            keeper.exception()  # whatever it was, it ended the lease, and `alive` has said so
+        if not holding.lost:
+            await holding.release()
 
 
 class hold:
@@ -138,7 +161,7 @@ class hold:
         try:
             await self._holding.keep()
         except Exception as error:
-            self._holding.lost, self._cause = True, error
+            self._cause = error
         self._ours = True
         self._body.cancel()
 

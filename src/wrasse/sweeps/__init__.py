@@ -1,0 +1,55 @@
+"""The catalogue: every sweep there is, by name. Command line, daemon, configuration, docs and status page read it.
+
+This folder is the table of contents of the product: one file per sweep, each opening with its evidence, its grace, its
+precondition, and what happens if it is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from wrasse.engine.budget import Budget
+from wrasse.engine.run import AnySweep
+from wrasse.sweeps.finished_jobs import FinishedJobs
+from wrasse.sweeps.stuck_jobs import StuckJobs
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogued:
+    """A sweep as a reader meets it: what it takes away and from whom it keeps its hands off."""
+
+    name: str
+    kind: type[AnySweep]
+    takes_away: str
+    unless: str
+    interval: timedelta
+    budget: Budget = field(default_factory=Budget)
+
+    @property
+    def page(self) -> str:
+        """Where the docs describe it."""
+        return f"docs/sweeps/{self.name}.md"
+
+
+CATALOGUE: Mapping[str, Catalogued] = {
+    entry.name: entry
+    for entry in (
+        Catalogued(
+            StuckJobs.name,
+            StuckJobs,
+            takes_away="jobs held by a worker that fell silent: made ready again, or buried after too many rescues",
+            unless="the worker beats, or settles first; the backend restarted; most workers fell silent at once",
+            interval=timedelta(seconds=10),
+        ),
+        Catalogued(
+            FinishedJobs.name,
+            FinishedJobs,
+            takes_away="jobs that are done or dead for longer than they are kept",
+            unless="the job was made ready again meanwhile",
+            interval=timedelta(minutes=1),
+            budget=Budget(actions_max=10_000),
+        ),
+    )
+}

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
-from wrasse.ports.jobs import Budget, Bury, JobQueue, JobState, Reason, Requeue
+from wrasse.ports.jobs import Budget, Bury, JobQueue, JobRecord, JobState, Reason, Requeue
+from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -48,3 +49,15 @@ class StuckJobs:
 
     async def apply(self, actions: Sequence[Action[Requeue | Bury]]) -> Sequence[Outcome]:
         return await self.jobs.move([action.change for action in actions])
+
+    async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
+        """What became of jobs whose move was intended by a run that never told its end: their history knows."""
+        return [moved(await self.jobs.get(line.intent.suspect), line.intended_at) for line in lines]
+
+
+def moved(record: JobRecord | None, intended_at: datetime) -> Outcome:
+    """Whether the job was taken from a silent worker at or after this moment. Nothing else writes that reason."""
+    if record is None:
+        return Outcome.UNKNOWN
+    rescued = any(a.reason is Reason.WORKER_DIED and a.ended_at >= intended_at for a in record.history)
+    return Outcome.DONE if rescued else Outcome.LOST

@@ -1,0 +1,319 @@
+"""The engine: all sweeps in one TaskGroup, each waiting for its time, its lease and its turn.
+
+Errors of one sweep never stop the others, and no outage stops the engine: a backend that is down is asked again after
+a backoff with a cap. What other engines do shows in the shared state; what this one does shows in `status`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from wrasse.clock import Clock
+from wrasse.duration import format_duration
+from wrasse.engine.bounds import first_held
+from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
+from wrasse.engine.run import Frame
+from wrasse.engine.schedule import backoff
+from wrasse.engine.state import Held, SweepState, load
+from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, dry_run, remember, take_turn
+from wrasse.errors import Refused, StoreUnavailable, UnknownName
+from wrasse.ids import Ids
+from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.ports.journal import Journal, LineFilter
+from wrasse.ports.records import Records
+
+__all__ = ["ENGINE_LEASES", "Engine", "Scheduled", "SweepStatus"]
+
+ENGINE_LEASES = leases_in(".wrasse")  # a reserved namespace: neither indexed nor counted as traffic
+LEASE_TTL = timedelta(seconds=30)
+JOURNAL_KEPT = timedelta(days=90)
+JOURNAL_EVERY = timedelta(hours=1)
+JOURNAL_BATCH = 1_000
+JOURNAL_BATCHES_MAX = 100  # per hour: a bound on one round, not a rate anybody reaches
+
+_log = logging.getLogger("wrasse.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStatus:
+    """One sweep as a person sees it now."""
+
+    name: str
+    enabled: bool
+    interval: timedelta
+    running: bool
+    elsewhere: str  # the owner that runs it in another process, or empty
+    next_at: datetime | None
+    held: Held | None
+    reports: tuple[Report, ...]  # oldest first, the newest of any engine last
+    totals: Totals  # of this process
+
+    @property
+    def last(self) -> Report | None:
+        """The newest report."""
+        return self.reports[-1] if self.reports else None
+
+
+class _Stopping:
+    """Ends runs within one batch when the engine is asked to stop."""
+
+    name = "stopping"
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    async def held(self) -> str | None:
+        return "the engine is stopping" if self.asked else None
+
+
+@dataclass(slots=True)
+class _Post:
+    """A sweep, and what this process knows about it."""
+
+    scheduled: Scheduled
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    state: SweepState = field(default_factory=SweepState)
+    totals: Totals = field(default_factory=Totals)
+    told: Report | None = None
+    force: bool = False
+    running: bool = False
+    elsewhere: str = ""
+    next_at: datetime | None = None
+    failures: int = 0  # outages in a row
+
+
+class Engine:
+    """Runs sweeps. Several engines on one store share the work; the lease of each sweep decides who."""
+
+    def __init__(
+        self,
+        sweeps: Sequence[Scheduled],
+        *,
+        lessor: Lessor,
+        state: Records,
+        journal: Journal,
+        clock: Clock,
+        owner: str,
+        lease_ttl: timedelta = LEASE_TTL,
+        journal_kept: timedelta = JOURNAL_KEPT,
+    ) -> None:
+        self._stopping = _Stopping()
+        self._clock = clock
+        self._journal_kept = journal_kept
+        frame = Frame(journal, clock, Ids(clock))
+        self._shared = Shared(lessor, state, frame, owner, lease_ttl, guards=(self._stopping,))
+        self._posts = {scheduled.instance: _Post(scheduled) for scheduled in sweeps}
+        assert len(self._posts) == len(sweeps), "every instance of a sweep has a name of its own"
+        self._journal_wake = asyncio.Event()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The instances this engine knows, in the order they were given."""
+        return tuple(self._posts)
+
+    async def run(self) -> None:
+        """Runs every enabled sweep until `stop`, or until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, post in self._posts.items():
+                if post.scheduled.enabled:
+                    tasks.create_task(self._keep(post), name=f"sweep {name}")
+            tasks.create_task(self._forget(), name="journal retention")
+
+    def stop(self) -> None:
+        """Lets runs end within one batch, gives their leases back, and makes `run` return."""
+        self._stopping.asked = True
+        self._journal_wake.set()
+        for post in self._posts.values():
+            post.wake.set()
+
+    def run_now(self, name: str) -> None:
+        """Makes one sweep due at once, also if it has just run."""
+        post = self._post(name)
+        post.force = True
+        post.wake.set()
+
+    async def sweep_now(self, name: str, *, wait: timedelta = timedelta(0)) -> Report:
+        """Runs one sweep once and gives its report; refused if another process has been at it for all of `wait`."""
+        post = self._post(name)
+        async with post.lock:
+            found = await self._take(post, force=True, wait=wait)
+        if isinstance(found, Ran):
+            return found.report
+        assert isinstance(found, Elsewhere), "a forced turn is never too early"
+        owner = "another process" if found.lease is None else found.lease.owner
+        raise Refused(
+            f"{name} is being run by {owner}, for at most {format_duration(max(found.left, timedelta(0)))} more",
+            do="wait for its report, or stop that process; its lease then ends by itself",
+        )
+
+    async def plan(self, name: str) -> Report:
+        """A dry run: the report carries the plan, and nothing is changed."""
+        post = self._post(name)
+        async with post.lock:
+            return await dry_run(post.scheduled, self._shared)
+
+    async def refresh(self) -> None:
+        """Reads what other engines did; `status` then shows it."""
+        for name, post in self._posts.items():
+            post.state = (await load(self._shared.state, name)).state
+            lease = await self._shared.lessor.get(post.scheduled.lease_key)
+            post.elsewhere = lease.owner if lease is not None and lease.owner != self._shared.owner else ""
+
+    def status(self) -> tuple[SweepStatus, ...]:
+        """Every sweep as far as this engine knows."""
+        return tuple(
+            SweepStatus(
+                name=name,
+                enabled=post.scheduled.enabled,
+                interval=post.scheduled.interval,
+                running=post.running,
+                elsewhere=post.elsewhere,
+                next_at=post.next_at,
+                held=post.state.held,
+                reports=post.state.reports,
+                totals=post.totals,
+            )
+            for name, post in self._posts.items()
+        )
+
+    def _post(self, name: str) -> _Post:
+        try:
+            return self._posts[name]
+        except KeyError:
+            raise UnknownName(name, self._posts, what="sweep") from None
+
+    async def _keep(self, post: _Post) -> None:
+        """One sweep, for as long as the engine runs."""
+        delay = post.scheduled.schedule.first(random.random())
+        while not self._stopping.asked:
+            post.next_at = self._clock.now() + timedelta(seconds=delay)
+            await _wait(post.wake, delay)
+            if self._stopping.asked:
+                return
+            force, post.force = post.force, False
+            delay = await self._turn(post, force)
+
+    async def _turn(self, post: _Post, force: bool) -> float:
+        """One turn, whatever happens in it; gives how long to wait for the next."""
+        try:
+            async with post.lock:
+                found = await self._take(post, force=force)
+        except Exception as error:
+            report = self._failed(post, error)
+            if report.stopped_by != BACKEND_DOWN:
+                return self._delay(post, timedelta(0))
+            # Guards learn of an outage also when it is the lease that could not be had.
+            await first_held(post.scheduled.guards)
+            return self._backoff(post)
+        match found:
+            case Ran(report=report, saved=saved):
+                down = report.stopped_by == BACKEND_DOWN or not saved
+                return self._backoff(post) if down else self._delay(post, report.took)
+            case Fresh(passed=passed):
+                return self._delay(post, passed)
+            case Elsewhere(left=left):
+                # If whoever runs it dies, its lease ends; no need to wait for a long interval then.
+                return min(self._delay(post, timedelta(0)), max(left.total_seconds(), 0.0) + 1 + random.random())
+
+    async def _take(self, post: _Post, *, force: bool, wait: timedelta = timedelta(0)) -> Ran | Fresh | Elsewhere:
+        post.running = True
+        try:
+            found = await take_turn(post.scheduled, self._shared, force=force, wait=wait)
+        finally:
+            post.running = False
+        post.elsewhere = ""
+        match found:
+            case Ran(report=report, state=state):
+                post.state = state
+                self._count(post, report)
+            case Fresh(state=state):
+                post.state = state
+            case Elsewhere(lease=lease):
+                post.elsewhere = "" if lease is None else lease.owner
+        return found
+
+    def _delay(self, post: _Post, passed: timedelta) -> float:
+        post.failures = 0
+        return post.scheduled.schedule.after(passed, random.random())
+
+    def _backoff(self, post: _Post) -> float:
+        post.failures += 1
+        usual = post.scheduled.schedule.after(timedelta(0), random.random())
+        return min(backoff(post.failures, random.random()), usual)
+
+    def _failed(self, post: _Post, error: Exception) -> Report:
+        """The report of a turn that never came to its run."""
+        down = isinstance(error, (StoreUnavailable, TimeoutError))
+        now = self._clock.now()
+        report = Report(
+            run=self._shared.frame.ids.new(),
+            sweep=post.scheduled.instance,
+            started_at=now,
+            ended_at=now,
+            failed=0 if down else 1,
+            stopped_by=BACKEND_DOWN if down else ERROR,
+            why=describe(error),
+            cursor=post.state.cursor,
+            errors=() if down else (describe(error),),
+        )
+        post.state = remember(post.state, report, post.state.ran_at, post.scheduled.guards)
+        self._count(post, report)
+        return report
+
+    def _count(self, post: _Post, report: Report) -> None:
+        post.totals.add(report)
+        if not worth_telling(report, post.told):
+            return
+        post.told = report
+        facts = {"sweep": report.sweep, "run": report.run, "reason": report.stopped_by, "count": report.done}
+        _log.log(logging.INFO if report.good else logging.WARNING, _told(report), extra=facts)
+
+    async def _forget(self) -> None:
+        """Deletes journal lines past their time, once an hour. Two engines doing it do no harm."""
+        delay = random.uniform(0, 60)
+        while not self._stopping.asked:
+            await _wait(self._journal_wake, delay)
+            if self._stopping.asked:
+                return
+            try:
+                await self.forget_journal()
+                delay = JOURNAL_EVERY.total_seconds() * random.uniform(1, 1.1)
+            except Exception as error:
+                _log.warning("old journal lines could not be deleted: %s", describe(error))
+                delay = backoff(6, random.random())
+
+    async def forget_journal(self) -> int:
+        """Deletes settled journal lines older than `journal_kept`, by the journal's clock; gives how many."""
+        journal, deleted = self._shared.frame.journal, 0
+        before = (await journal.page(LineFilter(), None, 1)).at - self._journal_kept
+        for _ in range(JOURNAL_BATCHES_MAX):
+            count = await journal.delete(before, JOURNAL_BATCH)
+            deleted += count
+            if count < JOURNAL_BATCH or self._stopping.asked:
+                break
+        return deleted
+
+
+def _told(report: Report) -> str:
+    kept = sum(report.kept.values())
+    text = f"{report.seen} seen, {kept} kept, {report.done} done, {report.lost} lost, {report.failed} failed"
+    if report.unknown:
+        text += f", {report.unknown} unknown"
+    if report.stopped_by:
+        text += f"; stopped by {report.stopped_by}: {report.why}"
+    return "; ".join((text, *report.notes, *report.errors))
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event or the time, whichever comes first."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    event.clear()

@@ -1,0 +1,103 @@
+"""What a sweep remembers between runs and shares between engines: cursor, last reports, and what its guards know.
+
+One record per instance. It is written at the version that was read, so that an engine whose lease was lost meanwhile
+does not put its cursor over a later one: losing that write is the right end for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import msgspec
+
+from wrasse.engine.report import Report
+from wrasse.errors import StoreBroken
+from wrasse.ports.records import Collection, Records
+
+ENGINE_STATE = Collection.named(".wrasse/engine")
+REPORTS_KEPT = 20
+_NONE: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Which guard holds a sweep, why, and since when: the first of an unbroken row of runs that it stopped."""
+
+    guard: str
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SweepState:
+    """The record. `ran_at` is when the last run began, by the store's clock; reports are oldest first."""
+
+    ran_at: datetime | None = None
+    cursor: str | None = None
+    held: Held | None = None
+    reports: tuple[Report, ...] = ()
+    memory: Mapping[str, str] = field(default_factory=lambda: _NONE)  # guard -> what it remembers
+
+    @property
+    def last(self) -> Report | None:
+        """The newest report."""
+        return self.reports[-1] if self.reports else None
+
+
+def after_run(
+    state: SweepState, report: Report, ran_at: datetime | None, guards: frozenset[str], memory: Mapping[str, str]
+) -> SweepState:
+    """The state after one more run. A quiet report takes the place of a quiet one, so that the last twenty reach back
+    to the last time something happened."""
+    kept = state.reports[:-1] if report.quiet and state.last is not None and state.last.quiet else state.reports
+    return replace(
+        state,
+        ran_at=ran_at,
+        cursor=report.cursor,
+        held=_held(state.held, report, guards),
+        reports=(*kept, report)[-REPORTS_KEPT:],
+        memory=memory,
+    )
+
+
+def _held(before: Held | None, report: Report, guards: frozenset[str]) -> Held | None:
+    if report.stopped_by is None or report.stopped_by not in guards:
+        return None
+    same = before is not None and before.guard == report.stopped_by
+    since = before.since if same and before is not None else report.ended_at
+    return Held(report.stopped_by, report.why, since)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A state and the version it was read at; None: there was no record."""
+
+    state: SweepState
+    version: str | None
+
+
+_DECODER = msgspec.json.Decoder(SweepState)
+
+
+async def load(records: Records, name: str) -> Loaded:
+    """The state of one sweep; a fresh one where none is stored."""
+    record = await records.get(name)
+    if record is None:
+        return Loaded(SweepState(), None)
+    try:
+        return Loaded(_DECODER.decode(record.value), record.version)
+    except msgspec.DecodeError as error:
+        raise StoreBroken(
+            f"the state of the sweep {name} is not one that wrasse wrote",
+            do="see who else writes there, then delete the record; the sweep starts over from the first page",
+        ) from error
+
+
+async def save(records: Records, name: str, loaded: Loaded, state: SweepState) -> bool:
+    """Writes the state unless another engine has gone on from where it was read."""
+    value = msgspec.json.encode(state)
+    if loaded.version is None:
+        return bool(await records.create(name, value))
+    return bool(await records.put(name, value, at=loaded.version))

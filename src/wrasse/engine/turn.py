@@ -1,0 +1,171 @@
+"""One turn of one sweep: is it due, is nobody else at it, run it, remember how it went.
+
+    state says fresh -> nothing to do        lease held elsewhere -> nothing to do
+    lease -> state again, since another may have run in between -> run -> state -> lease given back
+
+The lease makes N engines do the work of one. It is no protection: that is each change's own precondition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from wrasse.engine.budget import Budget
+from wrasse.engine.guard import Guard, LostLease, Remembers
+from wrasse.engine.report import BACKEND_DOWN, Report
+from wrasse.engine.run import AnySweep, Frame, run_once
+from wrasse.engine.schedule import Schedule
+from wrasse.engine.state import Loaded, SweepState, after_run, load, save
+from wrasse.errors import StoreUnavailable
+from wrasse.leases.hold import Holding, kept
+from wrasse.leases.lease import Lease
+from wrasse.leases.lessor import Lessor
+from wrasse.ports.records import Records
+
+NO_WAIT = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A sweep at one place, how often it runs, and what bounds it. Instances of one sweep differ by name, such as
+    `stuck_jobs@tasks`; without one it is the sweep's own."""
+
+    sweep: AnySweep
+    interval: timedelta
+    jitter: float = 0.1
+    budget: Budget = field(default_factory=Budget)
+    guards: tuple[Guard, ...] = ()
+    enabled: bool = True
+    name: str = ""
+
+    @property
+    def instance(self) -> str:
+        """What it is called in leases, state, journal and metrics."""
+        return self.name or self.sweep.name
+
+    @property
+    def schedule(self) -> Schedule:
+        """When it is due."""
+        return Schedule(self.interval, self.jitter)
+
+    @property
+    def lease_key(self) -> str:
+        """The lease that makes it run in one place."""
+        return f"sweep/{self.instance}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all sweeps of an engine use."""
+
+    lessor: Lessor
+    state: Records
+    frame: Frame
+    owner: str
+    lease_ttl: timedelta
+    guards: tuple[Guard, ...] = ()  # asked by every sweep, before its own
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """It ran here. `saved` is False when the state could not be written: the next run starts where this one did."""
+
+    report: Report
+    state: SweepState
+    saved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """It ran less than an interval ago, here or elsewhere."""
+
+    state: SweepState
+    passed: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Somebody else is running it. `lease` is None if they finished while we looked."""
+
+    lease: Lease | None
+    left: timedelta
+
+
+async def take_turn(
+    scheduled: Scheduled, shared: Shared, *, force: bool = False, wait: timedelta = NO_WAIT
+) -> Ran | Fresh | Elsewhere:
+    """One turn. `force` runs also what is fresh; `wait` is how long to wait for another engine to finish."""
+    if not force and (fresh := await _fresh(scheduled, shared, await load(shared.state, scheduled.instance))):
+        return fresh
+    lease = await shared.lessor.acquire(scheduled.lease_key, shared.owner, shared.lease_ttl, wait=wait)
+    if lease is None:
+        other = await shared.lessor.get(scheduled.lease_key)
+        left = timedelta(0) if other is None else other.until - await shared.lessor.now()
+        return Elsewhere(other, left)
+    async with kept(Holding(shared.lessor, lease, shared.lease_ttl, shared.frame.clock)) as holding:
+        loaded = await load(shared.state, scheduled.instance)
+        if not force and (fresh := await _fresh(scheduled, shared, loaded)):
+            return fresh
+        return await _run(scheduled, shared, loaded, holding)
+
+
+async def dry_run(scheduled: Scheduled, shared: Shared) -> Report:
+    """What a run would do now: from the same cursor, under the same guards and budget, without a lease."""
+    loaded = await load(shared.state, scheduled.instance)
+    guards = (*shared.guards, *scheduled.guards)
+    recall(guards, loaded.state.memory)
+    return await run_once(
+        scheduled.sweep,
+        shared.frame,
+        name=scheduled.instance,
+        cursor=loaded.state.cursor,
+        budget=scheduled.budget,
+        guards=guards,
+        dry_run=True,
+    )
+
+
+async def _fresh(scheduled: Scheduled, shared: Shared, loaded: Loaded) -> Fresh | None:
+    ran_at, at = loaded.state.ran_at, await shared.lessor.now()
+    if ran_at is None or not scheduled.schedule.fresh(ran_at, at):
+        return None
+    return Fresh(loaded.state, at - ran_at)
+
+
+async def _run(scheduled: Scheduled, shared: Shared, loaded: Loaded, holding: Holding) -> Ran:
+    ran_at = await shared.lessor.now()
+    guards = (LostLease(holding), *shared.guards, *scheduled.guards)
+    recall(guards, loaded.state.memory)
+    report = await run_once(
+        scheduled.sweep,
+        shared.frame,
+        name=scheduled.instance,
+        cursor=loaded.state.cursor,
+        budget=scheduled.budget,
+        guards=guards,
+    )
+    state = remember(loaded.state, report, ran_at, guards)
+    try:
+        saved = await save(shared.state, scheduled.instance, loaded, state)
+    except StoreUnavailable:
+        saved = False
+    return Ran(report, state, saved)
+
+
+def remember(state: SweepState, report: Report, ran_at: datetime | None, guards: Sequence[Guard]) -> SweepState:
+    """The state after a run under these guards."""
+    names = frozenset(guard.name for guard in guards) | {BACKEND_DOWN}
+    memory = {name: text for name, text in state.memory.items() if name in names}
+    for guard in guards:
+        if isinstance(guard, Remembers) and (text := guard.memory()) is not None:
+            memory[guard.name] = text
+    return after_run(state, report, ran_at, names, memory)
+
+
+def recall(guards: Sequence[Guard], memory: Mapping[str, str]) -> None:
+    """Tells guards what the last run, here or in another engine, remembered."""
+    for guard in guards:
+        if isinstance(guard, Remembers):
+            guard.recall(memory.get(guard.name))

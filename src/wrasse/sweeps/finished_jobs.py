@@ -1,0 +1,81 @@
+"""Finished jobs: done or dead for longer than they are kept.
+
+evidence      the job is done or dead, and has been for longer than its place keeps it
+grace         `done_kept` and `dead_kept` themselves
+precondition  the same token, and still in that place, at the very step that deletes it
+if wrong      a finished job is no longer shown; it never runs again, and a lasting id is still known for `ids_kept`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import takewhile
+from typing import ClassVar
+
+from wrasse.duration import format_duration
+from wrasse.engine.sweep import Action, Keep
+from wrasse.ports.jobs import IDS_KEPT, Delete, JobFilter, JobQueue, JobState, Place
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+_PLACES = (Place.DONE, Place.DEAD)
+_ALL = JobFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJobs:
+    """Forgets done jobs after a day and dead ones after three months."""
+
+    name: ClassVar[str] = "finished_jobs"
+    each: ClassVar[bool] = False  # thousands a minute on a busy queue, each as unremarkable as the next
+
+    jobs: JobQueue
+    done_kept: timedelta = timedelta(days=1)
+    dead_kept: timedelta = timedelta(days=90)
+    ids_kept: timedelta = IDS_KEPT
+    batch_max: int = 500
+
+    async def find(self, after: str | None, limit: int) -> Page[JobState]:
+        """Done jobs, then dead ones. Each place is listed by when its jobs finished, so the first that is not old
+        enough ends it: what a run reads follows what is due, not what is stored."""
+        place, cursor = _split(after)
+        while True:
+            page = await self.jobs.page(place, _ALL, cursor, limit)
+            horizon = page.at - self._kept(place)
+            old = list(takewhile(partial(_finished_by, horizon), page.items))
+            cursors = tuple(f"{place.value}:{text}" for text in page.cursors[: len(old)])
+            more = len(old) == len(page) and page.more
+            if place is _PLACES[-1]:
+                return Page(tuple(old), cursors, page.at, more and bool(old))
+            if old:
+                return Page(tuple(old), cursors, page.at, more=True)
+            place, cursor = Place.DEAD, None
+
+    def decide(self, suspect: JobState, at: datetime) -> Action[Delete] | Keep:
+        if suspect.place not in _PLACES or suspect.finished_at is None:
+            return Keep("not finished")
+        kept = self._kept(suspect.place)
+        if at - suspect.finished_at < kept:
+            return Keep("not old enough")
+        reason = f"{suspect.place.value} for longer than {format_duration(kept)}"
+        return Action("delete", suspect.id, reason, Delete(suspect.hold, suspect.place))
+
+    async def apply(self, actions: Sequence[Action[Delete]]) -> Sequence[Outcome]:
+        return await self.jobs.delete([action.change for action in actions], ids_kept=self.ids_kept)
+
+    def _kept(self, place: Place) -> timedelta:
+        return self.done_kept if place is Place.DONE else self.dead_kept
+
+
+def _split(after: str | None) -> tuple[Place, str | None]:
+    if after is None:
+        return Place.DONE, None
+    place, _, cursor = after.partition(":")
+    return Place(place), cursor
+
+
+def _finished_by(horizon: datetime, job: JobState) -> bool:
+    return job.finished_at is None or job.finished_at <= horizon
