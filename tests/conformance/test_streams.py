@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from conformance.stores import Store
 
+from conformance.stores import Store
 from wrasse.clock import ManualClock, to_micros
 from wrasse.errors import StoreFull, TooLarge, UsageError
 from wrasse.ports.groups import Ack, StartAt
@@ -190,9 +190,9 @@ async def test_reading_an_unknown_stream_gives_nothing(streams: Streams) -> None
 
 @pytest.mark.parametrize("limit", [0, -1])
 async def test_a_page_of_nothing_is_refused(streams: Streams, limit: int) -> None:
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="a page of"):
         await streams.read(S, START, limit)
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="a page of"):
         await streams.subjects(">", None, limit)
 
 
@@ -343,7 +343,8 @@ async def test_info_gives_the_stream_in_numbers(store: Store) -> None:
     await store.backend.streams.append([Draft(S, b"4", fields={"ab": b"c"})])
     state = await store.backend.streams.info(S)
     assert (state.length, state.bytes, state.appended, state.first) == (3, 7, 3, ids[0])
-    assert (state.subject, state.last, state.groups, state.at) == (S, (await whole(store))[-1].id, (), store.clock.now())
+    assert (state.subject, state.groups, state.at) == (S, (), store.clock.now())
+    assert state.last == (await whole(store))[-1].id
 
 
 async def test_a_trim_lowers_length_and_bytes_and_leaves_what_was_ever_appended(store: Store) -> None:

@@ -11,7 +11,6 @@ from itertools import islice
 
 from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
 from wrasse.clock import to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
     START,
@@ -22,6 +21,7 @@ from wrasse.ports.streams import (
     StreamState,
     Trimmed,
     check_drafts,
+    check_page,
 )
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
@@ -54,8 +54,9 @@ class MemoryStreams:
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         check_subject(subject)
+        check_page(limit)
         log = self._logs.find(subject)
-        found = [] if log is None else list(islice(log.after(after), _at_least_one(limit) + 1))
+        found = [] if log is None else list(islice(log.after(after), limit + 1))
         shown = found[:limit]
         return Page(tuple(shown), tuple(str(e.id) for e in shown), self._logs.now(), len(found) > limit)
 
@@ -66,11 +67,12 @@ class MemoryStreams:
 
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         check_pattern(pattern)
+        check_page(limit)
         start = fixed_part(pattern)
         names = self._logs.names.walk_from(start) if after is None or after < start else self._logs.names.walk(after)
         found: list[str] = []
         for name in names:
-            if not name.startswith(start) or len(found) > _at_least_one(limit):
+            if not name.startswith(start) or len(found) > limit:
                 break
             if matches(pattern, name):
                 found.append(name)
@@ -81,6 +83,7 @@ class MemoryStreams:
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
     ) -> Trimmed:
         check_subject(subject)
+        check_page(limit)
         now = self._logs.now()
         log = self._logs.find(subject)
         if log is None:
@@ -91,7 +94,7 @@ class MemoryStreams:
         if below is not None:
             upto = min(upto, below.previous)
         upto, held_by = _protected(log, protect, upto)
-        count = log.trim(upto, _at_least_one(limit))
+        count = log.trim(upto, limit)
         return Trimmed(count, upto, held_by, bool(log.entries) and log.entries[0].id <= upto, now)
 
 
@@ -105,9 +108,3 @@ def _protected(log: Log, protect: Sequence[str], upto: EntryId) -> tuple[EntryId
         if group.floor < upto:
             upto, held_by = group.floor, name
     return upto, held_by
-
-
-def _at_least_one(limit: int) -> int:
-    if limit < 1:
-        raise UsageError(f"a page of {limit}", do="ask for at least one")
-    return limit

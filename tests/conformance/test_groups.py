@@ -1,0 +1,725 @@
+"""What every backend's Groups promises: each entry to one consumer of a group, until it is acked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from conformance.stores import Store
+from wrasse.clock import ManualClock
+from wrasse.errors import Refused, StoreFull, UsageError
+from wrasse.ports.groups import Ack, DeadLetter, Delivery, Nak, StartAt
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import START, Draft, EntryId, StreamLimits
+
+S = "gbe.tasks.email.queue"
+G = "email-workers"
+DEAD = "gbe._deadletter.tasks"
+FIRST = StartAt(first=True)
+TIMEOUT = timedelta(milliseconds=600)
+LONGER = timedelta(milliseconds=700)
+HALF = timedelta(milliseconds=400)
+ZERO = timedelta(0)
+DONE, LOST = Outcome.DONE, Outcome.LOST
+
+
+class Desk:
+    """Short ways to work one group in a test."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def append(self, *bodies: bytes, subject: str = S) -> list[EntryId]:
+        return list(await self.store.backend.streams.append([Draft(subject, body) for body in bodies]))
+
+    async def join(self, group: str = G, start: StartAt = FIRST, subject: str = S) -> bool:
+        return await self.store.backend.groups.join(subject, group, start)
+
+    async def deliver(
+        self,
+        limit: int = 100,
+        *,
+        consumer: str = "c1",
+        group: str = G,
+        subjects: Sequence[str] = (S,),
+        ack_timeout: timedelta = TIMEOUT,
+        wait: timedelta = ZERO,
+    ) -> list[Delivery]:
+        groups = self.store.backend.groups
+        return list(await groups.deliver(subjects, group, consumer, limit, ack_timeout=ack_timeout, wait=wait))
+
+    async def bodies(self, limit: int = 100, *, consumer: str = "c1", group: str = G) -> list[bytes]:
+        return [d.entry.body for d in await self.deliver(limit, consumer=consumer, group=group)]
+
+    async def ack(self, *ids: EntryId, group: str = G) -> list[Outcome]:
+        return list(await self.store.backend.groups.answer([Ack(S, group, id) for id in ids]))
+
+    async def nak(self, *ids: EntryId, delay: timedelta = ZERO) -> list[Outcome]:
+        return list(await self.store.backend.groups.answer([Nak(S, G, id, delay) for id in ids]))
+
+    async def bury(self, id: EntryId, draft: Draft) -> Outcome:
+        return (await self.store.backend.groups.answer([DeadLetter(S, G, id, draft)]))[0]
+
+    async def extend(self, *deliveries: Delivery, consumer: str = "c1") -> list[bool]:
+        return list(await self.store.backend.groups.extend(consumer, deliveries, ack_timeout=TIMEOUT))
+
+    async def read(self, subject: str) -> list[bytes]:
+        return [e.body for e in (await self.store.backend.streams.read(subject, START, 100)).items]
+
+    async def state(self, group: str = G):
+        info = await self.store.backend.streams.info(S)
+        return next(state for state in info.groups if state.name == group)
+
+    async def pass_time(self, duration: timedelta) -> None:
+        await self.store.pass_time(duration)
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+@pytest.fixture
+def live_desk(live_store: Store) -> Desk:
+    return Desk(live_store)
+
+
+# Joining: where a group begins
+
+
+async def test_a_group_that_begins_at_the_first_entry_gets_all(desk: Desk) -> None:
+    await desk.append(b"1")
+    assert await desk.join()
+    await desk.append(b"2")
+    assert await desk.bodies() == [b"1", b"2"]
+
+
+async def test_a_group_that_begins_after_the_last_entry_gets_what_comes_later(desk: Desk) -> None:
+    await desk.append(b"1")
+    await desk.join(start=StartAt())
+    await desk.append(b"2")
+    assert await desk.bodies() == [b"2"]
+
+
+async def test_a_group_that_begins_at_a_moment_gets_what_was_appended_then_or_later(desk: Desk) -> None:
+    await desk.append(b"1")
+    await desk.pass_time(HALF)
+    at = desk.store.clock.now()
+    await desk.append(b"2")
+    await desk.pass_time(HALF)
+    await desk.append(b"3")
+    await desk.join(start=StartAt(at=at))
+    assert await desk.bodies() == [b"2", b"3"]
+
+
+async def test_a_group_may_begin_at_a_moment_to_come(desk: Desk) -> None:
+    await desk.join(start=StartAt(at=desk.store.clock.now() + HALF))
+    await desk.append(b"too early")
+    await desk.pass_time(HALF)
+    await desk.append(b"in time")
+    assert await desk.bodies() == [b"in time"]
+
+
+async def test_a_group_that_begins_after_an_id_gets_what_follows_it(desk: Desk) -> None:
+    ids = await desk.append(b"1", b"2", b"3")
+    await desk.join(start=StartAt(after=ids[1]))
+    assert await desk.bodies() == [b"3"]
+
+
+async def test_joining_again_changes_nothing(desk: Desk) -> None:
+    await desk.append(b"1")
+    await desk.join(start=StartAt())
+    assert not await desk.join(start=FIRST)
+    assert await desk.bodies() == []
+
+
+async def test_joining_makes_the_stream(desk: Desk) -> None:
+    await desk.join()
+    state = await desk.store.backend.streams.info(S)
+    assert (state.length, [group.name for group in state.groups]) == (0, [G])
+
+
+async def test_a_delivery_needs_a_group_that_was_joined(desk: Desk) -> None:
+    await desk.append(b"1")
+    with pytest.raises(UsageError, match=G):
+        await desk.deliver()
+
+
+@pytest.mark.parametrize("group", ["", "x" * 256, "a\nb"])
+async def test_what_is_no_name_for_a_group_is_refused(desk: Desk, group: str) -> None:
+    with pytest.raises(UsageError, match="group"):
+        await desk.join(group)
+
+
+# Sharing
+
+
+async def test_two_groups_each_get_every_entry(desk: Desk) -> None:
+    await desk.append(b"1", b"2")
+    await desk.join("a")
+    await desk.join("b")
+    assert await desk.bodies(group="a") == await desk.bodies(group="b") == [b"1", b"2"]
+
+
+async def test_two_consumers_of_a_group_share_without_overlap(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2", b"3", b"4", b"5")
+    shares = [await desk.bodies(2, consumer=name) for name in ("c1", "c2", "c1", "c2")]
+    assert shares == [[b"1", b"2"], [b"3", b"4"], [b"5"], []]
+
+
+async def test_consumers_that_ask_at_once_share_without_overlap(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(*(b"%d" % n for n in range(200)))
+    shares = await asyncio.gather(*(desk.bodies(9, consumer=f"c{n % 8}") for n in range(40)))
+    assert sorted(body for share in shares for body in share) == sorted(b"%d" % n for n in range(200))
+
+
+async def test_two_connections_share_without_overlap(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2", b"3")
+    other = await desk.store.another()
+    first = await desk.bodies(2)
+    rest = await other.groups.deliver([S], G, "c2", 10, ack_timeout=TIMEOUT)
+    assert (first, [d.entry.body for d in rest]) == ([b"1", b"2"], [b"3"])
+    if other is not desk.store.backend:
+        await other.close()
+
+
+async def test_a_delivery_says_whose_it_is_and_until_when(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    (delivery,) = await desk.deliver()
+    assert (delivery.entry.id, delivery.entry.subject, delivery.group, delivery.consumer) == (id, S, G, "c1")
+    assert (delivery.number, delivery.until) == (1, desk.store.clock.now() + TIMEOUT)
+
+
+async def test_fields_beside_a_body_are_delivered(desk: Desk) -> None:
+    await desk.join()
+    await desk.store.backend.streams.append([Draft(S, b"x", fields={"reason": b"why"})])
+    (delivery,) = await desk.deliver()
+    assert (delivery.entry.body, delivery.entry.fields) == (b"x", {"reason": b"why"})
+
+
+async def test_several_streams_are_delivered_oldest_first(desk: Desk) -> None:
+    for subject in ("a", "b"):
+        await desk.join(subject=subject)
+    for n, subject in enumerate(("b", "a", "b", "a")):
+        await desk.append(b"%d" % n, subject=subject)
+        await desk.pass_time(timedelta(milliseconds=2))
+    delivered = await desk.deliver(subjects=["a", "b", "a"])
+    assert [(d.entry.subject, d.entry.body) for d in delivered] == [("b", b"0"), ("a", b"1"), ("b", b"2"), ("a", b"3")]
+
+
+async def test_a_busy_stream_does_not_starve_another(desk: Desk) -> None:
+    for subject in ("busy", "quiet"):
+        await desk.join(subject=subject)
+    await desk.append(*(b"%d" % n for n in range(50)), subject="busy")
+    await desk.append(b"me too", subject="quiet")
+    delivered = [d for _ in range(6) for d in await desk.deliver(10, subjects=["busy", "quiet"])]
+    assert len(delivered) == 51
+
+
+async def test_a_consumer_gets_no_more_than_it_asked_for(desk: Desk) -> None:
+    for subject in ("a", "b", "c"):
+        await desk.join(subject=subject)
+        await desk.append(*(b"%d" % n for n in range(10)), subject=subject)
+    assert [len(await desk.deliver(limit, subjects=["a", "b", "c"])) for limit in (1, 2, 7, 100)] == [1, 2, 7, 20]
+
+
+# Acking
+
+
+async def test_an_acked_entry_is_never_delivered_again(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2")
+    await desk.deliver()
+    assert await desk.ack(ids[0]) == [DONE]
+    await desk.store.reopen()
+    await desk.pass_time(LONGER)
+    assert await desk.bodies() == [b"2"]
+
+
+async def test_an_ack_of_what_is_not_pending_is_lost(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2")
+    await desk.deliver(1)
+    await desk.ack(ids[0])
+    assert await desk.ack(ids[0], ids[1], EntryId(5, 5)) == [LOST, LOST, LOST]
+    assert await desk.bodies() == [b"2"]
+
+
+async def test_one_ack_twice_in_a_batch_counts_once(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2")
+    await desk.deliver()
+    assert await desk.ack(ids[1], ids[0], ids[1]) == [DONE, DONE, LOST]
+
+
+async def test_an_ack_concerns_its_own_group_only(desk: Desk) -> None:
+    (id,) = await desk.append(b"1")
+    for group in ("a", "b"):
+        await desk.join(group)
+        await desk.deliver(group=group)
+    assert await desk.ack(id, group="a") == [DONE]
+    assert [(await desk.state(name)).pending for name in ("a", "b")] == [0, 1]
+
+
+async def test_an_ack_to_an_unknown_group_or_stream_is_lost(desk: Desk) -> None:
+    await desk.append(b"1")
+    answers = [Ack(S, "nobody", EntryId(1, 1)), Ack("no.where", G, EntryId(1, 1))]
+    assert list(await desk.store.backend.groups.answer(answers)) == [LOST, LOST]
+
+
+async def test_acks_in_any_order_answer_in_the_order_asked(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(*(b"%d" % n for n in range(10)))
+    await desk.deliver(6)
+    order = [ids[n] for n in (3, 9, 0, 1, 5, 7, 2)]
+    assert await desk.ack(*order) == [DONE, LOST, DONE, DONE, DONE, LOST, DONE]
+    assert (await desk.state()).pending == 1
+
+
+async def test_a_late_ack_counts_while_the_entry_is_pending(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    await desk.pass_time(LONGER)
+    assert await desk.ack(id) == [DONE]
+    assert await desk.bodies() == []
+
+
+async def test_the_floor_is_below_the_lowest_pending_entry(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2", b"3")
+    await desk.deliver()
+    floors = []
+    for id in (ids[1], ids[0], ids[2]):
+        await desk.ack(id)
+        floors.append((await desk.state()).floor)
+    assert floors[0] < ids[0] <= ids[1] <= floors[1] < ids[2] == floors[2]
+
+
+# Coming back
+
+
+async def test_what_is_not_acked_in_time_is_delivered_again_with_its_count(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2")
+    await desk.deliver()
+    assert await desk.bodies() == []
+    await desk.pass_time(LONGER)
+    assert [(d.entry.body, d.number) for d in await desk.deliver(consumer="c2")] == [(b"1", 2), (b"2", 2)]
+
+
+async def test_what_is_due_comes_before_what_is_new(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2")
+    await desk.deliver()
+    await desk.pass_time(LONGER)
+    await desk.append(b"3")
+    assert [(d.entry.body, d.number) for d in await desk.deliver()] == [(b"1", 2), (b"2", 2), (b"3", 1)]
+
+
+async def test_entries_of_dead_consumers_come_back_however_many_they_are(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(*(b"%d" % n for n in range(100)))
+    for n in range(10):
+        await desk.deliver(10, consumer=f"dead-{n}")
+    await desk.pass_time(LONGER)
+    again = [d for _ in range(10) for d in await desk.deliver(10, consumer="alive")]
+    assert sorted(d.entry.body for d in again) == sorted(b"%d" % n for n in range(100))
+
+
+async def test_pending_entries_survive_a_restart(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1")
+    await desk.deliver()
+    await desk.store.reopen()
+    assert await desk.bodies() == []
+    await desk.pass_time(LONGER)
+    assert [(d.entry.body, d.number) for d in await desk.deliver()] == [(b"1", 2)]
+
+
+async def test_a_nak_brings_an_entry_back_at_once(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    assert await desk.nak(id) == [DONE]
+    assert [(d.entry.body, d.number) for d in await desk.deliver(consumer="c2")] == [(b"1", 2)]
+
+
+async def test_a_nak_with_a_delay_brings_it_back_after_the_delay_and_not_before(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    await desk.nak(id, delay=TIMEOUT * 2)
+    await desk.pass_time(LONGER)
+    assert await desk.bodies() == []
+    await desk.pass_time(LONGER)
+    assert await desk.bodies() == [b"1"]
+
+
+async def test_a_nak_of_what_is_not_pending_is_lost(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    assert await desk.nak(id) == [LOST]
+    await desk.deliver()
+    await desk.ack(id)
+    assert await desk.nak(id) == [LOST]
+    assert await desk.bodies() == []
+
+
+async def test_what_was_said_nak_to_may_still_be_acked(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    await desk.nak(id, delay=HALF)
+    assert await desk.ack(id) == [DONE]
+    await desk.pass_time(LONGER)
+    assert await desk.bodies() == []
+
+
+async def test_a_delayed_entry_is_not_acked_and_holds_the_floor(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2")
+    await desk.deliver()
+    await desk.nak(ids[0], delay=TIMEOUT)
+    await desk.ack(ids[1])
+    assert (await desk.state()).floor < ids[0]
+
+
+# Extending
+
+
+async def test_an_extended_delivery_stays_with_its_consumer(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1")
+    (delivery,) = await desk.deliver()
+    await desk.pass_time(HALF)
+    assert await desk.extend(delivery) == [True]
+    await desk.pass_time(HALF)
+    assert await desk.bodies(consumer="c2") == []
+    await desk.pass_time(HALF)
+    assert await desk.bodies(consumer="c2") == [b"1"]
+
+
+async def test_a_late_extension_counts_while_nobody_else_has_the_entry(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1")
+    (delivery,) = await desk.deliver()
+    await desk.pass_time(LONGER)
+    assert await desk.extend(delivery) == [True]
+    assert await desk.bodies(consumer="c2") == []
+
+
+async def test_what_is_acked_or_somebody_else_s_is_not_extended(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2", b"3", b"4")
+    deliveries = await desk.deliver()
+    await desk.ack(deliveries[0].entry.id)
+    await desk.nak(deliveries[1].entry.id)
+    await desk.pass_time(HALF)
+    await desk.extend(deliveries[3])
+    await desk.pass_time(HALF)
+    await desk.deliver(consumer="c2")
+    assert await desk.extend(*deliveries) == [False, False, False, True]
+
+
+async def test_an_older_delivery_to_the_same_consumer_is_not_extended(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1")
+    (old,) = await desk.deliver()
+    await desk.pass_time(LONGER)
+    (new,) = await desk.deliver()
+    assert await desk.extend(old, new) == [False, True]
+
+
+async def test_a_busy_consumer_that_only_extends_is_alive(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1")
+    (delivery,) = await desk.deliver()
+    await desk.pass_time(HALF)
+    await desk.extend(delivery)
+    await desk.pass_time(HALF)
+    assert await desk.store.backend.groups.retire(S, G, "c1") is LOST
+
+
+async def test_extending_nothing_answers_nothing(desk: Desk) -> None:
+    await desk.join()
+    assert await desk.extend() == []
+
+
+# Dead letters
+
+LETTER = Draft(DEAD, b"the envelope", fields={"reason": b"no such user"})
+
+
+async def test_a_dead_letter_is_appended_and_the_original_acked(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    assert await desk.bury(id, LETTER) is DONE
+    (entry,) = (await desk.store.backend.streams.read(DEAD, START, 10)).items
+    assert (entry.body, entry.fields) == (LETTER.body, LETTER.fields)
+    await desk.pass_time(LONGER)
+    assert await desk.bodies() == []
+
+
+async def test_a_dead_letter_is_written_once(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    answers = await desk.store.backend.groups.answer([DeadLetter(S, G, id, LETTER)] * 2)
+    again = await desk.bury(id, LETTER)
+    assert ([*answers, again], await desk.read(DEAD)) == ([DONE, LOST, LOST], [LETTER.body])
+
+
+async def test_what_was_acked_makes_no_dead_letter(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    await desk.ack(id)
+    assert (await desk.bury(id, LETTER), await desk.read(DEAD)) == (LOST, [])
+
+
+async def test_a_dead_letter_that_finds_no_room_leaves_the_original_pending(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2")
+    await desk.deliver()
+    await desk.store.backend.streams.ensure(DEAD, StreamLimits(entries_max=0))
+    with pytest.raises(StoreFull, match=DEAD):
+        await desk.store.backend.groups.answer([Ack(S, G, ids[0]), DeadLetter(S, G, ids[1], LETTER)])
+    assert (await desk.state()).pending == 2
+
+
+async def test_answers_of_all_kinds_go_together(desk: Desk) -> None:
+    await desk.join()
+    a, b, c, d = await desk.append(b"1", b"2", b"3", b"4")
+    await desk.deliver(3)
+    answers = [Nak(S, G, a), DeadLetter(S, G, b, LETTER), Ack(S, G, c), Ack(S, G, d)]
+    assert list(await desk.store.backend.groups.answer(answers)) == [DONE, DONE, DONE, LOST]
+    assert (await desk.bodies(), await desk.read(DEAD)) == ([b"1", b"4"], [LETTER.body])
+
+
+# Cursors
+
+
+async def test_a_mark_acks_everything_up_to_it(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2", b"3")
+    assert await desk.store.backend.groups.mark(S, G, ids[1]) is DONE
+    state = await desk.state()
+    assert (state.floor, state.delivered, state.pending, state.lag) == (ids[1], ids[1], 0, 1)
+    assert await desk.bodies() == [b"3"]
+
+
+async def test_a_mark_never_goes_back(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2", b"3")
+    groups = desk.store.backend.groups
+    marks = [await groups.mark(S, G, id) for id in (ids[1], ids[1], ids[0], ids[2])]
+    assert marks == [DONE, LOST, LOST, DONE]
+
+
+async def test_a_mark_acks_what_was_delivered_below_it(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2", b"3")
+    await desk.deliver()
+    assert await desk.store.backend.groups.mark(S, G, ids[1]) is DONE
+    state = await desk.state()
+    assert (state.pending, state.delivered) == (1, ids[2])
+
+
+async def test_a_mark_of_an_unknown_group_is_lost(desk: Desk) -> None:
+    ids = await desk.append(b"1")
+    assert await desk.store.backend.groups.mark(S, "nobody", ids[0]) is LOST
+    assert await desk.store.backend.groups.mark("no.where", G, ids[0]) is LOST
+
+
+async def test_a_mark_beyond_the_last_entry_is_refused(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1")
+    with pytest.raises(Refused, match="beyond the last entry"):
+        await desk.store.backend.groups.mark(S, G, EntryId(ids[0].ms + 1, 0))
+    assert await desk.bodies() == [b"1"]
+
+
+# Consumers
+
+
+async def test_a_group_knows_its_consumers(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2", b"3")
+    await desk.deliver(2, consumer="b")
+    at = desk.store.clock.now()
+    await desk.pass_time(HALF)
+    await desk.deliver(0, consumer="a")
+    a, b = await desk.store.backend.groups.consumers(S, G)
+    assert (a.consumer, a.pending, a.subject, a.group) == ("a", 0, S, G)
+    assert (b.consumer, b.pending, b.seen_at, b.until) == ("b", 2, at, at + TIMEOUT)
+
+
+async def test_an_unknown_group_has_no_consumers(desk: Desk) -> None:
+    assert list(await desk.store.backend.groups.consumers("no.where", G)) == []
+
+
+async def test_a_silent_consumer_is_retired_and_what_it_held_is_due_at_once(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2")
+    await desk.deliver(1, consumer="silent", ack_timeout=TIMEOUT)
+    await desk.pass_time(LONGER)
+    await desk.deliver(consumer="c1", ack_timeout=TIMEOUT * 10)
+    await desk.deliver(0, consumer="silent", ack_timeout=ZERO)
+    assert await desk.store.backend.groups.retire(S, G, "silent") is DONE
+    assert [c.consumer for c in await desk.store.backend.groups.consumers(S, G)] == ["c1"]
+
+
+async def test_what_a_retired_consumer_held_keeps_its_count(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1", b"2", b"3")
+    held = await desk.deliver(2, consumer="silent", ack_timeout=TIMEOUT * 10)
+    await desk.nak(held[1].entry.id, delay=TIMEOUT * 10)
+    await desk.deliver(0, consumer="silent", ack_timeout=ZERO)
+    await desk.store.backend.groups.retire(S, G, "silent")
+    assert [(d.entry.body, d.number) for d in await desk.deliver(consumer="c1")] == [(b"1", 2), (b"3", 1)]
+
+
+async def test_a_consumer_that_is_alive_is_not_retired(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1")
+    await desk.deliver(consumer="c1")
+    await desk.pass_time(HALF)
+    assert await desk.store.backend.groups.retire(S, G, "c1") is LOST
+    assert await desk.bodies(consumer="c2") == []
+
+
+async def test_an_unknown_consumer_is_not_retired(desk: Desk) -> None:
+    await desk.join()
+    groups = desk.store.backend.groups
+    assert [await groups.retire(S, G, "x"), await groups.retire(S, "no", "x"), await groups.retire("no", G, "x")] == [
+        LOST, LOST, LOST,
+    ]  # fmt: skip
+
+
+async def test_a_consumer_that_asks_again_and_again_stays_alive(desk: Desk) -> None:
+    await desk.join()
+    for _ in range(5):
+        await desk.deliver(consumer="c1")
+        await desk.pass_time(HALF)
+        assert await desk.store.backend.groups.retire(S, G, "c1") is LOST
+
+
+@pytest.mark.parametrize(("limit", "ack_timeout"), [(-1, TIMEOUT), (1, ZERO), (1, -TIMEOUT)])
+async def test_a_delivery_that_makes_no_sense_is_refused(desk: Desk, limit: int, ack_timeout: timedelta) -> None:
+    await desk.join()
+    with pytest.raises(UsageError, match="deliveries"):
+        await desk.deliver(limit, ack_timeout=ack_timeout)
+
+
+# Waiting. These have a clock that moves by itself.
+
+LONG = timedelta(seconds=30)
+
+
+async def test_a_wait_ends_at_once_when_something_is_appended(live_desk: Desk) -> None:
+    await live_desk.join()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(live_desk.deliver(wait=LONG, ack_timeout=LONG))
+        await asyncio.sleep(0.05)
+        await live_desk.append(b"1")
+    assert [d.entry.body for d in waiting.result()] == [b"1"]
+
+
+async def test_a_wait_ends_when_another_connection_appends(live_desk: Desk) -> None:
+    await live_desk.join()
+    other = await live_desk.store.another()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(live_desk.deliver(wait=LONG, ack_timeout=LONG))
+        await asyncio.sleep(0.05)
+        await other.streams.append([Draft(S, b"1")])
+    if other is not live_desk.store.backend:
+        await other.close()
+    assert [d.entry.body for d in waiting.result()] == [b"1"]
+
+
+async def test_a_wait_on_several_streams_ends_when_any_has_something(live_desk: Desk) -> None:
+    for subject in ("a", "b"):
+        await live_desk.join(subject=subject)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(live_desk.deliver(subjects=["a", "b"], wait=LONG, ack_timeout=LONG))
+        await asyncio.sleep(0.05)
+        await live_desk.append(b"1", subject="b")
+    assert [d.entry.subject for d in waiting.result()] == ["b"]
+
+
+async def test_a_wait_ends_when_a_delay_is_over(live_desk: Desk) -> None:
+    await live_desk.join()
+    (id,) = await live_desk.append(b"1")
+    await live_desk.deliver(ack_timeout=LONG)
+    await live_desk.nak(id, delay=timedelta(milliseconds=100))
+    async with asyncio.timeout(20):
+        (again,) = await live_desk.deliver(wait=LONG, ack_timeout=LONG)
+    assert again.number == 2
+
+
+async def test_a_wait_ends_when_somebody_says_nak(live_desk: Desk) -> None:
+    await live_desk.join()
+    (id,) = await live_desk.append(b"1")
+    await live_desk.deliver(ack_timeout=LONG)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(live_desk.deliver(consumer="c2", wait=LONG, ack_timeout=LONG))
+        await asyncio.sleep(0.05)
+        await live_desk.nak(id)
+    assert [d.number for d in waiting.result()] == [2]
+
+
+async def test_a_wait_ends_when_a_deadline_passes(live_desk: Desk) -> None:
+    await live_desk.join()
+    await live_desk.append(b"1")
+    await live_desk.deliver(ack_timeout=timedelta(milliseconds=100))
+    async with asyncio.timeout(20):
+        (again,) = await live_desk.deliver(consumer="c2", wait=LONG, ack_timeout=LONG)
+    assert (again.number, again.consumer) == (2, "c2")
+
+
+async def test_a_wait_for_nothing_ends_with_nothing(live_desk: Desk) -> None:
+    await live_desk.join()
+    assert await live_desk.deliver(wait=timedelta(milliseconds=50)) == []
+
+
+async def test_a_wait_delays_neither_an_append_nor_an_ack(live_desk: Desk) -> None:
+    await live_desk.join()
+    (id,) = await live_desk.append(b"1")
+    await live_desk.deliver(ack_timeout=LONG)
+    await live_desk.join("elsewhere", StartAt())
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(live_desk.deliver(group="elsewhere", wait=LONG, ack_timeout=LONG))
+        await asyncio.sleep(0.05)
+        await live_desk.append(b"1", subject="other")
+        assert await live_desk.ack(id) == [DONE]
+        assert not waiting.done()
+        waiting.cancel()
+
+
+async def test_a_wait_that_was_cancelled_took_nothing(live_desk: Desk) -> None:
+    await live_desk.join()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(live_desk.deliver(consumer="gone", wait=LONG, ack_timeout=LONG))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+    await live_desk.append(b"1")
+    assert await live_desk.bodies(consumer="c2") == [b"1"]
+
+
+async def test_a_clock_that_steps_back_delivers_nothing_twice(desk: Desk) -> None:
+    assert isinstance(desk.store.clock, ManualClock)
+    await desk.join()
+    await desk.append(b"1")
+    await desk.deliver()
+    desk.store.clock.step(-timedelta(hours=1))
+    await desk.append(b"2")
+    assert await desk.bodies() == [b"2"]
