@@ -1,0 +1,149 @@
+"""The board: what a worker holds, in memory that it shares with its beat child.
+
+The worker writes, the child reads, and neither ever waits for the other: the child must see every hold also while the
+worker's interpreter is frozen inside a handler. One place per hold, of fixed size. A place's first word says whether
+it is empty, being written, or full, and counts its changes; a reader that sees the word change under it, or a checksum
+that does not fit, reads again. So a torn read is never acted on. What a word counts also tells apart two holds that
+used the same place one after the other.
+
+`deadline` is when the handler's time is up, on the machine's monotonic clock, which is the same in both processes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from zlib import crc32
+
+from wrasse.ports.jobs import Hold
+
+_MAGIC = 0x3144_5242_5341_5257
+_HEADER = struct.Struct("<QQQ")  # magic, places, bytes per place
+_HEADER_BYTES = 64
+_PLACE_BYTES = 512
+_WORD = 8
+_BODY = struct.Struct("<ddqHHI")  # deadline, since, token, bytes of id, bytes of nonce, checksum of the texts
+_TEXT_AT = _WORD + _BODY.size
+_TEXT_MAX = _PLACE_BYTES - _TEXT_AT
+_READS_MAX = 1_000
+_EMPTY, _WRITING, _FULL = 0, 1, 2
+_KIND = 3  # the two low bits of a word; the rest counts
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A hold as it stands on the board: `place` and `word` name this one posting, and no other ever."""
+
+    place: int
+    word: int
+    hold: Hold
+    deadline: float
+    since: float
+
+
+class Board:
+    """A fixed number of places for holds. One process writes, any number read."""
+
+    __slots__ = ("_fd", "_free", "_map", "_words", "places")
+
+    def __init__(self, fd: int, places: int, *, fresh: bool) -> None:
+        self._fd = fd
+        self.places = places
+        self._map = mmap.mmap(fd, _HEADER_BYTES + places * _PLACE_BYTES)
+        self._words = memoryview(self._map).cast("Q")
+        if fresh:
+            _HEADER.pack_into(self._map, 0, _MAGIC, places, _PLACE_BYTES)
+        self._free = list(range(places - 1, -1, -1))
+
+    @classmethod
+    def make(cls, places: int) -> Board:
+        """A new board, in memory without a name."""
+        assert places >= 1, "a board has room"
+        fd = os.memfd_create("wrasse-board")
+        os.ftruncate(fd, _HEADER_BYTES + places * _PLACE_BYTES)
+        return cls(fd, places, fresh=True)
+
+    @classmethod
+    def attach(cls, fd: int) -> Board:
+        """The board behind a descriptor that another process passed on; to read."""
+        magic, places, size = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
+        assert (magic, size) == (_MAGIC, _PLACE_BYTES), "not a board of this version"
+        return cls(fd, places, fresh=False)
+
+    @property
+    def fd(self) -> int:
+        """What to pass to the process that reads."""
+        return self._fd
+
+    @property
+    def free(self) -> int:
+        """How many more holds can be posted."""
+        return len(self._free)
+
+    def post(self, hold: Hold, deadline: float, since: float) -> int:
+        """Posts a hold; gives its place."""
+        place = self._free.pop()
+        id, nonce = hold.id.encode("utf-8", "surrogatepass"), hold.nonce.encode()
+        text = id + nonce
+        assert id, "every job has an id"
+        assert len(text) <= _TEXT_MAX, "ids and nonces are bounded"
+        at = _HEADER_BYTES + place * _PLACE_BYTES
+        word = self._words[at // _WORD] & ~_KIND
+        self._words[at // _WORD] = word | _WRITING
+        _BODY.pack_into(self._map, at + _WORD, deadline, since, hold.token, len(id), len(nonce), _sum(text, hold.token))
+        self._map[at + _TEXT_AT : at + _TEXT_AT + len(text)] = text
+        self._words[at // _WORD] = word + _KIND + 1 | _FULL
+        return place
+
+    def extend(self, place: int, deadline: float) -> None:
+        """Moves a posting's deadline: one aligned word, which no reader can see half written."""
+        struct.pack_into("<d", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _WORD, deadline)
+
+    def word(self, place: int) -> int:
+        """The word of a place, as `Posted` carries it."""
+        return self._words[(_HEADER_BYTES + place * _PLACE_BYTES) // _WORD]
+
+    def clear(self, place: int) -> None:
+        """Takes a posting down."""
+        at = (_HEADER_BYTES + place * _PLACE_BYTES) // _WORD
+        assert self._words[at] & _KIND == _FULL, "only what was posted is taken down"
+        self._words[at] &= ~_KIND
+        self._free.append(place)
+
+    def read(self) -> list[Posted]:
+        """Everything that is posted. A place that keeps changing is left for the next look: its hold is new."""
+        found = (self._read(place) for place in range(self.places))
+        return [posted for posted in found if posted is not None]
+
+    def _read(self, place: int) -> Posted | None:
+        at = _HEADER_BYTES + place * _PLACE_BYTES
+        for _ in range(_READS_MAX):
+            word = self._words[at // _WORD]
+            if word & _KIND == _EMPTY:
+                return None
+            copy = self._map[at + _WORD : at + _PLACE_BYTES]
+            if word & _KIND == _FULL and self._words[at // _WORD] == word and (posted := _parse(copy, place, word)):
+                return posted
+        return None
+
+    def close(self) -> None:
+        """Lets go of the memory."""
+        self._words.release()
+        self._map.close()
+        os.close(self._fd)
+
+
+def _sum(text: bytes, token: int) -> int:
+    return crc32(text, token & 0xFFFF_FFFF)
+
+
+def _parse(copy: bytes, place: int, word: int) -> Posted | None:
+    deadline, since, token, id_bytes, nonce_bytes, checksum = _BODY.unpack_from(copy)
+    end = _BODY.size + id_bytes + nonce_bytes
+    text = copy[_BODY.size : end]
+    if end > len(copy) or _sum(text, token) != checksum:
+        return None
+    id, nonce = text[:id_bytes].decode("utf-8", "surrogatepass"), text[id_bytes:].decode()
+    return Posted(place, word, Hold(id, token, nonce), deadline, since)

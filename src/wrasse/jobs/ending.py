@@ -1,0 +1,91 @@
+"""How an attempt ended, and what the backend is told; pure.
+
+An attempt that was cut from outside ends for that reason, whatever its handler raised in response; distinct reasons,
+because they cost different things: a failure or a timeout spends the failure budget, an interruption is free, and of a
+hold that is gone there is nothing to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from enum import Enum
+
+import msgspec
+
+from wrasse.duration import format_duration
+from wrasse.errors import BadPayload, TooLarge, WrasseError
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.ports.jobs import (
+    ERROR_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+    Budget,
+    Bury,
+    Reason,
+    Requeue,
+    TakenJob,
+)
+
+
+class Cut(Enum):
+    """Why an attempt is ended from outside."""
+
+    TIMEOUT = "timeout"
+    GONE = "gone"
+    STOPPED = "stopped"
+
+
+def ended_badly(
+    taken: TakenJob, cut: Cut | None, error: BaseException, allowed: float, retry: RetryPolicy, u: float
+) -> Requeue | Bury | None:
+    """What to tell of an attempt whose handler raised; None when there is nothing to tell."""
+    match cut:
+        case Cut.GONE:
+            return None
+        case Cut.STOPPED:
+            return interrupted(taken, "the worker stopped before the handler had finished")
+        case Cut.TIMEOUT:
+            reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
+        case None if isinstance(error, BadPayload):
+            return Bury(taken.hold, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
+        case None if isinstance(error, asyncio.CancelledError):
+            reason, text = Reason.FAILED, "the handler waited for something that was cancelled"
+        case None:
+            reason, text = Reason.FAILED, describe(error)
+    return retry.after_failure(taken.hold, taken.failures, u, reason, text)
+
+
+def interrupted(taken: TakenJob, error: str) -> Requeue:
+    """A job given back unfinished: free, and ready at once."""
+    return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
+
+
+def no_handler(taken: TakenJob, retry: RetryPolicy, u: float) -> Requeue | Bury:
+    """A job of a kind that this worker does not know; another worker, or the next release, may."""
+    text = f"no handler for the kind {taken.job.kind!r} is known to this worker"
+    return retry.after_failure(taken.hold, taken.failures, u, Reason.NO_HANDLER, text)
+
+
+def encoded(result: object) -> bytes | None:
+    """What a handler returned, as it is kept: bytes as they are, anything else as JSON."""
+    if result is None:
+        return None
+    kept = result if isinstance(result, bytes) else msgspec.json.encode(result)
+    if len(kept) > PAYLOAD_BYTES_MAX:
+        raise TooLarge(f"a result of {len(kept)} bytes", do=f"results hold at most {PAYLOAD_BYTES_MAX} bytes")
+    return kept
+
+
+def describe(error: BaseException) -> str:
+    """What went wrong and where, as a job's history keeps it; file names without their folders."""
+    if isinstance(error, WrasseError):
+        return error.message[:ERROR_CHARS_MAX]
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    text = f"{type(error).__name__}: {error}"
+    if frame is None:
+        return text[:ERROR_CHARS_MAX]
+    code = frame.tb_frame.f_code
+    where = f" ({code.co_filename.rpartition('/')[2]}:{frame.tb_lineno} in {code.co_name})"[-200:]
+    return text[: ERROR_CHARS_MAX - len(where)] + where

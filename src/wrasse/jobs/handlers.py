@@ -1,0 +1,137 @@
+"""Which handler does which kind of job.
+
+A kind has one handler. Jobs without a kind go to the one registered for "". A handler registered for "*" takes every
+kind that has no handler of its own; without it such a job fails with the reason `no_handler`, so that another worker,
+or the next release, can have it.
+
+Handlers are async functions, which run in the event loop; plain functions, which run in a thread; or commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from wrasse.errors import UnknownName, UsageError
+from wrasse.jobs.running import RunningJob
+
+ANY = "*"
+
+AsyncFunction = Callable[[RunningJob], Coroutine[Any, Any, object]]
+PlainFunction = Callable[[RunningJob], object]
+Function = Callable[[RunningJob], Awaitable[object]] | PlainFunction
+
+
+@dataclass(frozen=True, slots=True)
+class InLoop:
+    """A handler that runs in the event loop."""
+
+    call: AsyncFunction
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """A handler that runs in a thread."""
+
+    call: PlainFunction
+
+
+Handler = InLoop | InThread
+
+
+class Handlers:
+    """The handlers of one worker, by kind."""
+
+    __slots__ = ("_by_kind",)
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, Handler] = {}
+
+    def add(self, kind: str, function: Function) -> None:
+        """Registers the handler of a kind; a kind has only one."""
+        if kind in self._by_kind:
+            raise UsageError(f"the kind {kind!r} has two handlers", do="register one handler for each kind")
+        self._by_kind[kind] = as_handler(function)
+
+    def find(self, kind: str) -> Handler | None:
+        """The handler that takes this kind."""
+        return self._by_kind.get(kind) or self._by_kind.get(ANY)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._by_kind))
+
+    def __len__(self) -> int:
+        return len(self._by_kind)
+
+
+def as_handler(function: Function) -> Handler:
+    """Decides once, not per job, where a handler runs."""
+    if not callable(function):
+        raise UsageError(f"a handler of type {type(function).__name__}", do="give a function that takes the job")
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return InLoop(cast(AsyncFunction, function))
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise UsageError(f"the handler {_name(function)} is a generator", do="return a value instead of yielding")
+    return InThread(_refusing_awaitables(function))
+
+
+def _refusing_awaitables(function: PlainFunction) -> PlainFunction:
+    def call(job: RunningJob) -> object:
+        result = function(job)
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise UsageError(f"the handler {_name(function)} returned something to await", do="make it `async def`")
+        return result
+
+    return call
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def load(text: str) -> Function:
+    """The function that `module:name` names, with the working directory importable."""
+    module_name, colon, path = text.partition(":")
+    if not (module_name and colon and path):
+        raise UsageError(f"the handler {text!r} is not of the form module:name", do="write e.g. shop.work:resize")
+    found: object = _module(module_name, text)
+    where = module_name
+    for name in path.split("."):
+        if not hasattr(found, name):
+            known = [known for known in dir(found) if not known.startswith("_")]
+            raise UnknownName(name, known, what="handler", where=where)
+        found, where = getattr(found, name), f"{where}.{name}"
+    if not callable(found):
+        raise UsageError(
+            f"the handler {text!r} is of type {type(found).__name__}", do="name a function that takes the job"
+        )
+    return found
+
+
+def _module(name: str, text: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise UnknownName(
+                missing, (file.stem for file in Path.cwd().glob("*.py")), what="module", where=f"handler {text!r}"
+            ) from None
+        raise UsageError(
+            f"the module of handler {text!r} imports {missing!r}, which is not installed", do="install it here"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"the module of handler {text!r} cannot be imported: {type(error).__name__}: {error}",
+            do=f"make `python -c 'import {name}'` work",
+        ) from error

@@ -1,0 +1,81 @@
+"""What a worker holds: every job from the moment it was taken until the backend has said how it ended.
+
+A hold is on the board for exactly that long: also while its job waits for a free slot, and also while its result waits
+for a backend that is down. So whatever the worker still has a duty to is beaten for, and nothing else.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import IntEnum
+
+from wrasse.jobs.beat_words import Gone
+from wrasse.jobs.board import Board
+from wrasse.ports.jobs import TakenJob
+
+
+class Stage(IntEnum):
+    """How far a worker is with a job."""
+
+    WAITING = 0  # taken, no slot free yet
+    RUNNING = 1  # its handler runs
+    ENDED = 2  # how it ended is to be told to the backend, or has been
+
+
+class Work:
+    """One held job: its place on the board, when it was taken, and how many seconds its handler is allowed."""
+
+    __slots__ = ("allowed", "place", "since", "stage", "taken")
+
+    def __init__(self, taken: TakenJob, place: int, since: float, allowed: float) -> None:
+        self.taken = taken
+        self.place = place
+        self.since = since
+        self.allowed = allowed
+        self.stage = Stage.WAITING
+
+
+class Holds:
+    """The worker's holds and their postings."""
+
+    __slots__ = ("_by_place", "_slack", "board")
+
+    def __init__(self, places: int, silence: timedelta) -> None:
+        self.board = Board.make(places)
+        self._by_place: list[Work | None] = [None] * places
+        # Beats go on this much longer than the handler may run, so that the worker can still tell of its timeout.
+        self._slack = silence.total_seconds()
+
+    def add(self, taken: TakenJob, since: float, allowed: float) -> Work:
+        """Posts a job that was just taken."""
+        place = self.board.post(taken.hold, since + allowed + self._slack, since)
+        work = self._by_place[place] = Work(taken, place, since, allowed)
+        return work
+
+    def begin(self, work: Work, now: float) -> None:
+        """Its handler starts; if it had to wait for that, its time counts from here."""
+        work.stage = Stage.RUNNING
+        if now - work.since > self._slack / 2:
+            self.board.extend(work.place, now + work.allowed + self._slack)
+
+    def drop(self, work: Work) -> None:
+        """Takes down a job that the backend has settled, or that is no longer ours."""
+        assert self._by_place[work.place] is work, "a hold is taken down once"
+        self._by_place[work.place] = None
+        self.board.clear(work.place)
+
+    def find(self, gone: Gone) -> Work | None:
+        """The work of a posting, if it is still the same posting."""
+        return self._by_place[gone.place] if self.board.word(gone.place) == gone.word else None
+
+    @property
+    def free(self) -> int:
+        """How many more jobs may be held."""
+        return self.board.free
+
+    def __len__(self) -> int:
+        return self.board.places - self.board.free
+
+    def close(self) -> None:
+        """Takes the board down."""
+        self.board.close()

@@ -1,0 +1,137 @@
+"""Putting jobs: each once, however often the backend has to be asked.
+
+A put that the backend did not answer is asked again under the same request id, so a job is never put twice and never
+dropped in silence: the call returns when the jobs are stored, or raises. Large batches go out in pieces; each piece is
+stored whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable, UnknownName, UsageError
+from wrasse.ids import Ids
+from wrasse.jobs.settling import ASKING_AGAIN
+from wrasse.jobs.tally import Tally
+from wrasse.ports.jobs import BATCH_MAX, NOTHING, Job, JobQueue, check_job
+
+BATCH_BYTES_MAX = 32 << 20
+QUEUES: Mapping[str, str] = {"high": "high", "low": "low"}
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The answer to a put: the job's id, and whether it is new. An id that is known already stays as it is."""
+
+    id: str
+    new: bool
+
+
+class Producer:
+    """Puts jobs into the queue of their priority."""
+
+    def __init__(
+        self,
+        jobs: JobQueue,
+        clock: Clock,
+        *,
+        queues: Mapping[str, str] = QUEUES,
+        priority: str = "low",
+        patience: timedelta = timedelta(seconds=10),
+        tally: Tally | None = None,
+    ) -> None:
+        self._jobs, self._clock, self._queues, self._patience = jobs, clock, dict(queues), patience
+        self._ids = Ids(clock)
+        self._priority = self._checked(priority)
+        self.tally = tally if tally is not None else Tally()
+
+    def job(
+        self,
+        kind: str = "",
+        payload: bytes = b"",
+        *,
+        id: str | None = None,
+        priority: str | None = None,
+        queue: str | None = None,
+        delay: timedelta = timedelta(0),
+        not_before: datetime | None = None,
+        timeout: timedelta | None = None,
+        headers: Mapping[str, str] = NOTHING,
+    ) -> Job:
+        """A job as this producer would put it: in the queue of its priority unless one is named. An id that the
+        caller gave is remembered after the job is gone."""
+        if timeout is not None and timeout <= timedelta(0):
+            raise UsageError("a timeout of zero or less", do="give a duration greater than zero, or none")
+        if not_before is not None and not_before.tzinfo is None:
+            raise UsageError("a not_before without a time zone", do="give an aware datetime, e.g. in UTC")
+        priority = self._priority if priority is None else self._checked(priority)
+        job = Job(
+            id=self._ids.new() if id is None else id,
+            kind=kind,
+            queue=self._queues[priority] if queue is None else queue,
+            priority=priority,
+            payload=payload,
+            headers=dict(headers) if headers else NOTHING,
+            not_before=not_before,
+            delay=delay,
+            timeout=timeout,
+            lasting=id is not None,
+        )
+        check_job(job)
+        return job
+
+    async def put(self, job: Job) -> Put:
+        """Puts one job."""
+        return (await self.put_many((job,)))[0]
+
+    async def put_many(self, jobs: Iterable[Job]) -> Sequence[Put]:
+        """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was put before stays."""
+        answers: list[Put] = []
+        for piece in _pieces(jobs):
+            answers += await self.put_piece(piece)
+        return answers
+
+    async def put_piece(self, jobs: Sequence[Job]) -> Sequence[Put]:
+        """Puts at most BATCH_MAX jobs, all or none, and asks again for as long as this producer's patience lasts."""
+        request = self._ids.new()
+        give_up_at = self._clock.monotonic() + self._patience.total_seconds()
+        failed = 0
+        while True:
+            try:
+                new = await self._jobs.put(jobs, request=request)
+            except StoreUnavailable:
+                failed += 1
+                self.tally.unavailable += 1
+                delay = ASKING_AGAIN.delay(failed, random.random()).total_seconds()
+                if self._clock.monotonic() + delay > give_up_at:
+                    raise
+                await asyncio.sleep(delay)
+                continue
+            for job, is_new in zip(jobs, new, strict=True):
+                if is_new:
+                    self.tally.produced.add(job.queue)
+            return [Put(job.id, is_new) for job, is_new in zip(jobs, new, strict=True)]
+
+    def _checked(self, priority: str) -> str:
+        if priority not in self._queues:
+            raise UnknownName(priority, self._queues, what="priority")
+        return priority
+
+
+def _pieces(jobs: Iterable[Job]) -> Iterator[list[Job]]:
+    """Cuts a stream of jobs by number and by bytes, without ever holding more than one piece."""
+    piece: list[Job] = []
+    size = 0
+    for job in jobs:
+        if piece and (len(piece) == BATCH_MAX or size + len(job.payload) > BATCH_BYTES_MAX):
+            yield piece
+            piece, size = [], 0
+        piece.append(job)
+        size += len(job.payload)
+    if piece:
+        yield piece

@@ -1,0 +1,264 @@
+"""The slots of a worker: as many handlers run at once as there are slots, each slot a task that lives as long as it.
+
+A slot runs one handler after the other without making a task per job: a handler that never waits costs a function
+call. One timer serves all timeouts: it is set to the earliest deadline, and moves only when that is reached.
+
+An attempt can be cut from outside: its time is up, its hold is gone, or the worker stops. The handler is cancelled;
+whatever it raises then, the reason stands; if it finishes all the same, it is finished. A thread cannot be cancelled:
+its job is settled, and the slot stays busy until the thread returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable
+from contextvars import copy_context
+from functools import partial
+from math import inf
+
+from wrasse.clock import Clock
+from wrasse.jobs.drive import drive
+from wrasse.jobs.ending import Cut, encoded, ended_badly, interrupted, no_handler
+from wrasse.jobs.handlers import Handler, Handlers, InThread
+from wrasse.jobs.holds import Holds, Stage, Work
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.running import Asks, RunningJob
+from wrasse.jobs.settling import Settler
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.threads import SlotThread
+from wrasse.ports.jobs import Finish, Settlement
+
+_TURN_MAX = 0.002  # seconds of handlers that never wait, before the rest of the loop gets its turn
+
+
+class _Slot:
+    __slots__ = ("cut", "deadline", "lingering", "running", "task", "thread", "work")
+
+    def __init__(self, number: int) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.work: Work | None = None  # while its handler runs
+        self.running: RunningJob | None = None
+        self.deadline = inf
+        self.cut: Cut | None = None
+        self.lingering: asyncio.Future[object] | None = None  # a thread that may outlive its attempt
+        self.thread = SlotThread(f"wrasse-slot-{number}")
+
+
+class Slots:
+    """Runs handlers for the jobs it is fed, and tells the settler how each ended."""
+
+    def __init__(
+        self,
+        count: int,
+        handlers: Handlers,
+        holds: Holds,
+        settler: Settler,
+        retry: RetryPolicy,
+        tally: Tally,
+        clock: Clock,
+        asks: Asks,
+        room: asyncio.Event,
+    ) -> None:
+        self._handlers, self._holds, self._settler, self._retry = handlers, holds, settler, retry
+        self._tally, self._clock, self._asks, self._room = tally, clock, asks, room
+        self._slots = [_Slot(number) for number in range(count)]
+        self._idle: list[asyncio.Future[None]] = []
+        self._quiet = asyncio.Event()
+        self._leaving = self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self.backlog: deque[Work] = deque()
+        self.started = 0  # attempts begun so far
+        self.hungry_at = 0  # a backlog of at most this many rings for more
+
+    @property
+    def idle(self) -> int:
+        """How many slots wait for a job."""
+        return len(self._idle)
+
+    def feed(self, works: Iterable[Work]) -> None:
+        """Jobs to run."""
+        self.backlog.extend(works)
+        self._quiet.clear()
+        self._wake(len(self.backlog))
+
+    def cut(self, work: Work) -> None:
+        """Ends an attempt whose hold is gone, unless it has ended by itself."""
+        if work.stage is Stage.WAITING:
+            self.backlog.remove(work)
+            self._settler.forget(work)
+        for slot in self._slots:
+            if slot.work is work and slot.cut is None:
+                self._cut(slot, Cut.GONE)
+
+    def cut_all(self) -> None:
+        """Ends every running attempt because the worker stops, and lets go of threads nobody waits for any more."""
+        self._leaving = True
+        for slot in self._slots:
+            if slot.work is not None:
+                if slot.cut is None:
+                    self._cut(slot, Cut.STOPPED)
+            elif slot.lingering is not None and slot.task is not None:
+                slot.task.cancel()
+
+    def give_back(self, error: str) -> int:
+        """Requeues what no slot has started yet, free of charge, so that others can have it at once."""
+        given = len(self.backlog)
+        # Each goes before all that wait, so the last given back is served first: back to front keeps their order.
+        while self.backlog:
+            work = self.backlog.pop()
+            self._settler.add(work, interrupted(work.taken, error))
+        return given
+
+    def abandon(self, error: str) -> int:
+        """Gives back the jobs of handlers that did not end when they were told to; gives how many."""
+        left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is Stage.RUNNING]
+        for work in left:
+            self._settler.add(work, interrupted(work.taken, error))
+        return len(left)
+
+    async def quiet(self) -> None:
+        """Waits until no handler runs and no job waits for one."""
+        await self._quiet.wait()
+
+    def close(self) -> None:
+        """Lets the slots end once they are idle."""
+        self._closing = True
+        self._wake(len(self._idle))
+
+    async def run(self) -> None:
+        """Runs handlers until closed."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for slot in self._slots:
+                    slot.task = group.create_task(self._serve(slot))
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for slot in self._slots:
+                slot.thread.close()
+
+    def _wake(self, count: int) -> None:
+        for _ in range(min(count, len(self._idle))):
+            waiting = self._idle.pop()
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _serve(self, slot: _Slot) -> None:
+        backlog, monotonic = self.backlog, self._clock.monotonic
+        turn_ends = monotonic() + _TURN_MAX
+        while True:
+            if not backlog:
+                if self._closing:
+                    return
+                waiting = asyncio.get_running_loop().create_future()
+                self._idle.append(waiting)
+                self._room.set()
+                if len(self._idle) == len(self._slots):
+                    self._quiet.set()
+                await waiting
+                turn_ends = monotonic() + _TURN_MAX
+                continue
+            work = backlog.popleft()
+            if len(backlog) <= self.hungry_at and not self._room.is_set():
+                self._room.set()
+            ended = await self._attempt(slot, work)
+            if ended > turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = monotonic() + _TURN_MAX
+
+    async def _attempt(self, slot: _Slot, work: Work) -> float:
+        """Runs one handler and notes how it ended; gives when."""
+        taken = work.taken
+        handler = self._handlers.find(taken.job.kind)
+        began = self._clock.monotonic()
+        self.started += 1
+        if handler is None:
+            self._settler.add(work, no_handler(taken, self._retry, random.random()))
+            return began
+        running = self._begin(slot, work, began)
+        settlement: Settlement | None
+        try:
+            result = await self._call(slot, handler, running)
+            settlement = Finish(taken.hold, encoded(result), running.follow_ups)
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            if slot.cut is None and isinstance(error, asyncio.CancelledError) and _cancelled():
+                raise  # not about this job: somebody cancelled the worker
+            settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, random.random())
+        finally:
+            self._tally.active -= 1
+        ended = self._clock.monotonic()
+        self._tally.durations.of(taken.job.queue).observe(ended - began)
+        if work.stage is Stage.RUNNING:
+            if settlement is None:
+                self._settler.forget(work)
+            else:
+                self._settler.add(work, settlement)
+        slot.work = slot.running = None
+        if slot.cut is None:
+            slot.lingering = None
+        else:
+            await self._after_cut(slot)
+        return ended
+
+    def _begin(self, slot: _Slot, work: Work, now: float) -> RunningJob:
+        self._holds.begin(work, now)
+        self._tally.active += 1
+        slot.work, slot.cut, slot.deadline = work, None, now + work.allowed
+        slot.running = running = RunningJob(work.taken, self._asks)
+        if slot.deadline < self._timer_at:
+            self._set_timer(slot.deadline)
+        return running
+
+    async def _call(self, slot: _Slot, handler: Handler, running: RunningJob) -> object:
+        if not isinstance(handler, InThread):
+            return await drive(handler.call(running), copy_context())
+        slot.lingering = slot.thread.start(partial(handler.call, running))
+        return await asyncio.shield(slot.lingering)
+
+    def _cut(self, slot: _Slot, why: Cut) -> None:
+        assert slot.task is not None, "a slot that runs a handler has a task"
+        assert slot.running is not None, "and the job it was given"
+        slot.cut = why
+        slot.running.end()
+        slot.task.cancel()
+
+    async def _after_cut(self, slot: _Slot) -> None:
+        """Clears the cancellation, so that the next handler starts clean, and waits for a thread that goes on."""
+        assert slot.task is not None, "a slot that was cut has a task"
+        slot.task.uncancel()
+        if slot.lingering is None:
+            return
+        try:
+            if not self._leaving:
+                await asyncio.wait([slot.lingering])
+        except asyncio.CancelledError:
+            if not self._leaving:
+                raise
+            slot.task.uncancel()
+        finally:
+            slot.lingering = None
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        delay = max(at - self._clock.monotonic(), 0)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        now, self._timer, self._timer_at = self._clock.monotonic(), None, inf
+        running = [slot for slot in self._slots if slot.work is not None and slot.cut is None]
+        for slot in running:
+            if slot.deadline <= now:
+                self._cut(slot, Cut.TIMEOUT)
+        upcoming = min((slot.deadline for slot in running if slot.cut is None), default=inf)
+        if upcoming < inf:
+            self._set_timer(upcoming)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

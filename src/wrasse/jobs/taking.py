@@ -1,0 +1,176 @@
+"""Taking jobs: enough to keep the slots busy, and hardly more.
+
+A fast worker takes ahead what it will start within AHEAD, measured by how fast it started jobs just now; a slow one
+takes only what it has free slots for. What nobody has started after a second is given back: the handlers got slower
+than they were, and another worker may be free.
+
+Nothing is taken unless beats go out. A take whose answer is not known, because the backend did not answer or because
+the wait was cut short, is asked again under the same request id, so that no job is held by a worker that does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable
+from wrasse.ids import Ids
+from wrasse.jobs.beats import BeatState
+from wrasse.jobs.holds import Holds
+from wrasse.jobs.settling import ASKING_AGAIN, Settler
+from wrasse.jobs.slots import Slots
+from wrasse.jobs.tally import Tally
+from wrasse.ports.jobs import BATCH_MAX, JobQueue, TakenJob
+
+AHEAD = 0.05  # seconds of work
+_MEASURED = 0.1  # seconds over which the speed is measured
+_UNSTARTED_MAX = 1.0  # seconds a taken job may wait for a slot
+_RESULT_BYTES_MAX = 64 << 20
+
+_log = logging.getLogger("wrasse.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What a worker asks the backend for."""
+
+    queues: tuple[str, ...]
+    worker: str
+    silence: timedelta
+    timeout: timedelta  # of a job that has none of its own
+    wait: timedelta  # how long one take waits for a job
+
+
+class Speed:
+    """How many jobs a second were started lately."""
+
+    __slots__ = ("_at", "_count", "per_second")
+
+    def __init__(self, now: float) -> None:
+        self._at = now
+        self._count = 0
+        self.per_second = 0.0
+
+    def look(self, started: int, now: float) -> None:
+        """Takes in how many have been started by now, in all."""
+        passed = now - self._at
+        if passed <= 0:
+            return
+        weight = min(passed / _MEASURED, 1.0)
+        self.per_second += weight * ((started - self._count) / passed - self.per_second)
+        self._at, self._count = now, started
+
+
+class Taker:
+    """Takes jobs for one worker and feeds them to its slots."""
+
+    def __init__(
+        self,
+        jobs: JobQueue,
+        asking: Asking,
+        holds: Holds,
+        slots: Slots,
+        settler: Settler,
+        tally: Tally,
+        clock: Clock,
+        ids: Ids,
+        room: asyncio.Event,
+    ) -> None:
+        self._jobs, self._asking, self._holds, self._slots = jobs, asking, holds, slots
+        self._settler, self._tally, self._clock, self._ids, self._room = settler, tally, clock, ids, room
+        self._speed = Speed(clock.monotonic())
+        self._allowed = asking.timeout.total_seconds()
+        self._request = ""  # of a take whose answer is not known
+        self._failed = 0
+        self._wait: asyncio.Timeout | None = None
+
+    async def run(self, beats: BeatState) -> None:
+        """Takes until cancelled."""
+        while True:
+            await beats.until_beating()
+            limit = self._limit()
+            try:
+                if limit > 0:
+                    await self.take(limit, self._asking.wait)
+                else:
+                    await self._until_room()
+            except StoreUnavailable as error:
+                await self._unavailable(error)
+            self._shed()
+
+    async def take(self, limit: int, wait: timedelta) -> int:
+        """One take of at most so many, fed to the slots; gives how many came."""
+        self._request = self._request or self._ids.new()
+        try:
+            async with asyncio.timeout(None) as self._wait:
+                asking = self._asking
+                taken = await self._jobs.take(
+                    asking.queues,
+                    min(limit, BATCH_MAX),
+                    worker=asking.worker,
+                    silence=asking.silence,
+                    request=self._request,
+                    wait=wait,
+                )
+        except TimeoutError:
+            return 0  # cut short: the answer is asked for again when beats go out
+        finally:
+            self._wait = None
+        self._request = ""
+        self._failed = 0
+        self._feed(taken.jobs)
+        return len(taken.jobs)
+
+    def cut_short(self) -> None:
+        """Ends a take that waits for a job."""
+        if self._wait is not None and not self._wait.expired():
+            self._wait.reschedule(0)
+
+    async def recover(self) -> None:
+        """Finds out what a take that was cut short has taken after all."""
+        if self._request:
+            with suppress(StoreUnavailable):
+                await self.take(max(min(self._slots.idle, self._holds.free), 1), timedelta(0))
+
+    def _limit(self) -> int:
+        """How many to ask for now; the backlog at which to ask again is noted."""
+        self._speed.look(self._slots.started, self._clock.monotonic())
+        ahead = min(int(self._speed.per_second * AHEAD), self._holds.board.places)
+        waiting = len(self._slots.backlog)
+        self._slots.hungry_at = ahead // 2
+        self._room.clear()
+        if waiting > ahead // 2 or self._settler.bytes > _RESULT_BYTES_MAX:
+            return 0
+        return min(self._slots.idle + ahead - waiting, self._holds.free)
+
+    async def _until_room(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_UNSTARTED_MAX):
+                await self._room.wait()
+
+    def _feed(self, taken: tuple[TakenJob, ...]) -> None:
+        now = self._clock.monotonic()
+        works = []
+        for one in taken:
+            timeout = one.job.timeout
+            works.append(self._holds.add(one, now, self._allowed if timeout is None else timeout.total_seconds()))
+            self._tally.consumed.add(one.job.queue)
+        if works:
+            self._slots.feed(works)
+
+    def _shed(self) -> None:
+        backlog = self._slots.backlog
+        if backlog and self._clock.monotonic() - backlog[0].since > _UNSTARTED_MAX:
+            self._slots.give_back("was taken ahead and not started within a second")
+
+    async def _unavailable(self, error: StoreUnavailable) -> None:
+        self._failed += 1
+        self._tally.unavailable += 1
+        if self._failed == 1:
+            _log.warning("no jobs are taken: %s", error.message, extra={"worker_id": self._asking.worker})
+        await asyncio.sleep(ASKING_AGAIN.delay(self._failed, random.random()).total_seconds())
