@@ -92,8 +92,12 @@ class Store:
     def journal(self) -> Journal:
         return self.backend.journal
 
+    def collection(self, name: str = "things") -> Collection:
+        """Where the records of this name live, on any connection."""
+        return Collection.named(name)
+
     def records(self, name: str = "things") -> Records:
         """The records of one collection."""
-        return self.backend.records(Collection.named(name))
+        return self.backend.records(self.collection(name))
 
 

@@ -1,0 +1,278 @@
+"""JobQueue against a model: whatever is done to a queue, in whatever order, it agrees with a dictionary.
+
+The model knows places, budgets, deadlines and known ids, and nothing about how they are stored. It does not predict
+which of two ready jobs comes first; the order of service has tests of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from conformance.desk import fresh
+from conformance.stores import Store
+from wrasse.ports.jobs import (
+    Budget,
+    Bury,
+    Cancel,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobFilter,
+    Move,
+    Place,
+    Reason,
+    Requeue,
+    Revive,
+    Settlement,
+    WorkerInfo,
+)
+from wrasse.ports.outcome import Outcome
+
+T = TypeVar("T")
+SILENCE = timedelta(seconds=30)
+IDS_KEPT = timedelta(seconds=50)
+
+ids = st.sampled_from("abcdef")
+queues = st.sampled_from(["high", "low"])
+seconds = st.integers(0, 40).map(lambda n: timedelta(seconds=n))
+delays = st.sampled_from([0, 0, 10, 20]).map(lambda n: timedelta(seconds=n))
+
+
+@dataclass
+class Known:
+    """What the model knows about one job."""
+
+    queue: str
+    place: Place
+    due: datetime
+    hold: Hold
+    lasting: bool
+    until: datetime | None = None
+    attempts: int = 0
+    failures: int = 0
+    rescues: int = 0
+
+
+class JobQueueMachine(RuleBasedStateMachine):
+    """Random work on a queue and on the model, compared after every step."""
+
+    backend = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._runner = asyncio.Runner()
+        self._place = tempfile.TemporaryDirectory()
+        self.model: dict[str, Known] = {}
+        self.gone: dict[str, datetime] = {}
+        self.holds: list[Hold] = [Hold("a", 1, "never")]
+
+    def run(self, act: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(act)
+
+    @initialize()
+    def open(self) -> None:
+        self.store = Store(self.backend, Path(self._place.name))
+        self.run(self.store.open())
+
+    def teardown(self) -> None:
+        self.run(self.store.close())
+        self._runner.close()
+        self._place.cleanup()
+
+    @property
+    def now(self) -> datetime:
+        return self.store.clock.now()
+
+    @rule(jobs=st.lists(st.builds(Job, id=ids, queue=queues, delay=delays, lasting=st.booleans()), max_size=3))
+    def put(self, jobs: list[Job]) -> None:
+        expected = []
+        for job in jobs:
+            new = job.id not in self.model and self.gone.get(job.id, self.now) <= self.now
+            expected.append(new)
+            if new:
+                due = self.now + job.delay
+                self.model[job.id] = Known(job.queue, Place.READY, due, Hold(job.id, 0, ""), job.lasting)
+        request = fresh()
+        answers = [list(self.run(self.store.jobs.put(jobs, request=request))) for _ in range(2)]
+        assert answers == [expected, expected]
+
+    @rule(order=st.permutations(["high", "low"]), limit=st.integers(1, 3))
+    def take(self, order: list[str], limit: int) -> None:
+        ready = [k for k in self.model.values() if k.place is Place.READY and k.due <= self.now]
+        taken = self.run(self.store.jobs.take(order, limit, worker="w", silence=SILENCE, request=fresh()))
+        wanted = sorted(order.index(known.queue) for known in ready)[:limit]
+        assert [order.index(each.job.queue) for each in taken.jobs] == wanted
+        for each in taken.jobs:
+            known = self.model[each.job.id]
+            assert known in ready
+            assert each.hold.token > known.hold.token
+            known.place, known.hold, known.until = Place.HELD, each.hold, self.now + SILENCE
+            known.attempts += 1
+            assert (each.attempt, each.failures, each.rescues) == (known.attempts, known.failures, known.rescues)
+            self.holds.append(each.hold)
+
+    @rule(data=st.data())
+    def beat(self, data: st.DataObject) -> None:
+        holds = data.draw(st.lists(st.sampled_from(self.holds), max_size=3))
+        beaten = self.run(self.store.jobs.beat(WorkerInfo("w"), holds, silence=SILENCE))
+        assert list(beaten.mine) == [self._holder(hold) is not None for hold in holds]
+        for known in filter(None, map(self._holder, holds)):
+            known.until = self.now + SILENCE
+
+    @rule(data=st.data(), delay=delays, follow=ids, lasting=st.booleans())
+    def settle(self, data: st.DataObject, delay: timedelta, follow: str, lasting: bool) -> None:
+        hold = data.draw(st.sampled_from(self.holds))
+        settlement: Settlement = data.draw(
+            st.sampled_from(
+                [
+                    Finish(hold, puts=(Job(follow, lasting=lasting),)),
+                    Requeue(hold, Budget.FAILURES, Reason.FAILED, delay=delay),
+                    Bury(hold, Reason.FAILED, spends=Budget.FAILURES),
+                ]
+            )
+        )
+        known = self._holder(hold)
+        request = fresh()
+        outcomes = [list(self.run(self.store.jobs.settle([settlement], request=request))) for _ in range(2)]
+        assert outcomes == [[Outcome.DONE if known else Outcome.LOST]] * 2
+        if known is not None:
+            self._ended(known, settlement)
+            if isinstance(settlement, Finish) and follow not in self.model and self._free(follow):
+                self.model[follow] = Known("low", Place.READY, self.now, Hold(follow, 0, ""), lasting)
+
+    @rule(data=st.data(), delay=delays, id=ids)
+    def move(self, data: st.DataObject, delay: timedelta, id: str) -> None:
+        hold = data.draw(st.sampled_from(self.holds))
+        current = self.model[id].hold if id in self.model else hold
+        move: Move = data.draw(
+            st.sampled_from(
+                [
+                    Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED, delay=delay),
+                    Bury(hold, Reason.WORKER_DIED, spends=Budget.RESCUES),
+                    Revive(current, delay=delay),
+                    Cancel(id),
+                ]
+            )
+        )
+        known = self._movable(move)
+        outcomes = self.run(self.store.jobs.move([move]))
+        assert list(outcomes) == [Outcome.DONE if known else Outcome.LOST]
+        if known is not None:
+            self._ended(known, move)
+            token = self._refresh(known)
+            assert token > hold.token or known.hold.id != hold.id
+
+    @rule(id=ids, place=st.sampled_from(Place))
+    def delete(self, id: str, place: Place) -> None:
+        known = self.model.get(id)
+        hold = known.hold if known else Hold(id, 1, "")
+        outcomes = self.run(self.store.jobs.delete([Delete(hold, place)], ids_kept=IDS_KEPT))
+        allowed = known is not None and known.place is place and place is not Place.HELD
+        assert list(outcomes) == [Outcome.DONE if allowed else Outcome.LOST]
+        if allowed and known is not None:
+            del self.model[id]
+            if known.lasting:
+                self.gone[id] = self.now + IDS_KEPT
+
+    @rule(duration=seconds)
+    def wait(self, duration: timedelta) -> None:
+        self.run(self.store.pass_time(duration))
+
+    @rule()
+    def restart(self) -> None:
+        self.run(self.store.reopen())
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        shown = {}
+        for place in Place:
+            for state in self.run(self.store.jobs.page(place, JobFilter(), None, 100)):
+                assert state.id not in shown, f"{state.id} is in two places"
+                shown[state.id] = (place, state.queue, state.attempts, state.failures, state.rescues, state.until)
+        assert shown == {
+            id: (k.place, k.queue, k.attempts, k.failures, k.rescues, k.until) for id, k in self.model.items()
+        }
+        overdue = {state.id for state in self.run(self.store.jobs.overdue(None, 100))}
+        assert overdue == {id for id, k in self.model.items() if k.until is not None and k.until <= self.now}
+
+    @invariant()
+    def counts(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        counted: Counter[tuple[str, str]] = Counter()
+        for each in self.run(self.store.jobs.counts()).queues:
+            for name in ("ready", "delayed", "held", "done", "dead"):
+                counted[each.queue, name] += getattr(each, name)
+        expected = Counter(
+            (k.queue, "delayed" if k.place is Place.READY and k.due > self.now else str(k.place))
+            for k in self.model.values()
+        )
+        assert +counted == expected
+
+    def _holder(self, hold: Hold) -> Known | None:
+        known = self.model.get(hold.id)
+        return known if known is not None and known.place is Place.HELD and known.hold == hold else None
+
+    def _free(self, id: str) -> bool:
+        return self.gone.get(id, self.now) <= self.now
+
+    def _movable(self, move: Move) -> Known | None:
+        match move:
+            case Cancel():
+                known = self.model.get(move.id)
+                return known if known is not None and known.place in (Place.READY, Place.HELD) else None
+            case Revive():
+                known = self.model.get(move.hold.id)
+                return known if known is not None and known.place is Place.DEAD and known.hold == move.hold else None
+            case _:
+                known = self._holder(move.hold)
+                return known if known is not None and known.until is not None and known.until <= self.now else None
+
+    def _ended(self, known: Known, change: Settlement | Move) -> None:
+        known.until = None
+        spends = getattr(change, "spends", None)
+        known.failures += spends is Budget.FAILURES
+        known.rescues += spends is Budget.RESCUES
+        match change:
+            case Finish():
+                known.place = Place.DONE
+            case Bury() | Cancel():
+                known.place = Place.DEAD
+            case Requeue() | Revive():
+                known.place, known.due = Place.READY, self.now + change.delay
+        if isinstance(change, Revive):
+            known.failures = known.rescues = 0
+
+    def _refresh(self, known: Known) -> int:
+        """The token as the queue has it now: the model knows that it grew, not by how much."""
+        record = self.run(self.store.jobs.get(known.hold.id))
+        assert record is not None
+        assert record.state.token > known.hold.token
+        known.hold = record.state.hold
+        return known.hold.token
+
+
+class SqliteJobQueueMachine(JobQueueMachine):
+    backend = "sqlite"
+
+
+class TestMemoryAgreesWithTheModel(JobQueueMachine.TestCase):
+    settings = settings(max_examples=60, stateful_step_count=50)
+
+
+class TestSqliteAgreesWithTheModel(SqliteJobQueueMachine.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=40)
