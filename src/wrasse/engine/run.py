@@ -12,7 +12,7 @@ A sweep alone is a group of one; the sweeps of a group take turns, a batch each,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -298,18 +298,24 @@ async def run_once(
     return report
 
 
-async def _watched(preparing: Any, bounds: Bounds) -> Stop | None:
+async def _watched(preparing: Awaitable[None], bounds: Bounds) -> Stop | None:
     """Lets a sweep prepare for as long as it takes, and ends that when a guard holds."""
-    task: asyncio.Task[None] = asyncio.ensure_future(preparing)
-    try:
-        while not task.done():
+    stop = None
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(_error_of(preparing))
+        while not task.done() and stop is None:
             await asyncio.wait([task], timeout=LOOK_EVERY)
-            if not task.done():
-                stop = await bounds.held()
-                if stop is not None:
-                    return stop
-        task.result()
-        return None
-    finally:
+            stop = None if task.done() else await bounds.held()
         task.cancel()
-        await asyncio.wait([task])
+    if stop is None and (error := task.result()) is not None:
+        raise error
+    return stop
+
+
+async def _error_of(preparing: Awaitable[None]) -> Exception | None:
+    """What it raised: a TaskGroup would wrap it, and it is to be counted as what it was."""
+    try:
+        await preparing
+    except Exception as error:
+        return error
+    return None

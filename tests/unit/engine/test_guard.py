@@ -1,0 +1,140 @@
+"""Traffic, lost lease and mass death: when they hold, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wrasse.engine.guard import Activity, LostLease, MassDeath, Traffic, Wave, mass_death
+from wrasse.leases.hold import Holding
+from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.ports.jobs import WorkerInfo, WorkerState
+
+from .scene import SECOND, SILENCE, Scene
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+GRACE = timedelta(minutes=5)
+
+
+def _workers(alive: int, silent_for: Sequence[timedelta], at: datetime = T0) -> list[WorkerState]:
+    untils = [at + SILENCE] * alive + [at - gone for gone in silent_for]
+    return [WorkerState(WorkerInfo(f"w{n}"), until - SILENCE, until) for n, until in enumerate(untils)]
+
+
+def _judge(workers: Sequence[WorkerState], at: datetime = T0, wave: Wave | None = None) -> str | None:
+    return mass_death(workers, at, wave or Wave(), SILENCE, 0.5, 5).reason
+
+
+async def test_an_idle_sweep_may_start_only_after_its_grace_without_operations(scene: Scene) -> None:
+    activity = Activity(scene.clock)
+    guard = Traffic(activity, GRACE, scene.clock)
+    activity.note()
+    scene.pass_time(GRACE - SECOND)
+    assert await guard.held() == "in use less than 5m ago"
+    scene.pass_time(SECOND)
+    assert await guard.held() is None
+
+
+async def test_what_was_never_used_is_idle(scene: Scene) -> None:
+    assert await Traffic(Activity(scene.clock), GRACE, scene.clock).held() is None
+
+
+async def test_a_run_stops_when_the_term_of_its_lease_is_over(scene: Scene) -> None:
+    lessor = Lessor(scene.memory.records(leases_in(".wrasse")), scene.clock)
+    lease = await lessor.acquire("sweep/x", "me", SILENCE)
+    assert lease is not None
+    guard = LostLease(Holding(lessor, lease, SILENCE, scene.clock))
+    scene.pass_time(SILENCE - SECOND)
+    assert await guard.held() is None
+    scene.pass_time(SECOND)
+    assert await guard.held() == "the lease sweep/x ended or changed hands"
+
+
+def test_most_workers_falling_silent_at_once_hold_the_run() -> None:
+    assert _judge(_workers(alive=4, silent_for=[SECOND] * 5)) == "5 of 9 workers fell silent within 30s"
+
+
+def test_fewer_than_five_silent_workers_never_delay_recovery() -> None:
+    assert _judge(_workers(alive=0, silent_for=[SECOND] * 4)) is None
+
+
+def test_half_of_the_workers_falling_silent_is_not_more_than_half() -> None:
+    assert _judge(_workers(alive=6, silent_for=[SECOND] * 6)) is None
+
+
+def test_workers_that_die_one_after_the_other_are_no_mass_death() -> None:
+    assert _judge(_workers(alive=2, silent_for=[n * SILENCE for n in range(10)])) is None
+
+
+def test_a_mass_death_between_two_looks_far_apart_is_noticed() -> None:
+    looked = Wave(looked_at=T0 - 10 * SILENCE)
+    assert _judge(_workers(alive=1, silent_for=[5 * SILENCE] * 6), wave=looked) is not None
+
+
+def test_deaths_that_an_earlier_look_let_pass_are_not_held_against_those_who_leave_later() -> None:
+    looked = Wave(looked_at=T0 - SECOND)
+    assert _judge(_workers(alive=1, silent_for=[timedelta(minutes=30)] * 6), wave=looked) is None
+
+
+def test_workers_that_come_back_end_the_hold_at_once() -> None:
+    held = mass_death(_workers(alive=1, silent_for=[SECOND] * 6), T0, Wave(), SILENCE, 0.5, 5).wave
+    later = T0 + 10 * SECOND
+    assert _judge(_workers(alive=7, silent_for=[], at=later), at=later, wave=held) is None
+
+
+def test_after_twice_the_silence_the_run_goes_on_and_says_so() -> None:
+    gone = _workers(alive=0, silent_for=[SECOND] * 6)
+    held = mass_death(gone, T0, Wave(), SILENCE, 0.5, 5).wave
+    assert _judge(gone, T0 + 2 * SILENCE - SECOND, held) is not None
+    found = mass_death(gone, T0 + 2 * SILENCE, held, SILENCE, 0.5, 5)
+    assert found.reason is None
+    assert found.note == "6 of 6 workers fell silent and did not come back in 1m; they count as dead"
+    assert _judge(gone, T0 + 2 * SILENCE + SECOND, found.wave) is None
+
+
+@given(
+    alive=st.integers(0, 20),
+    gone=st.lists(st.integers(0, 3600), max_size=30),
+    looks=st.lists(st.integers(1, 120), min_size=1, max_size=60),
+)
+def test_one_mass_death_never_holds_for_longer_than_twice_the_silence(
+    alive: int, gone: list[int], looks: list[int]
+) -> None:
+    workers = _workers(0, [timedelta(seconds=g) for g in gone])
+    wave, at, held_since = Wave(), T0, None
+    for pause in looks:
+        living = _workers(alive, [], at)
+        found = mass_death([*living, *workers], at, wave, SILENCE, 0.5, 5)
+        held_since = None if found.reason is None else held_since or at
+        assert held_since is None or at - held_since < 2 * SILENCE
+        wave, at = found.wave, at + timedelta(seconds=pause)
+
+
+@given(alive=st.integers(0, 20), gone=st.lists(st.integers(1, 3600), max_size=20))
+def test_a_fleet_of_which_half_is_alive_is_never_held(alive: int, gone: list[int]) -> None:
+    if alive >= len(gone):
+        assert _judge(_workers(alive, [timedelta(seconds=g) for g in gone])) is None
+
+
+async def test_the_guard_counts_the_workers_of_the_queue(scene: Scene) -> None:
+    for number in range(6):
+        await scene.jobs.beat(WorkerInfo(f"w{number}"), [], silence=SILENCE)
+    guard = MassDeath(scene.jobs, SILENCE)
+    assert await guard.held() is None
+    scene.pass_time(SILENCE + SECOND)
+    assert await guard.held() == "6 of 6 workers fell silent within 30s"
+
+
+async def test_a_hold_for_a_mass_death_goes_on_in_another_process(scene: Scene) -> None:
+    for number in range(6):
+        await scene.jobs.beat(WorkerInfo(f"w{number}"), [], silence=SILENCE)
+    scene.pass_time(SILENCE + SECOND)
+    here, elsewhere = MassDeath(scene.jobs, SILENCE), MassDeath(scene.jobs, SILENCE)
+    await here.held()
+    scene.pass_time(2 * SILENCE)
+    elsewhere.recall(here.memory())
+    assert await elsewhere.held() is None
+    assert "they count as dead" in elsewhere.note()

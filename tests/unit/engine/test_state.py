@@ -1,0 +1,82 @@
+"""What a sweep remembers between runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from wrasse.engine.report import Report
+from wrasse.engine.state import ENGINE_STATE, REPORTS_KEPT, SweepState, after_run, load, save
+from wrasse.errors import StoreBroken
+
+from .scene import Scene
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+QUIET = Report("r", "old_bottles", T0, T0)
+GUARDS = frozenset({"clock", "mass_death"})
+
+
+def _after(state: SweepState, *reports: Report) -> SweepState:
+    for report in reports:
+        state = after_run(state, report, report.started_at, GUARDS, {})
+    return state
+
+
+async def test_a_state_reads_back_as_it_was_written(scene: Scene) -> None:
+    records = scene.memory.records(ENGINE_STATE)
+    state = after_run(SweepState(), replace(QUIET, cursor="c", stopped_by="clock"), T0, GUARDS, {"clock": "m"})
+    assert await save(records, "x", await load(records, "x"), state)
+    assert (await load(records, "x")).state == state
+
+
+async def test_an_engine_that_was_overtaken_does_not_put_its_cursor_over_a_later_one(scene: Scene) -> None:
+    records = scene.memory.records(ENGINE_STATE)
+    await save(records, "x", await load(records, "x"), SweepState(cursor="a"))
+    overtaken = await load(records, "x")
+    assert await save(records, "x", await load(records, "x"), SweepState(cursor="c"))
+    assert not await save(records, "x", overtaken, SweepState(cursor="b"))
+    assert (await load(records, "x")).state.cursor == "c"
+
+
+async def test_a_record_somebody_else_wrote_is_an_error_with_a_way_out(scene: Scene) -> None:
+    records = scene.memory.records(ENGINE_STATE)
+    await records.create("x", b"not ours")
+    with pytest.raises(StoreBroken, match="state of the sweep x"):
+        await load(records, "x")
+
+
+def test_the_last_twenty_reports_are_kept() -> None:
+    reports = [replace(QUIET, run=str(number), planned=1) for number in range(50)]
+    assert _after(SweepState(), *reports).reports == tuple(reports[-REPORTS_KEPT:])
+
+
+def test_quiet_reports_do_not_push_out_those_that_have_something_to_tell() -> None:
+    busy = replace(QUIET, run="busy", planned=1)
+    quiet = [replace(QUIET, run=str(number)) for number in range(50)]
+    assert [report.run for report in _after(SweepState(), busy, *quiet).reports] == ["busy", "49"]
+
+
+def test_a_hold_counts_from_the_first_run_it_stopped() -> None:
+    held = [replace(QUIET, stopped_by="clock", ended_at=T0 + timedelta(minutes=n)) for n in range(3)]
+    state = _after(SweepState(), *held)
+    assert state.held is not None
+    assert (state.held.guard, state.held.since) == ("clock", T0)
+
+
+def test_another_guard_begins_a_hold_of_its_own() -> None:
+    later = T0 + timedelta(minutes=1)
+    state = _after(
+        SweepState(),
+        replace(QUIET, stopped_by="clock"),
+        replace(QUIET, stopped_by="mass_death", ended_at=later),
+    )
+    assert state.held is not None
+    assert (state.held.guard, state.held.since) == ("mass_death", later)
+
+
+@pytest.mark.parametrize("stopped_by", [None, "actions_max"])
+def test_a_run_that_no_guard_stopped_ends_the_hold(stopped_by: str | None) -> None:
+    state = _after(SweepState(), replace(QUIET, stopped_by="clock"), replace(QUIET, stopped_by=stopped_by))
+    assert state.held is None
