@@ -21,7 +21,6 @@ from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.leases.lease import Lease, decode, encode, holder, next_token
 from wrasse.leases.store_time import StoreTime
-from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records, Written
 
 ASKED_MAX = 3  # how often one write is asked before its reply counts as lost for good
@@ -173,6 +172,7 @@ class Lessor:
         return stored if (stored.token, stored.owner) == (lease.token, lease.owner) else None
 
     async def _ask(self, write: Callable[[], Awaitable[Written]]) -> Written:
+        """The answer to one write. A reply that got lost is asked for again, under the same nonce."""
         for asked in range(1, ASKED_MAX + 1):
             started = self._clock.monotonic()
             try:
@@ -181,8 +181,7 @@ class Lessor:
                 if asked == ASKED_MAX:
                     raise
                 await asyncio.sleep(random.uniform(0.02, 0.05) * asked)
-                continue
-            self._time.note(written.at, started)
-            if written.outcome is not Outcome.UNKNOWN:
+            else:
+                self._time.note(written.at, started)
                 return written
-        return written
+        raise AssertionError("the last try answers or raises")

@@ -1,0 +1,279 @@
+"""Acquire, renew, release: one holder per key, tokens that only grow, whatever replies are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faults import LOST_REPLY, LOST_REQUEST, Fault, FaultyRecords, Network, Script
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock, SystemClock
+from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.leases.lease import Lease, decode
+from wrasse.leases.lessor import Lessor, leases_in
+
+TTL = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+DEFAULT = leases_in("default")
+
+
+class Desk:
+    """A store, its clock, and lessors before it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.records = Memory(self.clock).records(DEFAULT)
+        self.lessor = Lessor(self.records, self.clock)
+
+    def behind(self, faults: dict[int, Fault], only: str | None = None) -> Lessor:
+        """A lessor behind a network that misbehaves as told."""
+        return Lessor(FaultyRecords(self.records, Network(Script(faults, only))), self.clock)
+
+    async def acquire(self, owner: str = "me", key: str = "k") -> Lease:
+        lease = await self.lessor.acquire(key, owner, TTL)
+        assert lease is not None
+        return lease
+
+    async def stored(self, key: str = "k") -> Lease:
+        record = await self.records.get(key)
+        assert record is not None
+        return decode(record)[0]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def test_a_free_key_is_granted_until_the_end_of_its_time(desk: Desk) -> None:
+    lease = await desk.acquire()
+    assert (lease.owner, lease.until, lease.token) == ("me", desk.clock.now() + TTL, 1_767_225_600_000)
+
+
+async def test_a_held_key_is_refused(desk: Desk) -> None:
+    await desk.acquire()
+    desk.clock.advance(TTL - SECOND)
+    assert await desk.lessor.acquire("k", "you", TTL) is None
+
+
+async def test_the_same_owner_asking_twice_is_somebody_else(desk: Desk) -> None:
+    await desk.acquire()
+    assert await desk.lessor.acquire("k", "me", TTL) is None
+
+
+async def test_a_lease_that_ended_goes_to_whoever_asks_next_with_a_higher_token(desk: Desk) -> None:
+    first = await desk.acquire()
+    desk.clock.advance(TTL)
+    assert (await desk.acquire("you")).token == first.token + 1
+
+
+async def test_whoever_lost_a_lease_can_neither_renew_nor_release_it(desk: Desk) -> None:
+    first = await desk.acquire()
+    desk.clock.advance(TTL)
+    second = await desk.acquire("you")
+    assert await desk.lessor.renew(first, TTL) is None
+    assert not await desk.lessor.release(first)
+    assert await desk.lessor.get("k") == second
+
+
+async def test_renewing_keeps_the_token_and_moves_the_end(desk: Desk) -> None:
+    lease = await desk.acquire()
+    desk.clock.advance(10 * SECOND)
+    renewed = await desk.lessor.renew(lease, TTL)
+    assert renewed is not None
+    assert (renewed.token, renewed.until) == (lease.token, lease.until + 10 * SECOND)
+    assert await desk.stored() == renewed
+
+
+async def test_past_its_end_a_lease_is_over_even_if_nobody_took_it(desk: Desk) -> None:
+    lease = await desk.acquire()
+    desk.clock.advance(TTL)
+    assert await desk.lessor.renew(lease, TTL) is None
+    assert not await desk.lessor.release(lease)
+
+
+async def test_a_released_key_is_free_at_once_and_its_record_keeps_the_token(desk: Desk) -> None:
+    lease = await desk.acquire()
+    assert await desk.lessor.release(lease)
+    assert (await desk.stored()).token == lease.token
+    assert (await desk.acquire("you")).token == lease.token + 1
+
+
+async def test_an_old_handle_on_a_renewed_lease_still_releases_it(desk: Desk) -> None:
+    lease = await desk.acquire()
+    await desk.lessor.renew(lease, TTL)
+    assert await desk.lessor.release(lease)
+    assert await desk.lessor.get("k") is None
+
+
+async def test_looking_at_an_ended_lease_clears_it(desk: Desk) -> None:
+    lease = await desk.acquire()
+    desk.clock.advance(TTL)
+    assert await desk.lessor.get("k") is None
+    stored = await desk.stored()
+    assert (stored.owner, stored.token) == ("", lease.token)
+
+
+async def test_looking_at_a_lease_that_is_held_changes_nothing(desk: Desk) -> None:
+    lease = await desk.acquire()
+    assert await desk.lessor.get("k") == lease
+
+
+async def test_a_lease_is_due_when_it_ends_and_never_once_it_was_released(desk: Desk) -> None:
+    lease = await desk.acquire()
+    assert [record.due_at for record in await desk.records.due(lease.until, None, 10)] == [lease.until]
+    await desk.lessor.release(lease)
+    assert list(await desk.records.due(lease.until, None, 10)) == []
+
+
+async def test_the_engines_own_leases_are_not_indexed(desk: Desk) -> None:
+    lease = await Lessor(desk.records, desk.clock, indexed=False).acquire("k", "me", TTL)
+    assert lease is not None
+    assert list(await desk.records.due(lease.until, None, 10)) == []
+
+
+async def test_of_many_that_ask_at_once_exactly_one_gets_the_lease(desk: Desk) -> None:
+    asked = [Lessor(desk.records, desk.clock).acquire("k", f"w{n}", TTL) for n in range(20)]
+    granted = [lease for lease in await asyncio.gather(*asked) if lease is not None]
+    assert len(granted) == 1
+
+
+async def test_of_many_that_ask_for_an_ended_lease_exactly_one_gets_it(desk: Desk) -> None:
+    first = await desk.acquire()
+    desk.clock.advance(TTL)
+    slow = {n: Fault(slow_request=0.001) for n in range(9)}
+    asked = [desk.behind(slow).acquire("k", f"w{n}", TTL) for n in range(20)]
+    granted = [lease for lease in await asyncio.gather(*asked) if lease is not None]
+    assert [lease.token for lease in granted] == [first.token + 1]
+
+
+@pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST])
+async def test_an_acquire_whose_reply_was_lost_is_granted_once(desk: Desk, fault: Fault) -> None:
+    lease = await desk.behind({0: fault}, only="create").acquire("k", "me", TTL)
+    assert lease == await desk.stored()
+
+
+@pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST])
+async def test_a_renewal_whose_reply_was_lost_is_made_once(desk: Desk, fault: Fault) -> None:
+    lease = await desk.acquire()
+    renewed = await desk.behind({0: fault}, only="put").renew(lease, TTL)
+    assert renewed == await desk.stored()
+
+
+@pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST])
+async def test_a_release_whose_reply_was_lost_is_not_reported_as_lost(desk: Desk, fault: Fault) -> None:
+    lease = await desk.acquire()
+    assert await desk.behind({0: fault}, only="put").release(lease)
+
+
+async def test_a_store_that_stays_silent_is_an_error_and_not_a_refusal(desk: Desk) -> None:
+    with pytest.raises(StoreUnavailable):
+        await desk.behind(dict.fromkeys(range(9), LOST_REPLY), only="create").acquire("k", "me", TTL)
+
+
+@pytest.mark.parametrize("hours", [25, -25])
+async def test_a_host_whose_clock_is_off_neither_robs_nor_overstays(desk: Desk, hours: int) -> None:
+    off = ManualClock(desk.clock.now() + timedelta(hours=hours))
+    stranger = Lessor(desk.records, off)
+    await desk.acquire()
+    assert await stranger.acquire("k", "stranger", TTL) is None
+    desk.clock.advance(TTL)
+    off.advance(TTL)
+    lease = await stranger.acquire("k", "stranger", TTL)
+    assert lease is not None
+    assert lease.until == desk.clock.now() + TTL
+
+
+async def test_a_host_that_slept_asks_the_store_for_the_time_again(desk: Desk) -> None:
+    lease = await desk.acquire()
+    desk.clock.step(TTL)  # the store's clock went on while our monotonic one stood still
+    assert await desk.lessor.renew(lease, TTL) is None
+
+
+async def test_with_a_margin_contenders_wait_longer_and_holders_stop_earlier(desk: Desk) -> None:
+    careful = Lessor(desk.records, desk.clock, margin=2 * SECOND)
+    lease = await careful.acquire("k", "me", TTL)
+    assert lease is not None
+    assert careful.term(lease) == (TTL - 2 * SECOND).total_seconds()
+    desk.clock.advance(TTL + SECOND)
+    assert await careful.acquire("k", "you", TTL) is None
+    desk.clock.advance(SECOND)
+    assert await careful.acquire("k", "you", TTL) is not None
+
+
+async def test_whoever_waits_gets_the_key_once_it_is_released(desk: Desk) -> None:
+    lease = await desk.acquire()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(desk.lessor.acquire("k", "you", TTL, wait=None))
+        await asyncio.sleep(0)
+        await desk.lessor.release(lease)
+    granted = waiting.result()
+    assert granted is not None
+    assert (granted.owner, granted.token) == ("you", lease.token + 1)
+
+
+async def test_whoever_waits_long_enough_outlasts_a_holder_that_died() -> None:
+    clock = SystemClock()
+    lessor = Lessor(Memory(clock).records(DEFAULT), clock)
+    await lessor.acquire("k", "dead", timedelta(milliseconds=50))
+    assert await lessor.acquire("k", "you", TTL, wait=timedelta(seconds=30)) is not None
+
+
+async def test_a_bounded_wait_ends_without_the_key() -> None:
+    clock = SystemClock()
+    lessor = Lessor(Memory(clock).records(DEFAULT), clock)
+    await lessor.acquire("k", "me", TTL)
+    assert await lessor.acquire("k", "you", TTL, wait=timedelta(milliseconds=20)) is None
+
+
+@pytest.mark.parametrize(("owner", "ttl"), [("", TTL), ("me", timedelta(0)), ("me", -TTL)])
+async def test_a_lease_without_owner_or_time_is_a_mistake(desk: Desk, owner: str, ttl: timedelta) -> None:
+    with pytest.raises(UsageError):
+        await desk.lessor.acquire("k", owner, ttl)
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["acquire", "renew", "release", "get"]),
+        st.integers(min_value=0, max_value=3),
+        st.integers(min_value=0, max_value=40),
+    ),
+    max_size=40,
+)
+
+
+@given(OPERATIONS)
+def test_tokens_only_grow_and_nobody_holds_what_another_was_granted_later(
+    operations: list[tuple[str, int, int]],
+) -> None:
+    async def story() -> None:
+        desk = Desk()
+        held: dict[int, Lease] = {}
+        tokens: list[int] = []
+        for what, who, seconds in operations:
+            desk.clock.advance(timedelta(seconds=seconds))
+            at = desk.clock.now()
+            alive = [lease for lease in held.values() if at < lease.until]
+            if what == "acquire":
+                lease = await desk.lessor.acquire("k", f"w{who}", TTL)
+                assert (lease is None) is bool(alive)
+                if lease is not None:
+                    tokens.append(lease.token)
+                    held[who] = lease
+            elif what == "get":
+                assert await desk.lessor.get("k") == (alive[0] if alive else None)
+            elif who in held and what == "renew":
+                renewed = await desk.lessor.renew(held[who], TTL)
+                assert (renewed is not None) is (held[who] in alive)
+                if renewed is not None:
+                    held[who] = renewed
+            elif who in held:
+                lease = held.pop(who)
+                assert await desk.lessor.release(lease) is (lease in alive)
+        assert tokens == sorted(set(tokens))
+
+    asyncio.run(story())
