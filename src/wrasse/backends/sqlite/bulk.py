@@ -1,0 +1,42 @@
+"""Many rows in one statement, and many rows in one answer.
+
+apsw lets go of the interpreter's lock at every step of a statement, and while another thread computes it takes up to
+5 ms to get it back. So a batch must not be one step per job: rows go in as one long VALUES, keys as one array, and rows
+come out as one JSON text.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+import apsw
+
+_ROWS_MAX = 256
+_TEXT_MAX = 16_000  # apsw keeps the compiled form of texts up to 16 KiB
+_VARIABLES_MAX = 32_766
+
+
+def write_rows(db: apsw.Connection, before: str, rows: Sequence[Sequence[apsw.SQLiteValue]], after: str = "") -> None:
+    """Runs `before VALUES (...), (...) after` for all rows, in as few statements as are worth keeping compiled."""
+    if not rows:
+        return
+    row = f"({','.join('?' * len(rows[0]))})"
+    most = min(_ROWS_MAX, (_TEXT_MAX - len(before) - len(after)) // (len(row) + 1), _VARIABLES_MAX // len(rows[0]))
+    done = 0
+    while left := len(rows) - done:
+        # Powers of two: a batch of any size is a few texts out of a small set.
+        count = 1 << (min(left, most).bit_length() - 1)
+        values = [value for one in rows[done : done + count] for value in one]
+        db.execute(f"{before} VALUES {','.join([row] * count)} {after}", values)
+        done += count
+
+
+def numbers(values: Iterable[int]) -> apsw.CArrayBinding:
+    """For `IN carray(?)`; not empty."""
+    return apsw.carray(array("q", values))
+
+
+def texts(values: Iterable[str]) -> apsw.CArrayBinding:
+    """For `IN carray(?)`; not empty."""
+    return apsw.carray(tuple(values))

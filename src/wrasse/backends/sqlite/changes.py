@@ -1,0 +1,197 @@
+"""Ending attempts and moving jobs: what each change makes of a row, and the few statements that write a batch of them.
+
+All facts are read first, in one statement; what is allowed is decided from them in the order of the batch; then the
+changes are written. Inside one write transaction nothing can come between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import apsw
+
+from wrasse.backends.sqlite.bulk import numbers, write_rows
+from wrasse.backends.sqlite.drops import facts_of, trim_done
+from wrasse.backends.sqlite.puts import promote, put
+from wrasse.backends.sqlite.rows import Fact, error_text, span
+from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY, Step
+from wrasse.ports.jobs import (
+    HISTORY_MAX,
+    Budget,
+    Bury,
+    Cancel,
+    Finish,
+    Job,
+    Move,
+    Reason,
+    Requeue,
+    Revive,
+    Settlement,
+)
+from wrasse.ports.outcome import Outcome
+
+_FINISH = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
+_RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
+_CHANGES = (
+    "WITH one (seq, place, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
+)
+# Ready again means nobody's; a dead job shows who had it last.
+_CHANGED = """) UPDATE jobs SET
+      place = one.place, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), until = NULL,
+      token = one.token, failures = one.failures, rescues = one.rescues, interruptions = one.interruptions,
+      finished_at = one.finished_at, reason = one.reason, error = one.error,
+      worker = iif(one.place = 4, jobs.worker, ''),
+      taken_at = iif(one.place = 4, jobs.taken_at, NULL),
+      beat_at = iif(one.place = 4, jobs.beat_at, NULL)
+    FROM one WHERE jobs.seq = one.seq"""
+_NOTE = "INSERT INTO attempts (seq, number, worker, taken_at, ended_at, reason, error)"
+_FORGET_OLD = """
+    DELETE FROM attempts WHERE (seq, number) IN (
+      SELECT seq, number FROM attempts WHERE seq = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a row becomes, apart from what follows from its place."""
+
+    fact: Fact
+    place: int
+    reason: Reason | None = None
+    error: str = ""
+    spends: Budget | None = None
+    delay: int = 0
+    front: bool = False
+    token: int | None = None  # None: stays
+    fresh: bool = False  # failures and rescues start again
+
+    @property
+    def noted(self) -> bool:
+        """Whether an attempt ends with it."""
+        return self.fact.place == HELD
+
+
+def settle(step: Step, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
+    """Ends attempts, by their holder."""
+    facts = facts_of(step, [one.hold.id for one in settlements])
+    outcomes: list[Outcome] = []
+    finished: list[tuple[Fact, bytes | None]] = []
+    changes: list[Change] = []
+    puts: list[Job] = []
+    for one in settlements:
+        fact = facts.get(one.hold.id)
+        if fact is None or fact.place != HELD or not fact.held_by(one.hold):
+            outcomes.append(Outcome.LOST)
+            continue
+        del facts[fact.id]  # a second settlement of the same hold comes too late
+        outcomes.append(Outcome.DONE)
+        match one:
+            case Finish():
+                finished.append((fact, one.result))
+                puts += one.puts
+            case Requeue():
+                changes.append(_requeue(fact, one, None))
+            case Bury():
+                changes.append(Change(fact, DEAD, one.reason, one.error, one.spends))
+    _finish(step, finished, now)
+    _write(step, changes, now)
+    put(step, puts, now)
+    trim_done(step, done_max, now)
+    return outcomes
+
+
+def move(step: Step, moves: Sequence[Move]) -> list[Outcome]:
+    """Moves jobs, by anybody else."""
+    now = step.now()
+    promote(step, now)
+    facts = facts_of(step, [one.id if isinstance(one, Cancel) else one.hold.id for one in moves])
+    outcomes: list[Outcome] = []
+    changes: list[Change] = []
+    for one in moves:
+        change = _move(facts, one, now, step)
+        outcomes.append(Outcome.LOST if change is None else Outcome.DONE)
+        if change is not None:
+            del facts[change.fact.id]
+            changes.append(change)
+    _write(step, changes, now)
+    return outcomes
+
+
+def _move(facts: dict[str, Fact], one: Move, now: int, step: Step) -> Change | None:
+    """The change, if what the move expects holds at this moment."""
+    fact = facts.get(one.id if isinstance(one, Cancel) else one.hold.id)
+    if fact is None:
+        return None
+    if isinstance(one, Cancel):
+        return Change(fact, DEAD, Reason.CANCELLED, one.error, token=step.draw()) if fact.place <= HELD else None
+    if not fact.held_by(one.hold):
+        return None
+    if isinstance(one, Revive):
+        delay = span(one.delay)
+        return Change(fact, READY, delay=delay, token=step.draw(), fresh=True) if fact.place == DEAD else None
+    if fact.place != HELD or fact.until is None or fact.until > now:
+        return None
+    if isinstance(one, Requeue):
+        return _requeue(fact, one, step.draw())
+    return Change(fact, DEAD, one.reason, one.error, one.spends, token=step.draw())
+
+
+def _requeue(fact: Fact, one: Requeue, token: int | None) -> Change:
+    delay = span(one.delay)
+    return Change(fact, READY, one.reason, one.error, one.spends, delay, front=delay <= 0, token=token)
+
+
+def _finish(step: Step, finished: Sequence[tuple[Fact, bytes | None]], now: int) -> None:
+    if not finished:
+        return
+    step.db.execute(_FINISH, (now, numbers(fact.seq for fact, _ in finished)))
+    results = [(fact.seq, result) for fact, result in finished if result is not None]
+    write_rows(step.db, "WITH one (seq, result) AS (", results, _RESULTS)
+    for queue, count in Counter(fact.queue for fact, _ in finished).items():
+        step.moved(queue, HELD, DONE, count)
+
+
+def _write(step: Step, changes: Sequence[Change], now: int) -> None:
+    """Writes the rows and the history of a batch of changes."""
+    rows = [_row(step, change, now) for change in changes]
+    write_rows(step.db, _CHANGES, rows, _CHANGED)
+    noted = [change for change in changes if change.noted]
+    write_rows(step.db, _NOTE, [_attempt(change, now) for change in noted])
+    for change in noted:
+        if change.fact.attempts > HISTORY_MAX:
+            step.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
+    if changes:
+        step.due_changed()
+
+
+def _row(step: Step, change: Change, now: int) -> tuple[apsw.SQLiteValue, ...]:
+    fact, place = change.fact, change.place
+    rank, ready_at = 0, None
+    if place == READY:
+        place = DELAYED if change.delay > 0 else READY
+        rank = step.draw_front() if change.front else step.draw()
+        ready_at = now + max(change.delay, 0)
+    step.moved(fact.queue, fact.place, place)
+    dead = place == DEAD
+    return (
+        fact.seq,
+        place,
+        rank,
+        ready_at,
+        fact.token if change.token is None else change.token,
+        0 if change.fresh else fact.failures + (change.spends is Budget.FAILURES),
+        0 if change.fresh else fact.rescues + (change.spends is Budget.RESCUES),
+        fact.interruptions + (change.spends is Budget.INTERRUPTIONS),
+        now if dead else None,
+        change.reason if dead else None,
+        error_text(change.error) if dead else "",
+    )
+
+
+def _attempt(change: Change, now: int) -> tuple[apsw.SQLiteValue, ...]:
+    fact = change.fact
+    assert change.reason is not None, "an attempt that is noted ended for a reason"
+    assert fact.taken_at is not None, "an attempt begins with a take"
+    return fact.seq, fact.attempts, fact.worker, fact.taken_at, now, change.reason, error_text(change.error)

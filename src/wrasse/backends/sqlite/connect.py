@@ -1,0 +1,74 @@
+"""A SQLite database as the home of jobs, records and journal: durable, on one machine, for several processes at once.
+
+One thread writes, one reads, one watches for other processes while somebody waits; the event loop never touches the
+file. `kill -9` at any point leaves what was answered.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from wrasse.backends.sqlite.bells import Bells
+from wrasse.backends.sqlite.connection import File
+from wrasse.backends.sqlite.jobs import SqliteJobs
+from wrasse.backends.sqlite.journal import SqliteJournal
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.records import SqliteRecords
+from wrasse.backends.sqlite.schema import identity
+from wrasse.backends.sqlite.writer import Writer
+from wrasse.clock import Clock, SystemClock
+from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.ports.pulse import Pulse
+from wrasse.ports.records import Collection
+
+PATIENCE = timedelta(seconds=10)  # with another process that holds the write lock
+
+
+class Sqlite:
+    """One open database. Make it with `open`; it serves the event loop that opened it, until `close`."""
+
+    def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
+        self._clock = clock
+        self._bells = Bells(file, clock)
+        self._writer = Writer(file, clock, self._bells.ring)
+        self._reader = Reader(file)
+        self.jobs = SqliteJobs(self._writer, self._reader, self._bells, clock, done_max=done_max)
+        self.journal = SqliteJournal(self._writer, self._reader, clock)
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        clock: Clock = SystemClock(),  # noqa: B008  # it has no state
+        *,
+        done_max: int = 10_000,
+        patience: timedelta = PATIENCE,
+    ) -> Sqlite:
+        """Opens the database, makes it if there is none, and brings an old one up to date."""
+        store = cls(File.at(path, patience), clock, done_max=done_max)
+        try:
+            await store._writer.open()
+            await store._reader.open()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    def records(self, collection: Collection) -> SqliteRecords:
+        """The records of one collection."""
+        return SqliteRecords(self._writer, self._reader, self._clock, collection.data)
+
+    async def pulse(self) -> Pulse:
+        """Whether the database answers, and which it is: the same for the life of the file."""
+        try:
+            name = await self._reader.do(identity)
+        except StoreBroken as error:
+            raise StoreUnavailable(error.message, do=error.do) from error
+        return Pulse(name, self._clock.now())
+
+    async def close(self) -> None:
+        """Finishes what was asked, then closes the file. Whoever waits for a job gets none."""
+        self._bells.close()
+        await self._reader.close()
+        await self._writer.close()

@@ -1,0 +1,69 @@
+"""Jobs that go: deleted by somebody, or the oldest done ones beyond what is kept. For the writer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
+from wrasse.backends.sqlite.rows import FACT, INLINE_BYTES_MAX, PLACES, Fact, decode_facts, span
+from wrasse.backends.sqlite.step import DONE, Step
+from wrasse.ports.jobs import BATCH_MAX, IDS_KEPT, Delete, Place
+from wrasse.ports.outcome import Outcome
+
+_OLDEST_DONE = f"""
+    SELECT json_group_array({FACT})
+    FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 ORDER BY finished_at, seq LIMIT ?)
+"""
+_FORGET = "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)"
+
+
+def facts_of(step: Step, ids: Sequence[str]) -> dict[str, Fact]:
+    """What is known about these jobs, by id."""
+    if not ids:
+        return {}
+    found = step.db.execute(f"SELECT json_group_array({FACT}) FROM jobs WHERE id IN carray(?)", (texts(ids),)).get
+    return {fact.id: fact for fact in decode_facts(found)}
+
+
+def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
+    """Removes the jobs that are still where the caller saw them."""
+    now = step.now()
+    facts = facts_of(step, [one.hold.id for one in deletes])
+    outcomes = []
+    dropped = []
+    for one in deletes:
+        fact = facts.get(one.hold.id)
+        if fact is None or one.place is Place.HELD or PLACES[fact.place] is not one.place or not fact.held_by(one.hold):
+            outcomes.append(Outcome.LOST)
+        else:
+            outcomes.append(Outcome.DONE)
+            dropped.append(facts.pop(fact.id))
+    _drop(step, dropped, now, ids_kept)
+    return outcomes
+
+
+def trim_done(step: Step, done_max: int, now: int) -> None:
+    """Drops the oldest done jobs beyond `done_max`; a backlog from a lower setting goes in a few steps."""
+    excess = step.done() - done_max
+    if excess > 0:
+        oldest = decode_facts(step.db.execute(_OLDEST_DONE, (min(excess, 3 * BATCH_MAX),)).get)
+        _drop(step, oldest, now, span(IDS_KEPT))
+
+
+def _drop(step: Step, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
+    if not facts:
+        return
+    step.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(fact.seq for fact in facts),))
+    if long := [fact.seq for fact in facts if fact.size > INLINE_BYTES_MAX]:
+        step.db.execute("DELETE FROM payloads WHERE seq IN carray(?)", (numbers(long),))
+    # A job that was done at its first attempt has no history.
+    if tried := [fact.seq for fact in facts if fact.attempts > (fact.place == DONE)]:
+        step.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
+    for (queue, place), count in Counter((fact.queue, fact.place) for fact in facts).items():
+        step.moved(queue, place, None, count)
+    if lasting := [(fact.id, now + ids_kept) for fact in facts if fact.lasting]:
+        after = "ON CONFLICT DO UPDATE SET forget_at = excluded.forget_at"
+        write_rows(step.db, "INSERT INTO ids (id, forget_at)", lasting, after)
+        step.db.execute(_FORGET, (now, 2 * len(lasting)))
+    step.due_changed()

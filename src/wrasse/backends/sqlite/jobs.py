@@ -1,0 +1,182 @@
+"""JobQueue on SQLite: every method is one transaction, or one look at one moment.
+
+What a batch may be refused for is looked at before it is sent. The work itself is in puts, takes, changes, beats and
+drops (for the writer), listing and overview (for the reader).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+
+import apsw
+
+from wrasse.backends.sqlite import beats, changes, drops, listing, overview, puts, takes
+from wrasse.backends.sqlite.bells import Bells
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.rows import span
+from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.takes import Want
+from wrasse.backends.sqlite.writer import Writer
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    Beaten,
+    Counts,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobFilter,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Settlement,
+    Taken,
+    WorkerInfo,
+    check_job,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+_OUTCOMES = (Outcome.DONE, Outcome.LOST)
+T = TypeVar("T")
+
+
+class SqliteJobs:
+    """The jobs of one database."""
+
+    def __init__(self, writer: Writer, reader: Reader, bells: Bells, clock: Clock, *, done_max: int) -> None:
+        assert done_max >= 0, "a limit is not negative"
+        self._writer = writer
+        self._reader = reader
+        self._bells = bells
+        self._clock = clock
+        self._done_max = done_max
+
+    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
+        for job in _bounded(jobs):
+            check_job(job)
+
+        def run(step: Step) -> tuple[bool, ...]:
+            now = step.now()
+            known = f"put {request}"
+            answer = step.recall(known, now)
+            if answer is None:
+                answer = bytes(puts.put(step, jobs, now))
+                step.remember(known, answer)
+            return tuple(map(bool, answer))
+
+        return await self._writer.do(run, len(jobs))
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+    ) -> Taken:
+        if limit < 1 or silence <= timedelta(0):
+            raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        want = Want(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request)
+        taken = await self._grant(want)
+        if taken.jobs or wait <= timedelta(0):
+            return taken
+        with self._bells.listen(want.queues, wait) as bell:
+            # Once more now that the bell is there: nothing that comes from here on is missed.
+            while not (taken := await self._grant(want)).jobs and not bell.late:
+                await bell.rung()
+        return taken
+
+    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
+        run = partial(beats.beat, worker=worker, holds=_bounded(holds), silence=span(silence))
+        return await self._writer.do(run, 1 + len(holds))
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        weight = len(_bounded(settlements))
+        for settlement in settlements:
+            if isinstance(settlement, Finish):
+                weight += len(settlement.puts)
+                for job in settlement.puts:
+                    check_job(job)
+
+        def run(step: Step) -> tuple[Outcome, ...]:
+            now = step.now()
+            known = f"settle {request}"
+            answer = step.recall(known, now)
+            if answer is None:
+                outcomes = changes.settle(step, settlements, now, self._done_max)
+                answer = bytes(map(_OUTCOMES.index, outcomes))
+                step.remember(known, answer)
+            return tuple(_OUTCOMES[code] for code in answer)
+
+        return await self._writer.do(run, weight)
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        return tuple(await self._writer.do(partial(changes.move, moves=_bounded(moves)), len(moves)))
+
+    async def get(self, id: str) -> JobRecord | None:
+        return await self._reader.do(lambda db: overview.record(db, id, self._now()))
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        def run(db: apsw.Connection) -> Page[JobState] | None:
+            now = self._now()
+            if place is Place.READY and listing.delayed_are_due(db, now):
+                return None
+            return listing.page(db, place, where, after, limit, newest=newest, now=now)
+
+        while (page := await self._reader.do(run)) is None:
+            await self._promote()
+        return page
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        return await self._reader.do(lambda db: listing.overdue(db, after, limit, self._now()))
+
+    async def counts(self) -> Counts:
+        def run(db: apsw.Connection) -> Counts | None:
+            now = self._now()
+            return None if listing.delayed_are_due(db, now) else overview.counts(db, now)
+
+        while (counts := await self._reader.do(run)) is None:
+            await self._promote()
+        return counts
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        run = partial(drops.delete, deletes=_bounded(deletes), ids_kept=span(ids_kept))
+        return tuple(await self._writer.do(run, len(deletes)))
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())
+
+    async def _promote(self) -> None:
+        await self._writer.do(lambda step: puts.promote(step, step.now()))
+
+    async def _grant(self, want: Want) -> Taken:
+        answer = self._writer.ask(partial(takes.take, want=want), want.limit)
+        try:
+            return takes.given(await asyncio.shield(answer))
+        except asyncio.CancelledError:
+            # The taker will never know these jobs: they go back now and not when their deadline has passed.
+            with suppress(StoreUnavailable, StoreBroken):
+                granted = await asyncio.shield(answer)
+                if isinstance(granted, takes.Granted) and granted.fresh:
+                    await asyncio.shield(self._writer.ask(partial(takes.give_back, grant=granted.grant)))
+            raise
+
+
+def _bounded(batch: Sequence[T]) -> Sequence[T]:
+    if len(batch) > BATCH_MAX:
+        raise UsageError(f"a batch of {len(batch)}", do=f"send at most {BATCH_MAX} at once")
+    return batch

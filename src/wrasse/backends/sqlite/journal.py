@@ -1,0 +1,123 @@
+"""The journal on SQLite: one row per line, in the order of their ids; open lines have an index of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import apsw
+
+from wrasse.backends.sqlite.bulk import texts, write_rows
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.rows import instant
+from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.writer import Writer
+from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.journal import Intent, Line, LineFilter, Settled
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+PAGE_MAX = 10_000
+
+_INTEND = "INSERT INTO lines (id, run, sweep, verb, suspect, reason, count, intended_at)"
+_SETTLED = """) UPDATE lines SET outcome = one.outcome, detail = one.detail, settled_at = one.settled_at
+    FROM one WHERE lines.id = one.id AND (lines.outcome IS NULL OR lines.outcome = 'unknown')"""
+_LINES = "SELECT id, run, sweep, verb, suspect, reason, count, intended_at, outcome, detail, settled_at FROM lines"
+_OLD = "SELECT id FROM lines WHERE outcome IS NOT NULL AND intended_at < ? ORDER BY intended_at, id LIMIT ?"
+
+
+class SqliteJournal:
+    """The journal of one database."""
+
+    def __init__(self, writer: Writer, reader: Reader, clock: Clock) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+
+    async def intend(self, intents: Sequence[Intent]) -> datetime:
+        def run(step: Step) -> datetime:
+            now = step.now()
+            rows = [(i.id, i.run, i.sweep, i.verb, i.suspect, i.reason, i.count, now) for i in intents]
+            before = step.db.total_changes()
+            # Whoever asks again after a lost reply finds the lines written.
+            write_rows(step.db, _INTEND, rows, "ON CONFLICT DO NOTHING")
+            if step.db.total_changes() - before < len(rows):
+                earliest = "SELECT min(intended_at) FROM lines WHERE id IN carray(?)"
+                now = step.db.execute(earliest, (texts(i.id for i in intents),)).get
+            return from_micros(now)
+
+        return await self._writer.do(run, len(intents))
+
+    async def settle(self, outcomes: Sequence[Settled]) -> None:
+        def run(step: Step) -> None:
+            now = step.now()
+            rows = [(one.id, one.outcome, one.detail, now) for one in outcomes]
+            write_rows(step.db, "WITH one (id, outcome, detail, settled_at) AS (", rows, _SETTLED)
+
+        await self._writer.do(run, len(outcomes))
+
+    async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} lines", do="ask for at least one")
+        limit = min(limit, PAGE_MAX)
+        terms, values = _terms(where)
+        if after is not None:
+            terms.append(f"id {'<' if newest else '>'} ?")
+            values.append(after)
+        sql = f"{_LINES} WHERE {' AND '.join(terms) or 'true'} ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
+
+        def run(db: apsw.Connection) -> Page[Line]:
+            lines = [_line(*row) for row in db.execute(sql, (*values, limit + 1))]
+            shown = tuple(lines[:limit])
+            return Page(shown, tuple(line.intent.id for line in shown), self._clock.now(), len(lines) > limit)
+
+        return await self._reader.do(run)
+
+    async def delete(self, before: datetime, limit: int) -> int:
+        def run(step: Step) -> int:
+            step.db.execute(f"DELETE FROM lines WHERE id IN ({_OLD})", (to_micros(before), limit))
+            return step.db.changes()
+
+        return await self._writer.do(run, limit)
+
+
+def _terms(where: LineFilter) -> tuple[list[str], list[str | int]]:
+    terms: list[str] = []
+    values: list[str | int] = []
+    for column, text in (("sweep", where.sweep), ("run", where.run), ("suspect", where.suspect)):
+        if text is not None:
+            terms.append(f"{column} = ?")
+            values.append(text)
+    if where.outcome is not None:
+        terms.append("outcome = ?")
+        values.append(where.outcome)
+    if where.open is not None:
+        terms.append("outcome IS NULL" if where.open else "outcome IS NOT NULL")
+    for sign, at in ((">=", where.since), ("<", where.until)):
+        if at is not None:
+            terms.append(f"intended_at {sign} ?")
+            values.append(to_micros(at))
+    return terms, values
+
+
+def _line(
+    id: str,
+    run: str,
+    sweep: str,
+    verb: str,
+    suspect: str,
+    reason: str,
+    count: int,
+    intended_at: int,
+    outcome: str | None,
+    detail: str,
+    settled_at: int | None,
+) -> Line:
+    return Line(
+        Intent(id, run, sweep, verb, suspect, reason, count),
+        from_micros(intended_at),
+        None if outcome is None else Outcome(outcome),
+        detail,
+        instant(settled_at),
+    )

@@ -1,0 +1,82 @@
+"""One job whole, and all of them in numbers. For the reader."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import apsw
+
+from wrasse.backends.sqlite.beats import SILENT_WORKERS_KEPT
+from wrasse.backends.sqlite.rows import (
+    BODY,
+    INLINE_BYTES_MAX,
+    decode_bodies,
+    decode_states,
+    instant,
+    job_of,
+    long_payloads,
+    span,
+    state_columns,
+    state_of,
+)
+from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.clock import from_micros
+from wrasse.ports.jobs import Attempt, Counts, JobRecord, QueueCount, Reason, WorkerInfo, WorkerState
+
+_ONE = f"SELECT json_array({state_columns('seq')}), json_array({BODY}), result FROM jobs WHERE id = ?"
+_HISTORY = "SELECT number, worker, taken_at, ended_at, reason, error FROM attempts WHERE seq = ? ORDER BY number"
+# Turns below zero are served next, the newest of them first; the others wait in the order they came.
+_OLDEST = """
+    SELECT queue,
+      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
+      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
+    FROM counts WHERE place = 0
+"""
+
+
+def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
+    """One job, whole."""
+    found = db.execute(_ONE, (id,)).get
+    if found is None:
+        return None
+    (state,), (body,) = decode_states(found[0]), decode_bodies(found[1])
+    long = long_payloads(db, [body.seq] if state.size > INLINE_BYTES_MAX else [])
+    history = tuple(
+        Attempt(number, worker, from_micros(taken_at), from_micros(ended_at), Reason(reason), error)
+        for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (body.seq,))
+    )
+    return JobRecord(job_of(body, long), state_of(state, now), history, found[2])
+
+
+def counts(db: apsw.Connection, now: int) -> Counts:
+    """Jobs per queue and place, and the workers."""
+    numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for queue, place, n in db.execute("SELECT queue, place, n FROM counts ORDER BY queue"):
+        numbers[queue][place] = n
+    oldest = {
+        queue: min((at for at in (front, back) if at is not None), default=None)
+        for queue, front, back in db.execute(_OLDEST)
+    }
+    queues = tuple(
+        QueueCount(
+            queue,
+            ready=places.get(READY, 0),
+            delayed=places.get(DELAYED, 0),
+            held=places.get(HELD, 0),
+            done=places.get(DONE, 0),
+            dead=places.get(DEAD, 0),
+            oldest_ready_at=instant(oldest.get(queue)),
+        )
+        for queue, places in numbers.items()
+    )
+    return Counts(queues, _workers(db, now), from_micros(now))
+
+
+def _workers(db: apsw.Connection, now: int) -> tuple[WorkerState, ...]:
+    horizon = now - span(SILENT_WORKERS_KEPT)
+    return tuple(
+        WorkerState(WorkerInfo(id, host, pid, slots), from_micros(beat_at), from_micros(until))
+        for id, host, pid, slots, beat_at, until in db.execute(
+            "SELECT id, host, pid, slots, beat_at, until FROM workers WHERE until >= ? ORDER BY id", (horizon,)
+        )
+    )

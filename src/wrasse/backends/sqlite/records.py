@@ -1,0 +1,219 @@
+"""Records on SQLite. A name keeps its last writes, also after the record is deleted, so that asking again is safe.
+
+`writes` holds the newest NONCES_KEPT writes to a name, each with its nonce and the version it made; `since` is the
+newest version that was forgotten. So whoever names a version not older than `since` can be told for certain whether
+their write was made. Deleted names are remembered for the newest GONE_MAX of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.rows import instant, micros
+from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.writer import Writer
+from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, stored_name
+
+GONE_MAX = 10_000
+PAGE_MAX = 10_000
+PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
+
+_FIND = "SELECT version, since, writes, value IS NOT NULL FROM records WHERE collection = ? AND name = ?"
+_STORE = """
+    INSERT INTO records (collection, name, version, since, due, writes, value) VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (collection, name) DO UPDATE SET
+      version = excluded.version, since = excluded.since, due = excluded.due,
+      writes = excluded.writes, value = excluded.value
+"""
+_OLDEST_GONE = "SELECT seq, collection, version FROM records WHERE value IS NULL ORDER BY version LIMIT ?"
+_FORGOT = "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT DO UPDATE SET version = max(version, excluded.version)"
+_COLUMNS = "SELECT name, value, version, due FROM records WHERE"
+
+
+class Write(msgspec.Struct, frozen=True, array_like=True):
+    """One write to a name. Without a nonce nobody can ask for it again."""
+
+    nonce: str | None
+    version: int
+    deleted: bool
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What is known about a name: its version now (None: no record), and its writes newer than `since`."""
+
+    version: int | None
+    since: int
+    writes: list[Write]
+
+
+_decode_writes = msgspec.json.Decoder(list[Write]).decode
+
+
+def judge(past: Past, at: int | None, nonce: str | None) -> Outcome | Write | None:
+    """The verdict on a write that expects version `at` (None: no record): the earlier write that it repeats, or why it
+    cannot be made; None if it is to be made now."""
+    for write in past.writes:
+        if nonce is not None and write.nonce == nonce:
+            return write
+    if past.version == at:
+        return None
+    # A write with this nonce may have been made and forgotten, unless everything since the version it names is known.
+    certain = nonce is None or (past.since == 0 if at is None else at >= past.since)
+    return Outcome.LOST if certain else Outcome.UNKNOWN
+
+
+class SqliteRecords:
+    """One collection of records."""
+
+    def __init__(self, writer: Writer, reader: Reader, clock: Clock, collection: str) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._collection = collection
+
+    @property
+    def resolution(self) -> timedelta:
+        return timedelta(0)
+
+    async def create(
+        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        check_record(key, value)
+        return await self._write(key, None, nonce, value, due_at)
+
+    async def get(self, key: str) -> Record | None:
+        where = f"{_COLUMNS} collection = ? AND name = ? AND value IS NOT NULL"
+        found = await self._reader.do(lambda db: db.execute(where, (self._collection, _name(key))).get)
+        return None if found is None else _record(*found)
+
+    async def put(
+        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        check_record(key, value)
+        return await self._write(key, _version(at), nonce, value, due_at)
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        return await self._write(key, _version(at), nonce, None, None)
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        start = _name(prefix)
+        terms, values = "name >= ?", [start]
+        if start:
+            # No byte of UTF-8 is 0xff, so the last one can always be counted up.
+            terms += " AND name < ?"
+            values.append(start[:-1] + bytes([start[-1] + 1]))
+        if after is not None:
+            terms += " AND name > ?"
+            values.append(after.encode())
+        sql = f"{_COLUMNS} collection = ? AND value IS NOT NULL AND {terms} ORDER BY name LIMIT ?"
+        return await self._page(sql, values, limit, lambda record: stored_name(record.key))
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        horizon = to_micros(self._clock.now() if before is None else before)
+        due, name = (-1 << 62, b"") if after is None else _moment(after)
+        sql = f"{_COLUMNS} collection = ? AND due <= ? AND (due, name) > (?, ?) ORDER BY due, name LIMIT ?"
+        return await self._page(sql, [horizon, due, name], limit, _due_cursor)
+
+    async def _write(
+        self, key: str, at: int | None, nonce: str | None, value: bytes | None, due_at: datetime | None
+    ) -> Written:
+        name, due = _name(key), micros(due_at)
+
+        def run(step: Step) -> Written:
+            now = from_micros(step.now())
+            past = self._past(step.db, name)
+            verdict = judge(past, at, nonce)
+            if isinstance(verdict, Write):
+                return Written(Outcome.DONE, None if verdict.deleted else str(verdict.version), now)
+            if verdict is not None:
+                return Written(verdict, None, now)
+            version = self._store(step, name, past, value, due, nonce)
+            return Written(Outcome.DONE, None if value is None else str(version), now)
+
+        return await self._writer.do(run)
+
+    def _past(self, db: apsw.Connection, name: bytes) -> Past:
+        found = db.execute(_FIND, (self._collection, name)).get
+        if found is not None:
+            version, since, writes, live = found
+            return Past(version if live else None, since, _decode_writes(writes))
+        forgotten = db.execute("SELECT version FROM forgotten WHERE collection = ?", (self._collection,)).get
+        return Past(None, forgotten or 0, [])
+
+    def _store(
+        self, step: Step, name: bytes, past: Past, value: bytes | None, due: int | None, nonce: str | None
+    ) -> int:
+        version = step.draw()
+        writes = [*past.writes, Write(nonce, version, deleted=value is None)]
+        since = max(past.since, *(write.version for write in writes[:-NONCES_KEPT]), 0)
+        text = msgspec.json.encode(writes[-NONCES_KEPT:]).decode()
+        step.db.execute(_STORE, (self._collection, name, version, since, due, text, value))
+        if value is None:
+            _forget(step, step.gone(1) - GONE_MAX)
+        elif past.version is None and past.writes:
+            step.gone(-1)
+        return version
+
+    async def _page(
+        self, sql: str, values: Sequence[int | bytes], limit: int, cursor: Callable[[Record], str]
+    ) -> Page[Record]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} records", do="ask for at least one")
+
+        def run(db: apsw.Connection) -> Page[Record]:
+            found: list[Record] = []
+            size, more = 0, False
+            for row in db.execute(sql, (self._collection, *values, min(limit, PAGE_MAX) + 1)):
+                size += len(row[1])
+                if len(found) == min(limit, PAGE_MAX) or (found and size > PAGE_BYTES_MAX):
+                    more = True
+                    break
+                found.append(_record(*row))
+            return Page(tuple(found), tuple(cursor(record) for record in found), self._clock.now(), more)
+
+        return await self._reader.do(run)
+
+
+def _forget(step: Step, count: int) -> None:
+    """Forgets so many deleted names, the oldest."""
+    if count <= 0:
+        return
+    rows = step.db.execute(_OLDEST_GONE, (count,)).fetchall()
+    for seq, collection, version in rows:
+        step.db.execute(_FORGOT, (collection, version))
+        step.db.execute("DELETE FROM records WHERE seq = ?", (seq,))
+    step.gone(-len(rows))
+
+
+def _name(key: str) -> bytes:
+    return stored_name(key).encode()
+
+
+def _record(name: bytes, value: bytes, version: int, due: int | None) -> Record:
+    return Record(key_of(name.decode()), value, str(version), instant(due))
+
+
+def _version(at: str) -> int:
+    """What is no version of ours was never anybody's: it is above all of them."""
+    return int(at) if at.isdecimal() and len(at) < 19 else 1 << 62
+
+
+def _due_cursor(record: Record) -> str:
+    assert record.due_at is not None, "a record in the due index is due at some time"
+    return f"{to_micros(record.due_at)}:{stored_name(record.key)}"
+
+
+def _moment(cursor: str) -> tuple[int, bytes]:
+    due, colon, name = cursor.partition(":")
+    if not colon or not due.lstrip("-").isdecimal():
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
+    return int(due), name.encode()

@@ -1,0 +1,140 @@
+-- The tables of a wrasse database, as a series of steps. A step that was released is never edited: what changes comes
+-- as a new step at the end. Instants are whole microseconds since 1970.
+
+-- step 1
+
+-- What tells this database from every other: it stays for the life of the file.
+CREATE TABLE identity (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL) STRICT;
+INSERT INTO identity VALUES (1, lower(hex(randomblob(8))));
+
+-- `back` numbers jobs, tokens and versions and only grows; `front` gives a turn before all others and only falls;
+-- `gone` counts deleted records that are still remembered.
+CREATE TABLE numbers (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  back INTEGER NOT NULL,
+  front INTEGER NOT NULL,
+  gone INTEGER NOT NULL CHECK (gone >= 0)
+) STRICT;
+INSERT INTO numbers VALUES (1, 1, -1, 0);
+
+-- place: 0 ready, 1 delayed, 2 held, 3 done, 4 dead. The columns that change stand before the bytes that do not.
+CREATE TABLE jobs (
+  seq INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  place INTEGER NOT NULL,
+  queue TEXT NOT NULL,
+  rank INTEGER NOT NULL,              -- its turn while it is ready
+  ready_at INTEGER NOT NULL,          -- since when it is ready, or from when on while it is delayed
+  token INTEGER NOT NULL DEFAULT 0,
+  nonce TEXT NOT NULL DEFAULT '',
+  attempts INTEGER NOT NULL DEFAULT 0,
+  failures INTEGER NOT NULL DEFAULT 0,
+  rescues INTEGER NOT NULL DEFAULT 0,
+  interruptions INTEGER NOT NULL DEFAULT 0,
+  until INTEGER,
+  taken_at INTEGER,
+  beat_at INTEGER,
+  finished_at INTEGER,
+  created_at INTEGER NOT NULL,
+  worker TEXT NOT NULL DEFAULT '',
+  reason TEXT,
+  error TEXT NOT NULL DEFAULT '',
+  kind TEXT NOT NULL,
+  priority TEXT NOT NULL,
+  size INTEGER NOT NULL,
+  lasting INTEGER NOT NULL,
+  timeout INTEGER,
+  not_before INTEGER,                 -- as its producer asked
+  delay INTEGER,
+  headers TEXT,
+  result BLOB,
+  payload BLOB                        -- NULL if it is long: then it is in payloads
+) STRICT;
+CREATE INDEX jobs_ready ON jobs (queue, rank) WHERE place = 0;
+CREATE INDEX jobs_delayed ON jobs (ready_at) WHERE place = 1;
+CREATE INDEX jobs_held ON jobs (until) WHERE place = 2;
+CREATE INDEX jobs_finished ON jobs (place, finished_at) WHERE place >= 3;
+
+-- A row is written anew with every change, so long payloads stand apart from what changes.
+CREATE TABLE payloads (seq INTEGER PRIMARY KEY, payload BLOB NOT NULL) STRICT;
+
+-- Attempts that did not end well.
+CREATE TABLE attempts (
+  seq INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  worker TEXT NOT NULL,
+  taken_at INTEGER NOT NULL,
+  ended_at INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  error TEXT NOT NULL,
+  PRIMARY KEY (seq, number)
+) STRICT, WITHOUT ROWID;
+
+-- How many jobs are where; changed together with them, so that nobody has to count.
+CREATE TABLE counts (
+  queue TEXT NOT NULL,
+  place INTEGER NOT NULL,
+  n INTEGER NOT NULL CHECK (n >= 0),
+  PRIMARY KEY (queue, place)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX counts_empty ON counts (n) WHERE n = 0;
+
+CREATE TABLE workers (
+  id TEXT PRIMARY KEY,
+  host TEXT NOT NULL,
+  pid INTEGER NOT NULL,
+  slots INTEGER NOT NULL,
+  beat_at INTEGER NOT NULL,
+  until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX workers_until ON workers (until);
+
+-- Lasting ids of jobs that are gone.
+CREATE TABLE ids (id TEXT PRIMARY KEY, forget_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE INDEX ids_forget ON ids (forget_at);
+
+-- Answers that were given, in the order they were. `ticks` is monotonic time, which no step of the wall clock moves.
+CREATE TABLE requests (
+  n INTEGER PRIMARY KEY,
+  request TEXT NOT NULL UNIQUE,
+  answer BLOB NOT NULL,
+  answered_at INTEGER NOT NULL,
+  ticks REAL NOT NULL
+) STRICT;
+
+-- `writes` names the last writes to this name and the version each made: all of them that are newer than `since`. A
+-- deleted record stays for a while without its value, so that a write whose reply was lost is still found.
+CREATE TABLE records (
+  seq INTEGER PRIMARY KEY,
+  collection TEXT NOT NULL,
+  name BLOB NOT NULL,
+  version INTEGER NOT NULL,
+  since INTEGER NOT NULL,
+  due INTEGER,
+  writes TEXT NOT NULL,
+  value BLOB,
+  UNIQUE (collection, name)
+) STRICT;
+CREATE INDEX records_due ON records (collection, due, name) WHERE due IS NOT NULL;
+CREATE INDEX records_gone ON records (version) WHERE value IS NULL;
+-- The newest version of a deleted record that is no longer remembered.
+CREATE TABLE forgotten (collection TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lines (
+  id TEXT PRIMARY KEY,
+  run TEXT NOT NULL,
+  sweep TEXT NOT NULL,
+  verb TEXT NOT NULL,
+  suspect TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  count INTEGER NOT NULL,
+  intended_at INTEGER NOT NULL,
+  outcome TEXT,
+  detail TEXT NOT NULL DEFAULT '',
+  settled_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lines_open ON lines (id) WHERE outcome IS NULL;
+CREATE INDEX lines_sweep ON lines (sweep, id);
+CREATE INDEX lines_run ON lines (run, id);
+CREATE INDEX lines_suspect ON lines (suspect, id);
+CREATE INDEX lines_settled ON lines (intended_at) WHERE outcome IS NOT NULL;
