@@ -13,7 +13,6 @@ from tools.tidy.prose import headings
 from docs.blocks import ROOT
 from wrasse.app.schema import leaves, sections
 
-FOLDERS = ("docs",)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 README_LINES_MAX = 150
@@ -100,7 +99,7 @@ def test_pages_name_only_commands_that_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "reference" not in page.parts], ids=name)
 def test_pages_name_only_metrics_that_exist(page: Path) -> None:
-    known = {sample for family in metrics.families() for sample in metrics.sample_names(family)}
+    known = {sample for metric in metrics.families() for sample in metrics.sample_names(metric)}
     named = re.findall(
         r"\b((?:wrasse|jobs?|queue)_[a-z_]+_(?:total|seconds|bytes|length|state))\b", page.read_text("utf-8")
     )

@@ -9,6 +9,7 @@ from tools.tidy.source import Problem, Source
 
 # Written in pieces, so that this file does not name what it looks for.
 MACHINE = re.compile(r"(?<![\w.])/(?:wo" + r"rk|ho" + r"me|ro" + r"ot|Us" + r"ers|opt)/[\w.]")
+PLANTED = re.compile(r"/ho" + r"me/")  # tests plant such paths to see that none of them reaches a log
 REGISTRY = re.compile(
     r"pypi\.(?:o" + r"rg|python)|python" + r"hosted|--(?:extra-)?index" + r"-url|--find" + r"-links|arti" + r"factory",
     re.I,
@@ -38,7 +39,8 @@ def text_means_the_same_everywhere(source: Source) -> Iterator[Problem]:
     )
     for number, text in enumerate(source.text.splitlines(), 1):
         for pattern, what, do in rules:
-            if found := pattern.search(text):
+            found = pattern.search(text)
+            if found and not (source.path.startswith("tests/") and PLANTED.match(found[0])):
                 yield Problem(source.path, number, f"names {what}: {found[0]}", do)
 
 
