@@ -23,6 +23,7 @@ from wrasse.ports.page import Page
 from wrasse.ports.subjects import check_subject
 
 BODY_BYTES_MAX = 2 << 20
+FIELDS_BYTES_MAX = 64 << 10  # so that the largest entry still has room for why it became a dead letter
 APPENDS_MAX = 10_000
 KEY_BYTES_MAX = 255
 SEQ_MAX = (1 << 63) - 1
@@ -166,10 +167,9 @@ def check_drafts(drafts: Sequence[Draft]) -> None:
         raise UsageError(f"{len(drafts)} entries in one append", do=f"append at most {APPENDS_MAX} at once")
     for draft in drafts:
         check_subject(draft.subject)
-        size = draft_bytes(draft)
-        if size > BODY_BYTES_MAX:
+        if len(draft.body) > BODY_BYTES_MAX or draft_bytes(draft) > BODY_BYTES_MAX + FIELDS_BYTES_MAX:
             raise TooLarge(
-                f"an entry of {size} bytes for {draft.subject!r}",
+                f"an entry of {draft_bytes(draft)} bytes for {draft.subject!r}",
                 do=f"entries hold at most {BODY_BYTES_MAX} bytes; put the data elsewhere and send its name",
             )
         if draft.key and len(draft.key.encode()) > KEY_BYTES_MAX:

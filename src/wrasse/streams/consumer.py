@@ -1,0 +1,306 @@
+"""A consumer: delivers the messages of a subject or pattern to a handler, as a member of a group.
+
+Promise. A message is delivered until it is acked; with `auto_ack` that is when the handler has returned, otherwise when
+the handler says so. One that is not answered comes back after `ack_timeout`, counted from when its handler ended: while
+it runs, its deadline is moved on. After `deliveries_max` deliveries, and at once if it is no envelope, it goes to
+`<root>._deadletter.<domain>`, and nothing blocks behind it. No more than `inflight_max` are unanswered at any time.
+
+`close` takes nothing more, lets running handlers end for up to `close_max`, gives back at once what did not start, and
+leaves the group if nothing is pending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
+from wrasse.ids import Ids
+from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, StartAt, check_group
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import Streams
+from wrasse.ports.subjects import check_pattern
+from wrasse.streams.calling import Caller, Handler
+from wrasse.streams.envelope import Envelope
+from wrasse.streams.flights import Flights
+from wrasse.streams.letters import dead_letter, envelope_in
+from wrasse.streams.membership import Membership
+from wrasse.streams.outbox import Outbox
+from wrasse.streams.received import Received
+from wrasse.streams.subjects import ROOT, is_dead_letter_subject
+from wrasse.streams.tally import StreamTally
+
+_BATCH_MAX = 100
+_SLICE = timedelta(milliseconds=200)  # how long one question waits: closing takes no longer
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
+_LEAVE_SECONDS_MAX = 10.0
+_LATEST = StartAt()
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer works."""
+
+    auto_ack: bool = False
+    start: StartAt = _LATEST  # where the group begins, if it is new
+    ack_timeout: timedelta = timedelta(seconds=30)
+    inflight_max: int = 100
+    deliveries_max: int = 5
+    concurrency: int = 1  # handlers at a time; one keeps the order
+    timeout: timedelta = timedelta(hours=1)  # how long a handler may take
+    nak_delay: timedelta = timedelta(milliseconds=500)  # with auto_ack, after the first failure; doubled after each
+    nak_delay_max: timedelta = timedelta(seconds=10)
+    discover: timedelta = timedelta(seconds=1)  # how soon a new stream that matches is found
+    close_max: timedelta = timedelta(seconds=30)
+    root: str = ROOT
+
+    def __post_init__(self) -> None:
+        for name in ("inflight_max", "deliveries_max", "concurrency", "ack_timeout", "timeout"):
+            value = getattr(self, name)
+            if value <= (timedelta(0) if isinstance(value, timedelta) else 0):
+                raise UsageError(f"{name} of a consumer is {value}", do="use more than zero")
+
+
+_DEFAULT = ConsumerSettings()
+
+
+class Consumer:
+    """One member of a group. `run` it once; `close` it from elsewhere."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        groups: Groups,
+        clock: Clock,
+        pattern: str,
+        group: str,
+        handler: Handler,
+        settings: ConsumerSettings = _DEFAULT,
+    ) -> None:
+        check_pattern(pattern)
+        check_group("any", group)
+        self.name = f"{socket.gethostname()}-{Ids(clock).new()}"
+        self.tally = StreamTally()
+        self._groups = groups
+        self._clock = clock
+        self._settings = settings
+        self._group = group
+        self._caller = Caller(handler)
+        self._members = Membership(streams, groups, clock, pattern, group, settings.start, settings.discover)
+        self._flights = Flights(clock, settings.inflight_max, settings.ack_timeout)
+        self._outbox = Outbox(groups)
+        self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._started = False
+
+    @property
+    def root(self) -> str:
+        """The root of the stream for dead letters."""
+        return self._settings.root
+
+    async def run(self) -> None:
+        """Delivers until `close`. A backend that does not answer is asked again; any other error ends it."""
+        if self._started:
+            raise UsageError("this consumer has run already", do="make another")
+        self._started = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [tasks.create_task(self._outbox.run()), tasks.create_task(self._keep())]
+                slots = [tasks.create_task(self._serve()) for _ in range(self._settings.concurrency)]
+                await self._pull()
+                await self._finish(slots)
+                for task in (*slots, *helpers):
+                    task.cancel()
+        finally:
+            try:
+                await self._leave()
+            finally:
+                self._ended.set()
+
+    async def close(self) -> None:
+        """Ends `run`, and returns when it has ended."""
+        self._closing.set()
+        self._changed.set()
+        if self._started:
+            await self._ended.wait()
+
+    async def send(self, delivery: Delivery, answer: Answer) -> Outcome:
+        """Takes one answer to the backend."""
+        if self._ended.is_set():
+            raise UsageError("this consumer is closed", do="answer before closing it; the message comes back")
+        outcome = await self._outbox.put(answer)
+        self._settled(delivery, answer, outcome)
+        return outcome
+
+    async def _pull(self) -> None:
+        pause = _PAUSE_MIN
+        while not self._closing.is_set():
+            try:
+                await self._members.look()
+                await self._ask()
+                pause = _PAUSE_MIN
+            except StoreUnavailable:
+                self.tally.unavailable += 1
+                await self._wait(self._closing, pause)
+                pause = min(pause * 2, _PAUSE_MAX)
+
+    async def _ask(self) -> None:
+        room = min(self._flights.room(), _BATCH_MAX)
+        if room <= 0 or not self._members.subjects:
+            self._changed.clear()
+            await self._wait(self._changed, _SLICE.total_seconds())
+            return
+        asked_at = self._clock.monotonic()
+        delivered = await self._groups.deliver(
+            self._members.subjects,
+            self._group,
+            self.name,
+            room,
+            ack_timeout=self._settings.ack_timeout,
+            wait=_SLICE,
+        )
+        self._flights.began(delivered, asked_at)
+        for delivery in delivered:
+            self.tally.delivered += 1
+            self.tally.again += delivery.number > 1
+            self._queue.put_nowait(delivery)
+
+    async def _serve(self) -> None:
+        """One slot: a message after another."""
+        while (delivery := await self._queue.get()) is not None:
+            if self._closing.is_set():
+                self._post(delivery, self._nak(delivery))
+                continue
+            try:
+                envelope = envelope_in(delivery.entry, self.root)
+            except StoreBroken:
+                self.tally.invalid += 1
+                self._set_aside(delivery, "the entry is not an envelope", delivery.number)
+                continue
+            if delivery.number > self._settings.deliveries_max:
+                told = self._settings.deliveries_max
+                self._set_aside(delivery, f"not acked in {told} deliveries", told)
+                continue
+            await self._handle(delivery, envelope)
+
+    async def _handle(self, delivery: Delivery, envelope: Envelope) -> None:
+        received = Received(delivery, envelope, self)
+        self._flights.handling(delivery, received)
+        try:
+            async with asyncio.timeout(self._settings.timeout.total_seconds()):
+                await self._caller.call(delivery, envelope, received)
+        except asyncio.CancelledError:
+            if not received.answered and not self._caller.plain:
+                self._post(delivery, self._nak(delivery))
+            raise
+        except Exception as error:
+            self._failed(delivery, received, error)
+        else:
+            if self._settings.auto_ack and not received.answered:
+                self._post(delivery, Ack(delivery.entry.subject, self._group, delivery.entry.id))
+        finally:
+            self._flights.over(delivery)
+
+    def _failed(self, delivery: Delivery, received: Received, error: Exception) -> None:
+        self.tally.failed += 1
+        kind = type(error).__name__
+        _log.warning(
+            "a handler of messages failed",
+            extra={"source": delivery.entry.subject, "error": kind, "attempt": delivery.number},
+        )
+        if not self._settings.auto_ack or received.answered or received.lost:
+            return
+        if delivery.number >= self._settings.deliveries_max:
+            self._set_aside(delivery, f"{kind}: {error}", delivery.number)
+        else:
+            delay = self._settings.nak_delay * 2 ** min(delivery.number - 1, 20)
+            self._post(delivery, self._nak(delivery, min(delay, self._settings.nak_delay_max)))
+
+    def _nak(self, delivery: Delivery, delay: timedelta = timedelta(0)) -> Nak:
+        return Nak(delivery.entry.subject, self._group, delivery.entry.id, delay)
+
+    def _set_aside(self, delivery: Delivery, reason: str, deliveries: int) -> None:
+        entry = delivery.entry
+        if is_dead_letter_subject(entry.subject, self.root):
+            self.tally.dropped += 1
+            _log.error(
+                "a dead letter could not be handled either and is dropped",
+                extra={"source": entry.subject, "key": str(entry.id), "reason": "dead_letter"},
+            )
+            self._post(delivery, Ack(entry.subject, self._group, entry.id))
+        else:
+            self._post(delivery, dead_letter(delivery, reason, deliveries=deliveries, root=self.root))
+
+    def _post(self, delivery: Delivery, answer: Answer) -> None:
+        """Sends an answer of our own. If it cannot be sent it is tried again: what was done is not to be done twice."""
+        self._outbox.put(answer).add_done_callback(partial(self._posted, delivery, answer))
+
+    def _posted(self, delivery: Delivery, answer: Answer, sent: asyncio.Future[Outcome]) -> None:
+        if sent.cancelled():
+            return
+        error = sent.exception()
+        if error is None:
+            self._settled(delivery, answer, sent.result())
+        elif isinstance(error, StoreUnavailable) and not self._closing.is_set() and delivery in self._flights:
+            self._post(delivery, answer)
+
+    def _settled(self, delivery: Delivery, answer: Answer, outcome: Outcome) -> None:
+        self._flights.answered(delivery)
+        self._changed.set()
+        if outcome is not Outcome.DONE:
+            return
+        match answer:
+            case Ack():
+                self.tally.acked += 1
+            case Nak():
+                self.tally.naked += 1
+            case DeadLetter():
+                self.tally.dead += 1
+
+    async def _keep(self) -> None:
+        """Moves deadlines on while handlers run or messages wait for one."""
+        every = self._settings.ack_timeout.total_seconds() / 3
+        while True:
+            await asyncio.sleep(every)
+            kept = self._flights.kept()
+            if not kept:
+                continue
+            asked_at = self._clock.monotonic()
+            try:
+                mine = await self._groups.extend(self.name, kept, ack_timeout=self._settings.ack_timeout)
+            except StoreUnavailable:
+                self.tally.unavailable += 1
+                continue
+            self._flights.extended(kept, mine, asked_at)
+
+    async def _finish(self, slots: list[asyncio.Task[None]]) -> None:
+        for _ in slots:
+            self._queue.put_nowait(None)
+        await asyncio.wait(slots, timeout=self._settings.close_max.total_seconds())
+
+    async def _leave(self) -> None:
+        """Sends the last answers, gives back what did not start, and leaves the group if nothing is pending."""
+        self._closing.set()
+        while not self._queue.empty():
+            if (delivery := self._queue.get_nowait()) is not None:
+                self._post(delivery, self._nak(delivery))
+        with suppress(TimeoutError, StoreUnavailable):  # what cannot be said now, the deadline says later
+            async with asyncio.timeout(_LEAVE_SECONDS_MAX):
+                await self._outbox.flush()
+                await asyncio.sleep(0)  # the answers have come; their callbacks have not
+                if not len(self._flights):
+                    await self._members.leave(self.name)
+
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()

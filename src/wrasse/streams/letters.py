@@ -1,0 +1,40 @@
+"""Dead letters: what is written when a message is set aside, and how it is read back.
+
+The original bytes stay as they were; beside them stand `reason`, `stream`, `entry_id`, `group` and `deliveries`. Of an
+entry that a foreign program wrote, each field stands beside them as `raw.<name>`. Pure.
+"""
+
+from __future__ import annotations
+
+from wrasse.errors import StoreBroken
+from wrasse.ports.groups import DeadLetter, Delivery
+from wrasse.ports.streams import Draft, Entry
+from wrasse.streams.envelope import Envelope, decode
+from wrasse.streams.subjects import ROOT, dead_letter_subject, is_dead_letter_subject
+
+REASON_CHARS_MAX = 2_000
+
+
+def dead_letter(delivery: Delivery, reason: str, *, deliveries: int, root: str = ROOT) -> DeadLetter:
+    """The answer that sets a delivery aside."""
+    entry = delivery.entry
+    fields = {
+        "reason": reason[:REASON_CHARS_MAX].encode("utf-8", "backslashreplace"),
+        "stream": entry.subject.encode(),
+        "entry_id": str(entry.id).encode(),
+        "group": delivery.group.encode(),
+        "deliveries": str(deliveries).encode(),
+    }
+    raw = {f"raw.{name}": value for name, value in (entry.fields or {}).items()}
+    draft = Draft(dead_letter_subject(entry.subject, root), entry.body, fields=raw | fields)
+    return DeadLetter(entry.subject, delivery.group, entry.id, draft)
+
+
+def envelope_in(entry: Entry, root: str = ROOT) -> Envelope:
+    """The message in an entry; StoreBroken if there is none. A dead letter without an envelope is its bytes."""
+    try:
+        return decode(entry.body)
+    except StoreBroken:
+        if is_dead_letter_subject(entry.subject, root) and entry.fields and "reason" in entry.fields:
+            return Envelope("", entry.subject, entry.id.ms, entry.body)
+        raise

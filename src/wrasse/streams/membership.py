@@ -1,0 +1,72 @@
+"""Which streams a consumer reads: its subject, or all that match its pattern, also those that come later.
+
+A stream that appears while we look began after us, so all of it is ours: its group begins at its first entry, wherever
+the group was to begin on the streams that were there.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from wrasse.clock import Clock
+from wrasse.ports.groups import Groups, StartAt
+from wrasse.ports.streams import Streams
+from wrasse.ports.subjects import is_wild
+
+_PAGE = 1_000
+STREAMS_MAX = 10_000
+
+
+class Membership:
+    """The part of one consumer in one group, on each of its streams."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        groups: Groups,
+        clock: Clock,
+        pattern: str,
+        group: str,
+        start: StartAt,
+        every: timedelta,
+    ) -> None:
+        self.subjects: tuple[str, ...] = ()
+        self._streams = streams
+        self._groups = groups
+        self._clock = clock
+        self._pattern = pattern
+        self._group = group
+        self._start = start
+        self._every = every.total_seconds()
+        self._looked_at: float | None = None
+        self._wild = is_wild(pattern)
+
+    async def look(self) -> None:
+        """Joins the group on streams that are new to us, if it is time to look."""
+        now = self._clock.monotonic()
+        first = self._looked_at is None
+        if not first and (not self._wild or now - (self._looked_at or 0.0) < self._every):
+            return
+        found = await self._matching() if self._wild else (self._pattern,)
+        for subject in sorted(set(found) - set(self.subjects)):
+            await self._groups.join(subject, self._group, self._start if first else StartAt(first=True))
+        self.subjects = found
+        self._looked_at = now
+
+    async def leave(self, consumer: str) -> None:
+        """Says goodbye and takes the consumer, which must hold nothing, out of the group."""
+        if self.subjects:
+            await self._groups.deliver(self.subjects, self._group, consumer, 0, ack_timeout=timedelta(0))
+        for subject in self.subjects:
+            await self._groups.retire(subject, self._group, consumer)
+
+    async def _matching(self) -> tuple[str, ...]:
+        found: list[str] = []
+        after: str | None = None
+        while len(found) < STREAMS_MAX:
+            page = await self._streams.subjects(self._pattern, after, _PAGE)
+            found += page.items
+            after = page.cursor
+            if after is None:
+                break
+        return tuple(found[:STREAMS_MAX])

@@ -1,0 +1,23 @@
+"""Counters of what the consumers of this process did, for metrics to read. Readers pull; nothing is called upward.
+
+Counted when it is certain: an answer counts once the backend has said `done`.
+"""
+
+from __future__ import annotations
+
+
+class StreamTally:
+    """Numbers that only grow."""
+
+    __slots__ = ("acked", "again", "dead", "delivered", "dropped", "failed", "invalid", "naked", "unavailable")
+
+    def __init__(self) -> None:
+        self.delivered = 0  # hand-outs, of which
+        self.again = 0  # were not the first of their entry
+        self.acked = 0
+        self.naked = 0
+        self.dead = 0  # set aside as dead letters
+        self.failed = 0  # handlers that raised or took too long
+        self.invalid = 0  # entries that are no envelope
+        self.dropped = 0  # dead letters that would have been set aside once more
+        self.unavailable = 0  # calls that the backend did not answer
