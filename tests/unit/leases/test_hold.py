@@ -39,7 +39,7 @@ def desk() -> Desk:
 
 async def _until(so: Callable[[], bool], pause: float = 0.005) -> None:
     async with asyncio.timeout(ENOUGH):
-        while not so():  # noqa: ASYNC110: a lease has no event to wait for
+        while not so():  # noqa: ASYNC110  a lease has no event to wait for
             await asyncio.sleep(pause)
 
 
