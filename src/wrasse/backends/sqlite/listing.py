@@ -99,9 +99,7 @@ def _codes(place: Place, where: JobFilter) -> list[int]:
 def _rows(
     db: apsw.Connection, code: int, where: JobFilter, start: Start | None, limit: int, *, newest: bool
 ) -> list[StateRow]:
-    terms = _terms(where)
-    if start is not None:
-        terms.append(_beyond(start, newest=newest))
+    terms = _terms(where) + _bounds(where, start, newest=newest)
     if code != READY:
         if where.queue is not None:
             terms.append(Term("queue = ?", (where.queue,)))
@@ -120,10 +118,26 @@ def _terms(where: JobFilter) -> list[Term]:
         terms.append(Term("reason = ?", (where.reason,)))
     if where.error_contains is not None:
         terms.append(Term("instr(error, ?) > 0", (where.error_contains,)))
-    if where.finished_before is not None:
-        terms.append(Term("finished_at < ?", (to_micros(where.finished_before),)))
-    if where.finished_after is not None:
-        terms.append(Term("finished_at > ?", (to_micros(where.finished_after),)))
+    return terms
+
+
+def _bounds(where: JobFilter, start: Start | None, *, newest: bool) -> list[Term]:
+    """Between which instants, and from which cursor on. Where the cursor is the narrower bound it stands alone: SQLite
+    seeks to one of two bounds and reads on from there."""
+    low = None if where.finished_after is None else to_micros(where.finished_after)
+    high = None if where.finished_before is None else to_micros(where.finished_before)
+    if start is None:
+        terms = []
+    else:
+        terms = [_beyond(start, newest=newest)]
+        if newest:
+            high = None if high is not None and start.order < high else high
+        else:
+            low = None if low is not None and start.order > low else low
+    if low is not None:
+        terms.append(Term("finished_at > ?", (low,)))
+    if high is not None:
+        terms.append(Term("finished_at < ?", (high,)))
     return terms
 
 

@@ -106,14 +106,15 @@ class SqliteRecords:
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         start = _name(prefix)
-        terms, values = "name >= ?", [start]
+        # One bound below, since SQLite seeks to one of two and reads on from there.
+        if after is not None and after.encode() >= start:
+            terms, values = "name > ?", [after.encode()]
+        else:
+            terms, values = "name >= ?", [start]
         if start:
             # No byte of UTF-8 is 0xff, so the last one can always be counted up.
             terms += " AND name < ?"
             values.append(start[:-1] + bytes([start[-1] + 1]))
-        if after is not None:
-            terms += " AND name > ?"
-            values.append(after.encode())
         sql = f"{_COLUMNS} collection = ? AND value IS NOT NULL AND {terms} ORDER BY name LIMIT ?"
         return await self._page(sql, values, limit, lambda record: stored_name(record.key))
 
