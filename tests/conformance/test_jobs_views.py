@@ -42,6 +42,12 @@ async def test_ready_jobs_are_listed_in_the_order_they_are_served(desk: Desk, st
     assert await desk.ids(Place.READY) == ["rescued", "a", "b", "c"]
 
 
+async def test_a_listing_can_be_turned_round(desk: Desk) -> None:
+    await desk.put("a", Job("later", delay=LONG), "b", Job("soon", delay=SILENCE), "c")
+    forwards = await desk.ids(Place.READY)
+    assert (forwards[:3], await desk.ids(Place.READY, newest=True)) == (["a", "b", "c"], forwards[::-1])
+
+
 async def test_held_jobs_are_listed_by_deadline(desk: Desk, store: Store) -> None:
     await desk.put("a", "b", "c")
     holds = []

@@ -58,12 +58,13 @@ async def keys(records: Records, prefix: str = "", limit: int = 2) -> list[str]:
 
 
 async def due_keys(records: Records, before: datetime | None = None) -> list[str]:
-    """Every key that is due, once each; a backend may show one that is not due yet, which does not count."""
+    """Every key that is due. A backend may show one that is not due yet, but by no more than its resolution."""
     shown: list[str] = []
     after: str | None = None
     while True:
         page: Page[Record] = await records.due(before, after, 2)
         horizon = before or page.at
+        assert all(record.due_at is None or record.due_at <= horizon + records.resolution for record in page)
         shown += [record.key for record in page if record.due_at is not None and record.due_at <= horizon]
         after = page.cursor
         if after is None:
