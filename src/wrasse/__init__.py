@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         UsageError,
         WrasseError,
     )
-    from wrasse.jobs.handlers import RunningJob
+    from wrasse.jobs.running import RunningJob
     from wrasse.leases.lease import Lease
     from wrasse.ports.jobs import JobRecord, JobState, Place, Reason
 
@@ -39,7 +39,7 @@ _HOMES = {
     "Reason": "wrasse.ports.jobs",
     "Refused": "wrasse.errors",
     "Report": "wrasse.engine.report",
-    "RunningJob": "wrasse.jobs.handlers",
+    "RunningJob": "wrasse.jobs.running",
     "StoreUnavailable": "wrasse.errors",
     "UsageError": "wrasse.errors",
     "WrasseError": "wrasse.errors",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import click
 
 from wrasse.app.config import Config, load
-from wrasse.duration import format_duration, parse_duration
+from wrasse.app.plain import to_json
+from wrasse.duration import parse_duration
 from wrasse.errors import BadDuration, UsageError
 
 T = TypeVar("T")
@@ -71,24 +71,11 @@ def finish(work: Coroutine[object, object, T]) -> T:
 
 def write_json(value: object) -> None:
     """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, indent=None if not sys.stdout.isatty() else 2) + "\n")
+    sys.stdout.write(to_json(value, indent=2 if sys.stdout.isatty() else None) + "\n")
     sys.stdout.flush()
 
 
-def plain(value: object) -> object:
-    """Our values as JSON has them: instants in ISO form, durations in seconds."""
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [plain(each) for each in value]
-    return value
-
-
-class Duration(click.ParamType):
+class Duration(click.ParamType[timedelta]):
     """A duration on the command line."""
 
     name = "duration"
@@ -104,16 +91,3 @@ class Duration(click.ParamType):
 
 
 DURATION = Duration()
-
-
-def ago(at: datetime | None, now: datetime) -> str:
-    """How long ago, or in how long, to the precision a reader needs."""
-    if at is None:
-        return ""
-    away = abs(now - at)
-    if away < timedelta(seconds=1):
-        return "now"
-    step = next(unit for unit in (86_400, 3_600, 60, 1) if away.total_seconds() >= unit or unit == 1)
-    below = {86_400: 3_600, 3_600: 60, 60: 1, 1: 1}[step]
-    text = format_duration(timedelta(seconds=int(away.total_seconds()) // below * below))
-    return f"{text} ago" if at <= now else f"in {text}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import click
 
-from wrasse.app.cli_asked import DURATION, Asked, ago, asks, finish
+from wrasse.app.ago import ago
+from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_jobs import opened
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.job_text import glimpse, record_json, state_json, text_of, when
+from wrasse.app.plain import queue_json, worker_json
 from wrasse.errors import UnknownName
 from wrasse.ports.jobs import JobFilter, JobQueue, JobRecord, JobState, Place, QueueCount, Reason
 from wrasse.ports.page import Page
@@ -232,35 +233,12 @@ async def _stats(asked: Asked) -> None:
             ]
             show_table(("worker", "slots", "last beat", "state"), beating)
 
-    workers = [
-        {
-            "id": w.info.id,
-            "host": w.info.host,
-            "pid": w.info.pid,
-            "slots": w.info.slots,
-            "beat_at": w.beat_at,
-            "until": w.until,
-        }
-        for w in counts.workers
-    ]
+    workers = [worker_json(each, counts.at) for each in counts.workers]
     asked.answer({"at": counts.at, "queues": [queue_json(each) for each in counts.queues], "workers": workers}, text)
 
 
 def _alive(until: datetime, now: datetime) -> str:
     return "beating" if until > now else "silent"
-
-
-def queue_json(count: QueueCount) -> Mapping[str, object]:
-    """One queue in numbers."""
-    return {
-        "queue": count.queue,
-        "ready": count.ready,
-        "delayed": count.delayed,
-        "held": count.held,
-        "done": count.done,
-        "dead": count.dead,
-        "oldest_ready_at": count.oldest_ready_at,
-    }
 
 
 def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import click
 
-from wrasse.app.cli_asked import DURATION, Asked, ago, asks, finish
+from wrasse.app.ago import ago
+from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.homes import homes
+from wrasse.app.plain import line_json
 from wrasse.app.wiring import open_store
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.outcome import Outcome
@@ -65,24 +66,6 @@ async def _journal(
     finally:
         await store.close()
     asked.answer({"lines": [line_json(line) for line in page], "next": page.cursor}, lambda: _text(page))
-
-
-def line_json(line: Line) -> Mapping[str, object]:
-    """One line for a program."""
-    intent = line.intent
-    return {
-        "id": intent.id,
-        "run": intent.run,
-        "sweep": intent.sweep,
-        "verb": intent.verb,
-        "suspect": intent.suspect,
-        "reason": intent.reason,
-        "count": intent.count,
-        "intended_at": line.intended_at,
-        "outcome": None if line.outcome is None else line.outcome.value,
-        "detail": line.detail,
-        "settled_at": line.settled_at,
-    }
 
 
 def line_row(line: Line, now: datetime) -> tuple[object, ...]:

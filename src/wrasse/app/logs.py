@@ -1,8 +1,8 @@
 """Logs: one JSON object a line on stderr, with a fixed set of keys, and nothing that was not meant for a log.
 
 A line says `level`, `ts` and `msg`, and what the caller passed in `extra` under an allowed key. Other keys are dropped
-and counted. Messages are fixed texts: arguments are not put into them, so neither payloads nor paths nor secrets can
-slip in, and an error appears as its type, with its text only where wrasse wrote that text itself.
+and counted. Paths and the secrets of URLs are taken out of every text. An error appears as its type, with its text
+only where wrasse wrote that text itself, and what other libraries log appears without their arguments: those are data.
 
 Under a flood a message that repeats is cut to LINES_MAX a second, and what was left out is said in a counted line.
 """
@@ -67,7 +67,7 @@ class LogHandler(logging.Handler):
         self._stream = stream
         self._clock = clock
         self._tally = tally
-        self._human = human
+        self.human = human
         self._windows: dict[str, _Window] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -121,7 +121,7 @@ class LogHandler(logging.Handler):
 
     def _write(self, line: Mapping[str, object]) -> None:
         try:
-            text = _for_eyes(line) if self._human else json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+            text = _for_eyes(line) if self.human else json.dumps(line, ensure_ascii=False, separators=(",", ":"))
             self._stream.write(text + "\n")
             self._stream.flush()
         except (OSError, ValueError):
@@ -132,17 +132,21 @@ class LogHandler(logging.Handler):
 def start_logging(
     level: str, *, stream: TextIO | None = None, clock: Clock | None = None, human: bool = False
 ) -> tuple[LogHandler, LogTally]:
-    """Makes the root logger write our lines and nothing else; gives the handler and its counters."""
+    """Makes our loggers write our lines; gives the handler and its counters."""
     tally = LogTally()
     handler = LogHandler(stream or sys.stderr, clock or SystemClock(), tally, human=human)
-    handler.addFilter(_quiet_strangers)
-    root = logging.getLogger()
-    for old in list(root.handlers):
-        if isinstance(old, LogHandler):
-            root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(_LEVELS[level])
+    own = logging.getLogger("wrasse")
+    own.handlers = [handler]
+    own.propagate = False
+    own.setLevel(_LEVELS[level])
     return handler, tally
+
+
+def hear_strangers(handler: LogHandler) -> None:
+    """Writes what other libraries and handlers of jobs warn about, unless the user has set up logging for them."""
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(handler)
 
 
 def describe(error: BaseException) -> str:
@@ -158,18 +162,16 @@ def scrub(text: str) -> str:
     return _PATH.sub("<path>", hide(text))
 
 
-def _quiet_strangers(record: logging.LogRecord) -> bool:
-    return _own(record) or record.levelno >= logging.WARNING
-
-
 def _own(record: logging.LogRecord) -> bool:
     return record.name == "wrasse" or record.name.startswith("wrasse.")
 
 
 def _message(record: logging.LogRecord) -> str:
-    # Not getMessage(): arguments are data. A stranger's text may have data in later lines, as asyncio's has.
-    text = str(record.msg).split("\n", 1)[0]
-    return scrub(text)[:VALUE_CHARS_MAX] if isinstance(record.msg, str) else type(record.msg).__name__
+    if _own(record):
+        return scrub(record.getMessage())[:VALUE_CHARS_MAX]
+    # A stranger's arguments are data, and so may be its later lines, as asyncio's are.
+    text = record.msg.split("\n", 1)[0] if isinstance(record.msg, str) else type(record.msg).__name__
+    return scrub(text)[:VALUE_CHARS_MAX]
 
 
 def _value(value: object) -> object:

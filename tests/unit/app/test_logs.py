@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wrasse.app.logs import LINES_MAX, LogHandler, LogTally, describe, scrub, start_logging
+from wrasse.app.logs import LINES_MAX, LogHandler, LogTally, describe, hear_strangers, scrub, start_logging
 from wrasse.clock import ManualClock
 from wrasse.errors import BadPayload, StoreUnavailable
 
@@ -34,9 +34,13 @@ class Logged:
 
 @pytest.fixture
 def logged() -> Iterator[Logged]:
+    own, root = logging.getLogger("wrasse"), logging.getLogger()
+    before = (own.handlers, own.propagate, own.level, root.handlers)
+    root.handlers = []
     logged = Logged()
+    hear_strangers(logged.handler)
     yield logged
-    logging.getLogger().removeHandler(logged.handler)
+    own.handlers, own.propagate, own.level, root.handlers = before
 
 
 def test_a_line_is_one_json_object_with_level_time_and_message(logged: Logged) -> None:
@@ -54,7 +58,7 @@ def test_a_key_that_is_not_allowed_is_dropped_and_counted(logged: Logged) -> Non
 
 
 def test_planted_payloads_secrets_and_paths_never_reach_a_line(logged: Logged) -> None:
-    logged.log.error("failed on %s", PAYLOAD)
+    logging.getLogger("shop.handlers").error("failed on %s", PAYLOAD)
     logged.log.error("no file", extra={"reason": f"cannot open {PATH}"})
     logged.log.error("down", extra={"error": f"redis://user:{SECRET}@host:6379/0 is down"})
     logged.log.error("job", extra={"job_id": PATH})
@@ -80,7 +84,7 @@ def test_text_without_a_path_stays_as_it_is() -> None:
     assert scrub(text) == text
 
 
-@pytest.mark.parametrize("path", [PATH, "~/x/y", "./a/b.db", "../up/z", "'/etc/passwd'", "(/var/lib/x)", "C:\\Users\\x"])
+@pytest.mark.parametrize("path", [PATH, "~/x/y", "./a/b.db", "../up/z", "'/etc/passwd'", "(/var/x)", "C:\\Users\\x"])
 def test_a_path_is_taken_out_of_a_text(path: str) -> None:
     assert not any(part in scrub(f"see {path} there") for part in ("home", "y", "b.db", "up", "passwd", "var", "Users"))
 
@@ -125,6 +129,16 @@ def test_strangers_are_heard_only_when_they_warn(logged: Logged) -> None:
     logging.getLogger("aiohttp.access").info("GET /")
     logging.getLogger("aiohttp").warning("slow %s", "x")
     assert [(line["logger"], line["msg"]) for line in logged.lines] == [("aiohttp", "slow %s")]
+
+
+def test_loggers_that_the_user_has_set_up_are_left_alone(logged: Logged) -> None:
+    theirs = logging.StreamHandler(io.StringIO())
+    logging.getLogger().handlers = [theirs]
+    hear_strangers(logged.handler)
+    logging.getLogger("shop").warning("theirs")
+    logged.log.warning("ours")
+    assert theirs.stream.getvalue() == "theirs\n"
+    assert [line["msg"] for line in logged.lines] == ["ours"]
 
 
 def test_a_closed_stderr_stops_nothing_and_is_counted() -> None:

@@ -1,0 +1,221 @@
+"""App: wrasse in a program. `connect` gives one; nothing is opened before it is used.
+
+app = wrasse.connect()                                   # or a settings file, or the URL of a store
+
+@app.handler("resize")
+async def resize(job): ...
+
+await app.jobs.put("resize", {"path": "a.png"})
+await app.worker().run()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from wrasse.app.app_jobs import Duration, Jobs, as_duration
+from wrasse.app.building import (
+    JOB_SWEEPS,
+    Opened,
+    build_engine,
+    build_lessor,
+    build_producer,
+    build_worker,
+    configured_handlers,
+    open_homes,
+    owner_name,
+)
+from wrasse.app.config import Config, load
+from wrasse.app.signals import on_stop
+from wrasse.app.wiring import Stores
+from wrasse.clock import Clock, SystemClock
+from wrasse.engine.loop import Engine
+from wrasse.errors import UsageError
+from wrasse.jobs.handlers import Function, as_handler
+from wrasse.jobs.producer import Producer
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker import Worker
+from wrasse.leases.hold import Holding
+from wrasse.leases.hold import hold as holding_of
+from wrasse.ports.jobs import JobQueue
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:")
+_HANDLER = TypeVar("_HANDLER", bound=Function)
+_log = logging.getLogger("wrasse.app")
+
+
+class App:
+    """The parts of wrasse a program uses, on one configuration."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._stores = Stores(self._clock, done_max=config.settings.worker.done_max)
+        self._opening = asyncio.Lock()
+        self._opened: Opened | None = None
+        self._producer: Producer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.handlers: dict[str, Function] = {}
+        self.tally = Tally()
+        self.jobs = Jobs(self._jobs)
+
+    def handler(self, kind: str = "") -> Callable[[_HANDLER], _HANDLER]:
+        """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest."""
+
+        def register(function: _HANDLER) -> _HANDLER:
+            if kind in self.handlers:
+                raise UsageError(f"the kind {kind!r} has two handlers", do="register one handler for each kind")
+            as_handler(function)
+            self.handlers[kind] = function
+            return function
+
+        return register
+
+    def worker(self, concurrency: int | None = None) -> AppWorker:
+        """A worker with this app's handlers and those of the settings."""
+        return AppWorker(self, concurrency)
+
+    def hold(
+        self, key: str, *, ttl: Duration = "30s", wait: Duration | None = None, owner: str | None = None
+    ) -> AppHold:
+        """Holds the lease of a key for the length of an `async with`. It is renewed by itself, and the body is
+        cancelled if it is lost. `wait`: how long to wait for it, for ever without one."""
+        return AppHold(self, key, as_duration(ttl), None if wait is None else as_duration(wait), owner or owner_name())
+
+    async def engine(self) -> Engine:
+        """The engine with every configured sweep: run it, or ask it for a plan."""
+        return build_engine(self._config.settings, await self.open(), self._clock, owner_name())
+
+    async def run_pending(self) -> int:
+        """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests
+        of handlers."""
+        return await (await self._build_worker(None)).run_pending()
+
+    async def open(self) -> Opened:
+        """Opens the backends, once."""
+        async with self._opening:
+            loop = asyncio.get_running_loop()
+            if self._opened is None:
+                self._opened, self._loop = await open_homes(self._config, self._stores), loop
+            elif self._loop is not loop:
+                raise UsageError(
+                    "this app was opened in another event loop",
+                    do="use one asyncio.run() for everything, close the app before, or use wrasse.sync",
+                )
+            return self._opened
+
+    async def close(self) -> None:
+        """Closes what was opened; the app may be used again."""
+        self._opened = self._producer = self._loop = None
+        await self._stores.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _jobs(self) -> tuple[Producer, JobQueue]:
+        opened = await self.open()
+        if self._producer is None:
+            self._producer = build_producer(self._config.settings, opened, self._clock, self.tally)
+        return self._producer, opened.jobs.jobs
+
+    async def _build_worker(self, concurrency: int | None) -> Worker:
+        opened = await self.open()
+        handlers = configured_handlers(self._config.settings, self.handlers)
+        return build_worker(self._config, opened, self._clock, handlers, self.tally, concurrency).worker
+
+
+class AppWorker:
+    """A worker in a program, and beside it the sweeps that give a dead worker's jobs to the next."""
+
+    def __init__(self, app: App, concurrency: int | None) -> None:
+        self._app = app
+        self._concurrency = concurrency
+        self._worker: Worker | None = None
+        self._engine: Engine | None = None
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace`."""
+        app = self._app
+        settings = app._config.settings
+        worker = self._worker = await app._build_worker(self._concurrency)
+        engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
+        if self._stopped:
+            return
+        with on_stop(lambda _: self.stop(settings.worker.grace)):
+            async with asyncio.TaskGroup() as group:
+                sweeping = group.create_task(engine.run())
+                try:
+                    await worker.run()
+                finally:
+                    engine.stop()
+                    await asyncio.wait([sweeping])
+
+    def stop(self, grace: Duration = "30s") -> None:
+        """Ends `run`: nothing new is taken, and running handlers have `grace` to finish."""
+        self._stopped = True
+        if self._worker is not None and self._engine is not None:
+            self._engine.stop()
+            self._worker.stop(as_duration(grace))
+
+
+class AppHold:
+    """`async with app.hold("key") as lease`: `lease.token` is the fencing token."""
+
+    def __init__(self, app: App, key: str, ttl: timedelta, wait: timedelta | None, owner: str) -> None:
+        self._app = app
+        self._asked = (key, ttl, wait, owner)
+        self._held: holding_of | None = None
+
+    async def __aenter__(self) -> Holding:
+        key, ttl, wait, owner = self._asked
+        clock = self._app._clock
+        lessor = build_lessor(await self._app.open(), clock)
+        self._held = holding_of(lessor, key, owner, ttl, clock, wait=wait)
+        return await self._held.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._held is not None, "left before it was entered"
+        await self._held.__aexit__(kind, error, traceback)
+
+
+def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> App:
+    """An App on a settings file, on the store of a URL (`sqlite:wrasse.db`, `memory:`), or on `wrasse.yaml` and the
+    embedded default. Nothing is opened yet."""
+    if isinstance(where, str) and _URL.match(where):
+        # What the program says is said: neither a file nor another program's variables have a part in it.
+        environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
+        environ.pop("WRASSE_CONFIG", None)
+        config = load(os.devnull, environ=environ, overrides={"backends.jobs": where, "backends.records": where})
+    else:
+        config = load(where)
+    for warning in config.warnings:
+        _log.warning(warning)
+    return App(config, clock)
+
+
+_default: App | None = None
+
+
+def hold(key: str, *, ttl: Duration = "30s", wait: Duration | None = None, owner: str | None = None) -> AppHold:
+    """`App.hold` on the default configuration, opened once for the process."""
+    global _default
+    if _default is None:
+        _default = connect()
+    return _default.hold(key, ttl=ttl, wait=wait, owner=owner)

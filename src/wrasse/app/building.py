@@ -1,0 +1,179 @@
+"""From settings and open backends to the things that run: the engine with sweeps and guards, the worker, the lessor.
+
+A sweep's fields without a default are ports and are filled by name; its other fields are its settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.settings import Settings
+from wrasse.app.store_url import parse_store
+from wrasse.app.wiring import Store, Stores
+from wrasse.clock import Clock
+from wrasse.engine.budget import Budget
+from wrasse.engine.guard import Guard, MassDeath
+from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
+from wrasse.engine.pulses import backend_guards
+from wrasse.engine.state import ENGINE_STATE
+from wrasse.errors import UsageError
+from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
+from wrasse.jobs.exec import Command
+from wrasse.jobs.handlers import ANY, Function, Handlers
+from wrasse.jobs.handlers import load as load_handler
+from wrasse.jobs.producer import Producer
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.sweeps import CATALOGUE
+from wrasse.sweeps.stuck_jobs import StuckJobs
+
+LEASES = leases_in("default")
+JOB_SWEEPS = ("stuck_jobs", "finished_jobs")  # what every worker process also runs
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The backends of a process, by what lives there."""
+
+    jobs: Store
+    records: Store
+    engine: Store
+
+
+async def open_homes(config: Config, stores: Stores) -> Opened:
+    """Opens every home that the settings name; equal ones once."""
+    where = homes(config)
+    return Opened(await stores.open(where.jobs), await stores.open(where.records), await stores.open(where.engine))
+
+
+def owner_name() -> str:
+    """Who we are to others: a name no two processes ever share."""
+    return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def build_engine(
+    settings: Settings, opened: Opened, clock: Clock, owner: str, only: Collection[str] = tuple(CATALOGUE)
+) -> Engine:
+    """The engine with the sweeps named in `only`."""
+    return Engine(
+        [build_sweep(name, settings, opened, clock) for name in CATALOGUE if name in only],
+        lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
+        state=opened.engine.records(ENGINE_STATE),
+        journal=opened.engine.journal,
+        clock=clock,
+        owner=owner,
+        lease_ttl=settings.engine.lease,
+        journal_kept=settings.engine.journal_kept,
+    )
+
+
+def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+    """One sweep with its settings, budget and guards."""
+    own, kind = settings.sweeps[name], CATALOGUE[name].kind
+    ports: Mapping[str, object] = {"jobs": opened.jobs.jobs}
+    needed = [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]  # type: ignore[arg-type]
+    assert set(needed) <= set(ports), f"{name} needs a port that nobody fills"
+    sweep = kind(**{port: ports[port] for port in needed}, **own.fields)
+    guards: tuple[Guard, ...] = backend_guards(opened.jobs, clock, skew_max=settings.engine.skew_max)
+    if isinstance(sweep, StuckJobs):
+        # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
+        silent = backend_guards(opened.jobs, clock, sweep.silence, skew_max=settings.engine.skew_max)
+        guards = (*silent, MassDeath(opened.jobs.jobs, sweep.silence))
+    return Scheduled(
+        sweep,
+        interval=own.interval,
+        jitter=own.jitter,
+        budget=Budget(own.actions_max, own.runtime_max, own.pause),
+        guards=guards,
+        enabled=own.enabled,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """A worker and who beats for it."""
+
+    worker: Worker
+    beats: Beats
+
+    def wrong(self) -> str | None:
+        """Why the worker is of no use now, if it is not."""
+        return None if self.beats.state.beating else "no beats go out, so it takes nothing"
+
+
+def build_worker(
+    config: Config, opened: Opened, clock: Clock, handlers: Handlers, tally: Tally, concurrency: int | None = None
+) -> Working:
+    """A worker for the configured queues."""
+    own = config.settings.worker
+    settings = WorkerSettings(
+        queues=tuple(dict.fromkeys(own.queues[name] for name in own.priorities)),
+        concurrency=own.count if concurrency is None else concurrency,
+        silence=own.heartbeat_ttl,
+        timeout=own.timeout,
+        retry=RetryPolicy(own.max_retries, own.backoff.base, own.backoff.max),
+        wait=own.brpoplpush_timeout,
+    )
+    url = parse_store(homes(config).jobs)
+    # What lives in this process's memory no child could reach. A path is made absolute: handlers may change directory.
+    beats: Beats = (
+        LoopBeats(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildBeats(str(url.resolved()), tally)
+    )
+    return Working(Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally), beats)
+
+
+def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tally) -> Producer:
+    """What puts jobs into the queue of their priority."""
+    own = settings.producer
+    return Producer(opened.jobs.jobs, clock, queues=settings.worker.queues, priority=own.default_priority, tally=tally)
+
+
+def build_lessor(opened: Opened, clock: Clock) -> Lessor:
+    """What grants leases to users."""
+    return Lessor(opened.records.records(LEASES), clock)
+
+
+def configured_handlers(
+    settings: Settings, functions: Mapping[str, Function], *, handler: str = "", command: str = ""
+) -> Handlers:
+    """A program's own handlers and those that settings or the command line name; the latter take the place of the
+    settings' default one. A kind has only one."""
+    own, handlers = settings.worker, Handlers()
+    for kind, function in functions.items():
+        handlers.add(kind, function)
+    for kind, text in own.handlers.items():
+        handlers.add(kind, load_handler(text))
+    if not (handler or command):
+        handler, command = own.handler, own.exec
+    if handler:
+        for kind, function in _named(handler).items():
+            handlers.add(kind, function)
+    elif command:
+        handlers.add(ANY, Command(command))
+    return handlers
+
+
+def _named(text: str) -> Mapping[str, Function]:
+    """The function that `module:name` names, for every kind; or, where it names an App, that app's handlers."""
+    try:
+        return {ANY: load_handler(text)}
+    except UsageError:
+        from wrasse.app.application import App
+
+        module, _, path = text.partition(":")
+        found: object = sys.modules.get(module)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if isinstance(found, App):
+            return found.handlers
+        raise

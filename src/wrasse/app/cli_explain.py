@@ -1,0 +1,101 @@
+"""wrasse explain: everything known about a job, a lease or a run, and what happens to it next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from wrasse.app.ago import ago
+from wrasse.app.building import Opened, build_lessor, open_homes
+from wrasse.app.cli_asked import Asked, asks, finish
+from wrasse.app.cli_jobs_look import show_record
+from wrasse.app.cli_journal import LINE_COLUMNS, line_row
+from wrasse.app.cli_table import show_pairs, show_table
+from wrasse.app.config import Config
+from wrasse.app.job_text import record_json
+from wrasse.app.outlook import outlook
+from wrasse.app.plain import line_json
+from wrasse.app.wiring import Stores
+from wrasse.clock import SystemClock
+from wrasse.errors import UsageError
+from wrasse.leases.lease import Lease
+from wrasse.ports.jobs import JobRecord
+from wrasse.ports.journal import Line, LineFilter
+
+LINES = 50
+
+
+@click.command()
+@click.argument("id")
+@asks
+def explain(asked: Asked, id: str) -> None:
+    """Explain an ID: a job's, a lease's key, or a run's. Where it is, what was done to it and why, what happens next.
+
+    \b
+    Examples:
+      wrasse explain resize-a
+      wrasse explain orders/42 --json
+    """
+    finish(_explain(asked, id))
+
+
+async def _explain(asked: Asked, id: str) -> None:
+    config = asked.config()
+    clock = SystemClock()
+    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    try:
+        opened = await open_homes(config, stores)
+        record = await opened.jobs.jobs.get(id)
+        lease = await build_lessor(opened, clock).get(id) if len(id.encode()) <= 256 else None
+        about = await _lines(opened, LineFilter(suspect=id))
+        of_run = await _lines(opened, LineFilter(run=id))
+        now = (await opened.jobs.pulse()).at
+        next_lines = await outlook(record, config.settings, opened.jobs.jobs, now) if record is not None else ()
+    finally:
+        await stores.close()
+    lines = (*about, *of_run)
+    if record is None and lease is None and not lines:
+        raise UsageError(
+            f"nothing is known about {id!r}: no job, lease or run has this name, and no sweep has touched it",
+            do="see what there is: `wrasse jobs list`, `wrasse journal`",
+        )
+    answer = {
+        "id": id,
+        "job": None if record is None else record_json(record),
+        "lease": None if lease is None else _lease_json(lease),
+        "journal": [line_json(line) for line in lines],
+        "next": list(next_lines),
+    }
+    asked.answer(answer, lambda: _text(config, record, lease, lines, next_lines, now))
+
+
+async def _lines(opened: Opened, where: LineFilter) -> Sequence[Line]:
+    return (await opened.engine.journal.page(where, None, LINES, newest=True)).items
+
+
+def _lease_json(lease: Lease) -> dict[str, object]:
+    return {"key": lease.key, "owner": lease.owner, "token": lease.token, "until": lease.until}
+
+
+def _text(
+    config: Config,
+    record: JobRecord | None,
+    lease: Lease | None,
+    lines: Sequence[Line],
+    next_lines: Sequence[str],
+    now: datetime,
+) -> None:
+    if record is not None:
+        show_record(record, now)
+    if lease is not None:
+        show_pairs(
+            [("lease", lease.key), ("owner", lease.owner), ("token", lease.token), ("ends", ago(lease.until, now))]
+        )
+    if lines:
+        show_table(LINE_COLUMNS, [line_row(line, now) for line in lines], title="journal")
+    elif record is not None:
+        click.echo("journal: no sweep has touched it")
+    for line in next_lines:
+        click.echo(f"{click.style('next', bold=True)}  {line}")

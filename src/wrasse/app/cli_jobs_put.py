@@ -1,0 +1,249 @@
+"""wrasse jobs put: one job from an argument, a file or stdin, or one per line."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from wrasse.app.building import build_producer, open_homes
+from wrasse.app.cli_asked import DURATION, Asked, asks, finish
+from wrasse.app.progress import progress
+from wrasse.app.wiring import Stores
+from wrasse.clock import SystemClock
+from wrasse.duration import parse_duration
+from wrasse.errors import TooLarge, UnknownName, UsageError, WrasseError
+from wrasse.jobs.producer import Producer, Put
+from wrasse.jobs.tally import Tally
+from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job
+
+SHOWN_MAX = 20
+LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_MAX
+FIELDS = ("data", "payload_b64", "kind", "id", "queue", "priority", "delay", "timeout", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the options say about every job of this call."""
+
+    kind: str
+    id: str | None
+    queue: str | None
+    priority: str | None
+    delay: timedelta
+    timeout: timedelta | None
+    headers: Mapping[str, str]
+
+
+@click.command()
+@click.argument("payload", required=False)
+@click.option("--kind", default="", help="Which handler does it.")
+@click.option("--id", help="The job's id; an id that is known already is not put again.")
+@click.option("--queue", help="The queue.  [default: that of the priority]")
+@click.option("--priority", help="A name in worker.priorities.  [default: producer.default_priority]")
+@click.option("--delay", type=DURATION, default="0s", help="Not before this much later.")
+@click.option("--timeout", type=DURATION, help="How long its handler may take.  [default: worker.timeout]")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
+@click.option("--file", "path", type=click.Path(dir_okay=False), help="Read the payload from this file; -: from stdin.")
+@click.option("--lines", is_flag=True, help="One job per line of the file or stdin, the line being the payload.")
+@click.option("--json-lines", is_flag=True, help=f"One job per line, as a JSON object with {', '.join(FIELDS)}.")
+@asks
+def put(
+    asked: Asked,
+    payload: str | None,
+    kind: str,
+    id: str | None,
+    queue: str | None,
+    priority: str | None,
+    delay: timedelta,
+    timeout: timedelta | None,
+    headers: Sequence[str],
+    path: str | None,
+    lines: bool,
+    json_lines: bool,
+) -> None:
+    """Put a job. The PAYLOAD is stored byte for byte; without one it is read from stdin.
+
+    \b
+    Examples:
+      wrasse jobs put --kind=resize '{"path": "a.png"}'
+      wrasse jobs put --kind=mail --delay=5m --id=welcome-42 --file=letter.txt
+      find . -name '*.png' | wrasse jobs put --kind=resize --lines
+      wrasse jobs put --json-lines --file=jobs.jsonl
+    """
+    if payload is not None and (path is not None or lines or json_lines):
+        raise click.UsageError("there are two payloads\ndo: give it as an argument, or in a file or on stdin")
+    if lines and json_lines:
+        raise click.UsageError("--lines and --json-lines exclude each other\ndo: give one of them")
+    if id is not None and (lines or json_lines):
+        raise click.UsageError("one id cannot name many jobs\ndo: put ids into the lines with --json-lines")
+    given = Given(kind, id, queue, priority, delay, timeout, dict(_header(each) for each in headers))
+    if lines or json_lines:
+        made = _described if json_lines else _bare
+        finish(_put(asked, lambda producer: _from_lines(producer, path, made, given)))
+    else:
+        data = _payload(payload, path)
+        finish(_put(asked, lambda producer: iter([_job(producer, given, data)])))
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"the header {text!r} has no value", do="write --header name=value")
+    return name, value
+
+
+def _payload(argument: str | None, path: str | None) -> bytes:
+    if argument is not None:
+        return argument.encode("utf-8", "surrogateescape")
+    if path is None and sys.stdin.isatty():
+        raise UsageError("there is no payload", do="give it as an argument, with --file, or on stdin")
+    with _opened(path) as file:
+        data = file.read(PAYLOAD_BYTES_MAX + 1)
+    if len(data) > PAYLOAD_BYTES_MAX:
+        raise TooLarge(
+            f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes", do="put the data elsewhere and send its name"
+        )
+    return data
+
+
+def _opened(path: str | None) -> BinaryIO:
+    if path in (None, "-"):
+        return sys.stdin.buffer
+    assert path is not None, "told apart above"
+    try:
+        return Path(path).open("rb")
+    except OSError as why:
+        raise UsageError(f"{path} cannot be read: {why.strerror}", do="name a file that can be") from why
+
+
+def _job(producer: Producer, given: Given, payload: bytes) -> Job:
+    return producer.job(
+        given.kind,
+        payload,
+        id=given.id,
+        queue=given.queue,
+        priority=given.priority,
+        delay=given.delay,
+        timeout=given.timeout,
+        headers=given.headers,
+    )
+
+
+def _from_lines(
+    producer: Producer, path: str | None, made: Callable[[Producer, Given, bytes], Job], given: Given
+) -> Iterator[Job]:
+    """Jobs one by one, so that a file of any length goes through. Empty lines are passed over."""
+    with _opened(path) as file, progress("jobs") as seen:
+        number = 0
+        while line := file.readline(LINE_BYTES_MAX):
+            number += 1
+            line = line.rstrip(b"\r\n")
+            if not line:
+                continue
+            try:
+                yield made(producer, given, line)
+            except WrasseError as why:
+                raise UsageError(f"line {number}: {why.message}", do=why.do) from why
+            seen(1)
+
+
+def _bare(producer: Producer, given: Given, line: bytes) -> Job:
+    return _job(producer, given, line)
+
+
+def _described(producer: Producer, given: Given, line: bytes) -> Job:
+    fields = _fields(line)
+    try:
+        timeout = fields.get("timeout")
+        return producer.job(
+            str(fields.get("kind", given.kind)),
+            _data(fields),
+            id=None if fields.get("id") is None else str(fields["id"]),
+            queue=given.queue if fields.get("queue") is None else str(fields["queue"]),
+            priority=given.priority if fields.get("priority") is None else str(fields["priority"]),
+            delay=parse_duration(str(fields["delay"])) if "delay" in fields else given.delay,
+            timeout=given.timeout if timeout is None else parse_duration(str(timeout)),
+            headers={**given.headers, **_headers(fields.get("headers"))},
+        )
+    except binascii.Error:
+        raise UsageError("payload_b64 is not base 64", do="encode the bytes, or use data") from None
+
+
+def _fields(line: bytes) -> Mapping[str, object]:
+    try:
+        fields = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as why:
+        raise UsageError(f"not JSON: {why}", do="write one object per line") from None
+    if not isinstance(fields, dict):
+        raise UsageError("not a JSON object", do='write {"kind": ..., "data": ...}, or use --lines')
+    for name in fields:
+        if name not in FIELDS:
+            raise UnknownName(name, FIELDS, what="field")
+    return fields
+
+
+def _data(fields: Mapping[str, object]) -> bytes:
+    if "payload_b64" in fields:
+        return base64.b64decode(str(fields["payload_b64"]), validate=True)
+    return msgspec.json.encode(fields["data"]) if "data" in fields else b""
+
+
+def _headers(value: object) -> Mapping[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise UsageError("headers is not a map of texts", do='write "headers": {"name": "value"}')
+    return value
+
+
+async def _put(asked: Asked, jobs: Callable[[Producer], Iterator[Job]]) -> None:
+    config = asked.config()
+    clock = SystemClock()
+    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    answers: list[Put] = []
+    count = known = 0
+    try:
+        producer = build_producer(config.settings, await open_homes(config, stores), clock, Tally())
+        for piece in _pieces(jobs(producer)):
+            for answer in await producer.put_many(piece):
+                count, known = count + answer.new, known + (not answer.new)
+                if len(answers) < BATCH_MAX:
+                    answers.append(answer)
+    except UsageError as why:
+        if count:
+            raise UsageError(f"{why.message}; {count} jobs before it were put and stay", do=why.do) from why
+        raise
+    finally:
+        await stores.close()
+    listed = [{"id": each.id, "new": each.new} for each in answers]
+    asked.answer({"put": count, "known": known, "jobs": listed}, lambda: _tell(answers, count, known))
+
+
+def _pieces(jobs: Iterator[Job]) -> Iterator[list[Job]]:
+    piece: list[Job] = []
+    size = 0
+    for job in jobs:
+        piece.append(job)
+        size += len(job.payload)
+        if len(piece) == BATCH_MAX or size > PAYLOAD_BYTES_MAX:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _tell(answers: Sequence[Put], count: int, known: int) -> None:
+    if len(answers) <= SHOWN_MAX:
+        for answer in answers:
+            click.echo(f"{answer.id}" if answer.new else f"{answer.id} is known already and stays as it is")
+        return
+    click.echo(f"put {count} jobs" + (f"; {known} were known already" if known else ""))

@@ -1,0 +1,49 @@
+"""wrasse run: a worker, sweeps and the status page until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import click
+
+from wrasse.app.cli_asked import Asked, asks
+from wrasse.app.config import load
+from wrasse.app.logs import start_logging
+
+
+@click.command()
+@click.option("--role", "roles", default="all", show_default=True, help="all, worker or sweeper; several with commas.")
+@click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs.")
+@click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
+@click.option("--concurrency", metavar="N", help="How many jobs at once; the setting worker.count.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Address of the status page; empty for none; the setting http.listen."
+)
+@asks
+def run(asked: Asked, roles: str, handler: str, command: str, concurrency: str | None, listen: str | None) -> None:
+    """Run until SIGTERM or SIGINT: a worker if there is a handler, and sweeps.
+
+    The first signal lets running handlers finish within worker.grace; the second ends everything at once.
+
+    \b
+    Examples:
+      wrasse run --handler=shop.work:resize
+      wrasse run --role=worker --exec='convert {filepath} out.png' --concurrency=4
+      wrasse run --role=sweeper --listen=127.0.0.1:9342
+    """
+    from wrasse.app.daemon import Daemon, Orders, parse_roles
+    from wrasse.clock import SystemClock
+
+    if handler and command:
+        raise click.UsageError("--handler and --exec exclude each other\ndo: give one of them")
+    given = {"worker.count": concurrency, "http.listen": listen}
+    overrides = {**asked.overrides, **{path: text for path, text in given.items() if text is not None}}
+    config = load(asked.file, overrides=overrides)
+    human = sys.stderr.isatty() and not asked.json
+    logs = start_logging(config.settings.observability.log_level, human=human)
+    for warning in config.warnings:
+        logging.getLogger("wrasse.config").warning(warning)
+    daemon = Daemon(config, Orders(parse_roles(roles), handler, command), SystemClock(), logs)
+    asyncio.run(daemon.run())

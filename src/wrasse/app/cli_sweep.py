@@ -1,0 +1,125 @@
+"""wrasse sweep: run sweeps once, or show what they would do and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import click
+
+from wrasse.app.building import build_engine, open_homes, owner_name
+from wrasse.app.cli_asked import DURATION, Asked, asks, finish
+from wrasse.app.cli_table import printable, show_table
+from wrasse.app.config import Config
+from wrasse.app.progress import progress
+from wrasse.app.status import report_json
+from wrasse.app.wiring import Stores
+from wrasse.clock import SystemClock
+from wrasse.duration import format_duration
+from wrasse.engine.report import Report
+from wrasse.errors import Refused, UnknownName
+from wrasse.sweeps import CATALOGUE
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--dry-run", is_flag=True, help="Show the plan, with a reason per line, and change nothing.")
+@click.option("--once", is_flag=True, help="Run once and stop, which it does anyway.")
+@click.option("--wait", type=DURATION, default="0s", help="How long to wait while another process runs the same sweep.")
+@click.option("--list", "listing", is_flag=True, help="Name the sweeps and what each takes away.")
+@asks
+def sweep(asked: Asked, names: Sequence[str], dry_run: bool, once: bool, wait: timedelta, listing: bool) -> None:
+    """Run sweeps once: those named, or every one that is enabled. Fails if any of them failed.
+
+    \b
+    Examples:
+      wrasse sweep --list
+      wrasse sweep --dry-run
+      wrasse sweep stuck-jobs --json
+    """
+    wanted = [_known(name) for name in names]
+    config = asked.config()
+    if listing:
+        _list(asked, config)
+        return
+    settings = config.settings
+    chosen = wanted or [name for name in CATALOGUE if settings.sweeps[name].enabled]
+    reports = finish(_sweep(config, chosen, dry_run, wait))
+    asked.answer({"dry_run": dry_run, "reports": [report_json(report) for report in reports]}, lambda: _tell(reports))
+    if any(not report.good for report in reports):
+        raise click.exceptions.Exit(1)
+
+
+def _known(name: str) -> str:
+    wanted = name.replace("-", "_")
+    if wanted not in CATALOGUE:
+        raise UnknownName(name, [each.replace("_", "-") for each in CATALOGUE], what="sweep")
+    return wanted
+
+
+def _list(asked: Asked, config: Config) -> None:
+    settings = config.settings.sweeps
+    facts = [
+        {
+            "name": entry.name,
+            "takes_away": entry.takes_away,
+            "unless": entry.unless,
+            "enabled": settings[entry.name].enabled,
+            "interval_seconds": settings[entry.name].interval,
+        }
+        for entry in CATALOGUE.values()
+    ]
+    rows = [(entry.name, entry.takes_away, entry.unless, _every(config, entry.name)) for entry in CATALOGUE.values()]
+    asked.answer({"sweeps": facts}, lambda: show_table(("sweep", "takes away", "unless", "runs"), rows))
+
+
+def _every(config: Config, name: str) -> str:
+    own = config.settings.sweeps[name]
+    return f"every {format_duration(own.interval)}" if own.enabled else "off"
+
+
+async def _sweep(config: Config, names: Sequence[str], dry_run: bool, wait: timedelta) -> list[Report]:
+    clock = SystemClock()
+    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    try:
+        engine = build_engine(config.settings, await open_homes(config, stores), clock, owner_name(), names)
+        reports: list[Report] = []
+        refused: Refused | None = None
+        with progress("sweeps", len(names)) as seen:
+            for name in engine.names:
+                try:
+                    reports.append(await (engine.plan(name) if dry_run else engine.sweep_now(name, wait=wait)))
+                except Refused as why:
+                    # Another process is at it: the rest is still done, and the caller still told.
+                    refused = why
+                seen(1)
+        if refused is not None:
+            for report in reports:
+                _text(report)
+            raise refused
+        return reports
+    finally:
+        await stores.close()
+
+
+def _tell(reports: Sequence[Report]) -> None:
+    for report in reports:
+        _text(report)
+
+
+def _text(report: Report) -> None:
+    if report.dry_run:
+        click.echo(click.style(f"{report.sweep}: would take {report.planned} actions", bold=True))
+        if report.plan:
+            show_table(("would", "to", "because"), [(each.verb, each.suspect, each.reason) for each in report.plan])
+    else:
+        counts = f"{report.seen} seen, {report.done} done, {report.lost} lost, {report.failed} failed"
+        click.echo(click.style(f"{report.sweep}: {counts}", bold=True))
+    for reason, count in report.kept.items():
+        click.echo(f"  kept {count}: {printable(reason)}")
+    if report.unknown:
+        click.echo(f"  {report.unknown} of unknown outcome; the next run finds out")
+    if report.stopped_by:
+        click.echo(f"  stopped by {report.stopped_by}: {printable(report.why)}")
+    for note in (*report.notes, *report.errors):
+        click.echo(f"  {printable(note)}")

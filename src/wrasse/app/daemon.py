@@ -1,0 +1,224 @@
+"""wrasse run: a worker, sweeps and the status page in one process, from start to clean stop.
+
+Whatever is wrong with settings, handlers, backends or ports is said at the start, before anything runs. The first
+SIGTERM or SIGINT drains: nothing new is taken, running handlers have `worker.grace` to finish, the rest is given back,
+and the process ends with 0. The second ends it at once with 1. An outage of a backend ends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wrasse import __version__
+from wrasse.app.addresses import Address, parse_address
+from wrasse.app.building import (
+    JOB_SWEEPS,
+    Working,
+    build_engine,
+    build_worker,
+    configured_handlers,
+    open_homes,
+    owner_name,
+)
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.http import Server
+from wrasse.app.logs import LogHandler, LogTally, hear_strangers
+from wrasse.app.signals import on_stop
+from wrasse.app.status import Subject, Watch
+from wrasse.app.store_url import hide
+from wrasse.app.wiring import Stores
+from wrasse.clock import Clock
+from wrasse.engine.loop import Engine
+from wrasse.errors import UnknownName, UsageError
+from wrasse.jobs.handlers import Function, Handlers
+from wrasse.jobs.tally import Tally
+from wrasse.sweeps import CATALOGUE
+
+ROLES = ("all", "worker", "sweeper")
+_log = logging.getLogger("wrasse.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the command line said: roles, and what handles jobs."""
+
+    roles: tuple[str, ...]
+    handler: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What came up: for the one line that says so, and for tests that need the port."""
+
+    roles: tuple[str, ...]
+    handlers: tuple[str, ...]
+    queues: tuple[str, ...]
+    slots: int
+    sweeps: tuple[str, ...]
+    backend: str
+    addresses: tuple[Address, ...]
+
+    def __str__(self) -> str:
+        parts = []
+        if self.slots:
+            kinds = ", ".join("any kind" if kind == "*" else kind or "no kind" for kind in self.handlers)
+            parts.append(f"a worker with {self.slots} slots for {', '.join(self.queues)} ({kinds})")
+        if self.sweeps:
+            parts.append(f"sweeps {', '.join(self.sweeps)}")
+        where = f" · status on http://{self.addresses[0]}/" if self.addresses else ""
+        return f"wrasse {__version__} runs {' and '.join(parts)} on {self.backend}{where}"
+
+
+def parse_roles(text: str) -> tuple[str, ...]:
+    """The roles that a comma-separated text names."""
+    roles = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for role in roles:
+        if role not in ROLES:
+            raise UnknownName(role, ROLES, what="role")
+    if not roles:
+        raise UsageError("no role is named", do=f"use one of: {', '.join(ROLES)}")
+    return roles
+
+
+class Daemon:
+    """One process of ours."""
+
+    def __init__(self, config: Config, orders: Orders, clock: Clock, logs: tuple[LogHandler, LogTally]) -> None:
+        self._config = config
+        self._clock = clock
+        self._log_handler, self._log_tally = logs
+        self._handlers = self._with_handlers(orders)
+        self._works = bool(len(self._handlers)) and bool({"all", "worker"} & set(orders.roles))
+        self._sweeps = tuple(CATALOGUE) if {"all", "sweeper"} & set(orders.roles) else JOB_SWEEPS
+        self._roles = orders.roles
+        self._tally = Tally()
+        self._working: Working | None = None
+        self._engine: Engine | None = None
+
+    def _with_handlers(self, orders: Orders) -> Handlers:
+        functions: Mapping[str, Function] = {}
+        handlers = configured_handlers(self._config.settings, functions, handler=orders.handler, command=orders.command)
+        if "worker" in orders.roles and not len(handlers):
+            raise UsageError(
+                "a worker needs a handler",
+                do="say --handler=module:name or --exec='command', or set worker.handlers",
+            )
+        return handlers
+
+    async def run(self) -> None:
+        """Runs until a signal, or until something fails that a restart may mend."""
+        settings = self._config.settings
+        stores = Stores(self._clock, done_max=settings.worker.done_max)
+        try:
+            opened = await open_homes(self._config, stores)
+            self._engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
+            if self._works:
+                self._working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
+            watch = Watch(
+                Subject(
+                    clock=self._clock,
+                    roles=self._roles,
+                    backend=hide(homes(self._config).jobs),
+                    jobs=opened.jobs,
+                    journal=opened.engine,
+                    engine=self._engine,
+                    worker=None if self._working is None else self._working.wrong,
+                    tally=self._tally,
+                    logs=self._log_tally,
+                    queues=tuple(settings.worker.queues.values()),
+                ),
+                settings.observability.queue_sample_interval,
+            )
+            server = Server(watch)
+            try:
+                self._say(await self._listen(server))
+                await self._live()
+            finally:
+                await server.close()
+        finally:
+            await stores.close()
+            self._log_handler.settle()
+
+    async def _listen(self, server: Server) -> tuple[Address, ...]:
+        settings = self._config.settings
+        addresses = []
+        if settings.http.listen:
+            addresses.append(await server.listen(parse_address(settings.http.listen)))
+        if settings.http.metrics_listen:
+            metrics = parse_address(settings.http.metrics_listen)
+            addresses.append(await server.listen(metrics, metrics_only=True))
+        if self._config.named("observability.metrics_port"):
+            port = settings.observability.metrics_port
+            addresses.append(await server.listen(Address("127.0.0.1", port), metrics_only=True))
+        return tuple(addresses)
+
+    def _say(self, addresses: tuple[Address, ...]) -> None:
+        own = None if self._working is None else self._working.worker.settings
+        settings = self._config.settings
+        started = Started(
+            roles=self._roles,
+            handlers=tuple(self._handlers) if own else (),
+            queues=own.queues if own else (),
+            slots=own.concurrency if own else 0,
+            sweeps=tuple(name for name in self._sweeps if settings.sweeps[name].enabled),
+            backend=hide(homes(self._config).jobs),
+            addresses=addresses,
+        )
+        facts = {
+            "roles": started.roles,
+            "slots": started.slots,
+            "queues": started.queues,
+            "sweeps": started.sweeps,
+            "address": [str(address) for address in addresses],
+            "version": __version__,
+            "pid": os.getpid(),
+        }
+        _log.info("started" if not self._log_handler.human else str(started), extra=facts)
+        if "all" in self._roles and not self._works:
+            _log.warning("no handler is set, so jobs are not run: only sweeps are")
+        for path, source in self._config.sources.items():
+            _log.debug("setting", extra={"setting": path, "source": source})
+
+    async def _live(self) -> None:
+        assert self._engine is not None, "built before it lives"
+        engine, working = self._engine, self._working
+        grace = self._config.settings.worker.grace
+
+        def stop(why: str) -> None:
+            _log.info("stopping", extra={"signal": why, "seconds": grace.total_seconds()})
+            engine.stop()
+            if working is not None:
+                working.worker.stop(grace)
+
+        hear_strangers(self._log_handler)
+        try:
+            with on_stop(stop):
+                async with asyncio.TaskGroup() as group:
+                    ticking = group.create_task(self._tick())
+                    sweeping = group.create_task(engine.run())
+                    if working is not None:
+                        await working.worker.run()
+                        engine.stop()
+                    await asyncio.wait([sweeping])
+                    ticking.cancel()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        _log.info("stopped")
+
+    async def _tick(self) -> None:
+        """Says every second what a flood of log lines left out."""
+        while True:
+            await asyncio.sleep(1)
+            self._log_handler.settle()
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong first, out of the groups it came in."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,110 @@
+"""The HTTP side of a process: status page, metrics and probes. It only looks; nothing can be changed through it.
+
+Whoever is beyond loopback gets metrics and probes alone. On loopback the page also wants a Host of this machine, so
+that no web site can read it through somebody's browser. A port that is taken is an error at the start.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from wrasse.app.addresses import Address
+from wrasse.app.metrics import CONTENT_TYPE, exposition
+from wrasse.app.plain import to_json
+from wrasse.app.status import Watch, checks_json, snapshot_json
+from wrasse.app.status_page import page, tables
+from wrasse.errors import ConfigError
+
+_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
+_SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+class Server:
+    """Listens on addresses until it is closed."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._runners: list[web.AppRunner] = []
+
+    async def listen(self, address: Address, *, metrics_only: bool = False) -> Address:
+        """Starts listening; gives the address it got."""
+        everything = address.loopback and not metrics_only
+        runner = web.AppRunner(_application(self._watch, everything), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        self._runners.append(runner)
+        try:
+            await web.TCPSite(runner, address.host, address.port).start()
+        except OSError as why:
+            raise ConfigError(
+                f"cannot listen on {address}: {os.strerror(why.errno) if why.errno else why}",
+                do="stop whoever uses it, or set http.listen to another address, or to nothing for none",
+            ) from why
+        return Address(address.host, int(runner.addresses[0][1]))
+
+    async def close(self) -> None:
+        """Stops listening."""
+        for runner in self._runners:
+            await runner.cleanup()
+        self._runners.clear()
+
+
+def _application(watch: Watch, everything: bool) -> web.Application:
+    app = web.Application(client_max_size=64 << 10)
+    routes = [web.get("/metrics", _metrics), web.get("/healthz", _healthz), web.get("/readyz", _readyz)]
+    if everything:
+        routes += [web.get("/", _page), web.get("/status.json", _status)]
+    app[_WATCH] = watch
+    app.add_routes(routes)
+    return app
+
+
+_WATCH = web.AppKey("watch", Watch)
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    body = exposition(await request.app[_WATCH].facts())
+    return web.Response(body=body, headers={**_SAFE, "Content-Type": CONTENT_TYPE})
+
+
+async def _healthz(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n", headers=_SAFE)
+
+
+async def _readyz(request: web.Request) -> web.Response:
+    snapshot = await request.app[_WATCH].look()
+    answer = {"ready": snapshot.ready, "checks": checks_json(snapshot)}
+    return _json(answer, status=200 if snapshot.ready else 503)
+
+
+async def _status(request: web.Request) -> web.Response:
+    _only_from_here(request)
+    return _json(snapshot_json(await request.app[_WATCH].look()))
+
+
+async def _page(request: web.Request) -> web.Response:
+    _only_from_here(request)
+    snapshot = await request.app[_WATCH].look()
+    if request.query.get("part") == "main":
+        return web.Response(text=tables(snapshot), content_type="text/html", headers=_SAFE)
+    nonce = secrets.token_urlsafe(16)
+    policy = (
+        f"default-src 'none'; style-src 'nonce-{nonce}' 'unsafe-inline'; script-src 'nonce-{nonce}'; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {**_SAFE, "Content-Security-Policy": policy}
+    return web.Response(text=page(snapshot, nonce), content_type="text/html", headers=headers)
+
+
+def _only_from_here(request: web.Request, hosts: Sequence[str] = _HOSTS) -> None:
+    """A page of another site may point its own name at this machine; its Host then gives it away."""
+    host = request.host.rsplit(":", 1)[0] if request.host.count(":") == 1 or "]:" in request.host else request.host
+    if host not in hosts:
+        raise web.HTTPForbidden(text="this page is for this machine only: use http://127.0.0.1\n")
+
+
+def _json(value: object, *, status: int = 200) -> web.Response:
+    return web.Response(text=to_json(value) + "\n", content_type="application/json", status=status, headers=_SAFE)

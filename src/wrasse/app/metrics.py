@@ -1,0 +1,231 @@
+"""Metrics for Prometheus, made when they are asked for, from counters, totals and one look at the queue.
+
+METRICS is the whole list: nothing else is exported, and the reference page is written from it. Names without `wrasse_`
+are those of the job queue's design document. Labels are bounded: at most QUEUES_MAX queues and then `other`, reasons
+and guards from closed sets, one value per sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from wrasse import __version__
+from wrasse.app.logs import LogTally
+from wrasse.engine.report import Totals
+from wrasse.engine.state import Held
+from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
+from wrasse.ports.jobs import Counts, QueueCount
+
+STUCK_JOBS = "stuck_jobs"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One metric: its name, kind, labels and meaning."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    doc: str
+
+
+METRICS: Mapping[str, Described] = {
+    each.name: each
+    for each in (
+        Described("jobs_produced_total", "counter", ("queue",), "jobs put by this process, without known ids"),
+        Described("jobs_consumed_total", "counter", ("queue",), "jobs taken by this process"),
+        Described("jobs_completed_total", "counter", ("queue",), "jobs finished by this process"),
+        Described("jobs_failed_total", "counter", ("queue", "reason"), "attempts that ended badly, by reason"),
+        Described("jobs_retried_total", "counter", ("queue",), "failed jobs that will be tried again"),
+        Described("jobs_dead_letter_total", "counter", ("queue",), "jobs buried by this process"),
+        Described("jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished by a clean stop"),
+        Described("jobs_lost_total", "counter", ("queue",), "finishes refused because the job was taken away"),
+        Described("job_processing_duration_seconds", "histogram", ("queue",), "time inside handlers"),
+        Described("worker_active", "gauge", (), "handlers running now"),
+        Described("queue_length", "gauge", ("queue",), "ready jobs of a queue"),
+        Described("reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs gave to the next worker or buried"),
+        Described("reaper_recovered_total", "counter", (), "the same, under the origin program's name"),
+        Described("wrasse_jobs", "gauge", ("queue", "place"), "jobs by queue and place"),
+        Described("wrasse_oldest_ready_seconds", "gauge", ("queue",), "how long the oldest ready job has waited"),
+        Described("wrasse_workers", "gauge", ("state",), "workers that beat, and that fell silent in the last hour"),
+        Described("wrasse_sweep_runs_total", "counter", ("sweep",), "runs by this process"),
+        Described("wrasse_sweep_seen_total", "counter", ("sweep",), "suspects looked at"),
+        Described("wrasse_sweep_kept_total", "counter", ("sweep",), "suspects found innocent or not ripe"),
+        Described("wrasse_sweep_done_total", "counter", ("sweep",), "actions that took effect"),
+        Described("wrasse_sweep_lost_total", "counter", ("sweep",), "actions whose precondition no longer held"),
+        Described("wrasse_sweep_failed_total", "counter", ("sweep",), "suspects or actions that failed"),
+        Described("wrasse_sweep_unknown_total", "counter", ("sweep",), "actions whose end nobody knows yet"),
+        Described("wrasse_sweep_seconds_total", "counter", ("sweep",), "time spent in runs"),
+        Described(
+            "wrasse_sweep_last_success_timestamp_seconds", "gauge", ("sweep",), "when a run last went well, unix time"
+        ),
+        Described("wrasse_sweep_held", "gauge", ("sweep", "guard"), "1 while a guard holds the sweep"),
+        Described("wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"),
+        Described("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
+        Described("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
+        Described("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
+        Described("wrasse_beats_restarted_total", "counter", (), "beat processes that had to be started again"),
+        Described("wrasse_log_suppressed_lines_total", "counter", (), "log lines left out of a flood"),
+        Described("wrasse_log_dropped_keys_total", "counter", (), "log keys that are not allowed"),
+        Described("wrasse_build_info", "gauge", ("version",), "always 1; the version is the label"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFacts:
+    """What is known about one sweep in this process."""
+
+    totals: Totals
+    held: Held | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything the metrics are made of, at one moment."""
+
+    tally: Tally
+    sweeps: Mapping[str, SweepFacts]
+    logs: LogTally
+    counts: Counts | None = None
+    skew: timedelta | None = None
+    queues: Sequence[str] = ()  # those configured, which have a label of their own first
+
+
+def exposition(facts: Facts) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(_Collected(facts))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _jobs(self._facts.tally)
+        if self._facts.counts is not None:
+            yield from _queues(self._facts.counts, self._facts.queues)
+        yield from _sweeps(self._facts.sweeps)
+        yield from _process(self._facts)
+
+
+_Sample = tuple[tuple[str, ...], float]
+
+
+def _family(name: str, samples: Iterable[_Sample]) -> Metric:
+    about = METRICS[name]
+    if about.kind == "counter":
+        counter = CounterMetricFamily(name, about.doc, labels=about.labels)
+        for labels, value in samples:
+            counter.add_metric(labels, value)
+        return counter
+    gauge = GaugeMetricFamily(name, about.doc, labels=about.labels)
+    for labels, value in samples:
+        gauge.add_metric(labels, value)
+    return gauge
+
+
+def _by_queue(count: Count) -> Iterator[_Sample]:
+    return (((queue,), number) for queue, number in count.items())
+
+
+def _jobs(tally: Tally) -> Iterator[Metric]:
+    yield _family("jobs_produced_total", _by_queue(tally.produced))
+    yield _family("jobs_consumed_total", _by_queue(tally.consumed))
+    yield _family("jobs_completed_total", _by_queue(tally.completed))
+    reasons = sorted(tally.failed.items())
+    failed = [((queue, reason.value), number) for reason, count in reasons for queue, number in count.items()]
+    yield _family("jobs_failed_total", failed)
+    yield _family("jobs_retried_total", _by_queue(tally.requeued))
+    yield _family("jobs_dead_letter_total", _by_queue(tally.dead))
+    yield _family("jobs_interrupted_total", _by_queue(tally.interrupted))
+    yield _family("jobs_lost_total", _by_queue(tally.lost))
+    yield _durations(tally.durations)
+    yield _family("worker_active", [((), tally.active)])
+    yield _family("wrasse_backend_unavailable_total", [((), tally.unavailable)])
+    yield _family("wrasse_beats_restarted_total", [((), tally.beats_restarted)])
+
+
+def _durations(durations: Durations) -> Metric:
+    about = METRICS["job_processing_duration_seconds"]
+    family = HistogramMetricFamily(about.name, about.doc, labels=about.labels)
+    for queue, histogram in durations.items():
+        below, buckets = 0, []
+        for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        family.add_metric((queue,), buckets, histogram.seconds)
+    return family
+
+
+def _queues(counts: Counts, configured: Sequence[str]) -> Iterator[Metric]:
+    labels = list(dict.fromkeys((*configured, *(count.queue for count in counts.queues))))[:QUEUES_MAX]
+    merged = {name: QueueCount(name) for name in labels}
+    for count in counts.queues:
+        name = count.queue if count.queue in merged else OTHER
+        merged[name] = _sum(merged.get(name, QueueCount(OTHER)), count)
+    yield _family("queue_length", [((name,), count.ready) for name, count in merged.items()])
+    places = ("ready", "delayed", "held", "done", "dead")
+    yield _family(
+        "wrasse_jobs", [((name, place), getattr(count, place)) for name, count in merged.items() for place in places]
+    )
+    oldest = [((name,), _age(count.oldest_ready_at, counts.at)) for name, count in merged.items()]
+    yield _family("wrasse_oldest_ready_seconds", oldest)
+    alive = sum(1 for worker in counts.workers if worker.until > counts.at)
+    states = [(("beating",), alive), (("silent",), len(counts.workers) - alive)]
+    yield _family("wrasse_workers", states)
+
+
+def _sum(one: QueueCount, other: QueueCount) -> QueueCount:
+    oldest = [at for at in (one.oldest_ready_at, other.oldest_ready_at) if at is not None]
+    return QueueCount(
+        one.queue,
+        one.ready + other.ready,
+        one.delayed + other.delayed,
+        one.held + other.held,
+        one.done + other.done,
+        one.dead + other.dead,
+        min(oldest, default=None),
+    )
+
+
+def _age(at: datetime | None, now: datetime) -> float:
+    return 0.0 if at is None else max(0.0, (now - at).total_seconds())
+
+
+def _sweeps(sweeps: Mapping[str, SweepFacts]) -> Iterator[Metric]:
+    for field in ("runs", "seen", "kept", "done", "lost", "failed", "unknown", "seconds"):
+        samples = [((name,), getattr(facts.totals, field)) for name, facts in sweeps.items()]
+        yield _family(f"wrasse_sweep_{field}_total", samples)
+    good = [((name,), facts.totals.last_good_at) for name, facts in sweeps.items()]
+    yield _family(
+        "wrasse_sweep_last_success_timestamp_seconds", [(name, at.timestamp()) for name, at in good if at is not None]
+    )
+    held = [(name, facts.held) for name, facts in sweeps.items() if facts.held is not None]
+    yield _family("wrasse_sweep_held", [((name, each.guard), 1) for name, each in held])
+    yield _family(
+        "wrasse_sweep_held_since_timestamp_seconds",
+        [((name, each.guard), each.since.timestamp()) for name, each in held],
+    )
+    moved = sum(facts.totals.done for name, facts in sweeps.items() if name.split("@")[0] == STUCK_JOBS)
+    yield _family("reaper_jobs_moved_total", [((), moved)])
+    yield _family("reaper_recovered_total", [((), moved)])
+
+
+def _process(facts: Facts) -> Iterator[Metric]:
+    yield _family("wrasse_backend_up", [((), float(facts.counts is not None))])
+    if facts.skew is not None:
+        yield _family("wrasse_clock_skew_seconds", [((), facts.skew.total_seconds())])
+    yield _family("wrasse_log_suppressed_lines_total", [((), facts.logs.suppressed_lines)])
+    yield _family("wrasse_log_dropped_keys_total", [((), facts.logs.dropped_keys)])
+    yield _family("wrasse_build_info", [((__version__,), 1)])

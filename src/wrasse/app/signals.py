@@ -1,0 +1,38 @@
+"""SIGTERM and SIGINT: the first asks, the second ends the process at once with exit code 1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def on_stop(ask: Callable[[str], None]) -> Iterator[None]:
+    """While this is open, the first signal calls `ask` with its name in the running loop. Outside of the main thread
+    signals cannot be heard, and nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    asked: list[str] = []
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if asked:
+            # Straight out: whatever holds up the first stop, a blocked loop for one, must not hold up the second.
+            os._exit(1)
+        asked.append(signal.Signals(number).name)
+        loop.call_soon_threadsafe(ask, asked[0])
+
+    before = {number: signal.signal(number, heard) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

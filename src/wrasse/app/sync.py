@@ -1,0 +1,195 @@
+"""wrasse without async, for Django, Flask and scripts: the same App in an event loop of its own thread.
+
+    app = wrasse.sync.connect()
+    app.jobs.put("resize", {"path": "a.png"})
+    with app.hold("orders/42") as lease: ...
+
+There is no second implementation: every call is handed to that loop and waited for. A body under `hold` cannot be
+cancelled from outside here; it asks `lease.alive` before every step that needs the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from wrasse.app.app_jobs import Duration, NewJob
+from wrasse.app.application import App as AsyncApp
+from wrasse.app.application import connect as connect_async
+from wrasse.jobs.handlers import Function
+from wrasse.jobs.producer import Put
+from wrasse.leases.hold import Holding
+from wrasse.ports.jobs import NOTHING, Counts, JobRecord
+
+__all__ = ["App", "Jobs", "connect"]
+
+T = TypeVar("T")
+_HANDLER = TypeVar("_HANDLER", bound=Function)
+
+
+class _Loop:
+    """An event loop in a thread, started with the first call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs the work in the loop and waits for it; an interrupt here cancels it there."""
+        asked = asyncio.run_coroutine_threadsafe(work, self._running())
+        try:
+            return asked.result()
+        except BaseException:
+            asked.cancel()
+            raise
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="wrasse", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def stop(self) -> None:
+        """Ends the thread; the next call starts another."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+
+class Jobs:
+    """`app.jobs`, waiting for every answer."""
+
+    def __init__(self, app: AsyncApp, loop: _Loop) -> None:
+        self._jobs = app.jobs
+        self._loop = loop
+
+    def put(
+        self,
+        kind: str = "",
+        data: object = b"",
+        *,
+        priority: str | None = None,
+        queue: str | None = None,
+        delay: Duration = timedelta(0),
+        not_before: datetime | None = None,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        headers: Mapping[str, str] = NOTHING,
+    ) -> Put:
+        """Puts one job; stored when this returns."""
+        return self.put_many([NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers)])[0]
+
+    def put_many(self, jobs: Iterable[NewJob]) -> Sequence[Put]:
+        """Puts many; gives an answer for each, in their order."""
+        return self._loop.call(self._jobs.put_many(jobs))
+
+    def get(self, id: str) -> JobRecord | None:
+        """One job, whole."""
+        return self._loop.call(self._jobs.get(id))
+
+    def wait(self, id: str, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
+        """Waits until the job is done and gives its result."""
+        return self._loop.call(self._jobs.wait(id, timeout=timeout))
+
+    def cancel(self, id: str, why: str = "") -> bool:
+        """Stops a job that waits or runs."""
+        return self._loop.call(self._jobs.cancel(id, why))
+
+    def requeue(self, id: str, *, delay: Duration = timedelta(0)) -> bool:
+        """Makes a dead job ready again."""
+        return self._loop.call(self._jobs.requeue(id, delay=delay))
+
+    def counts(self) -> Counts:
+        """How many jobs are where, and who works."""
+        return self._loop.call(self._jobs.counts())
+
+
+class App:
+    """The parts of wrasse that a program without an event loop uses. Any thread may use it."""
+
+    def __init__(self, app: AsyncApp) -> None:
+        self._app = app
+        self._loop = _Loop()
+        self.jobs = Jobs(app, self._loop)
+
+    def handler(self, kind: str = "") -> Callable[[_HANDLER], _HANDLER]:
+        """Registers a function as the handler of a kind."""
+        return self._app.handler(kind)
+
+    @contextlib.contextmanager
+    def hold(
+        self, key: str, *, ttl: Duration = "30s", wait: Duration | None = None, owner: str | None = None
+    ) -> Iterator[Holding]:
+        """Holds the lease of a key; it is renewed meanwhile. Ask `lease.alive` before what needs it."""
+        held = _Held(self._app, key, ttl, wait, owner)
+        lease = self._loop.call(held.enter())
+        try:
+            yield lease
+        finally:
+            self._loop.call(held.leave())
+
+    def run_pending(self) -> int:
+        """Runs every job that is ready now; gives how many attempts that took."""
+        return self._loop.call(self._app.run_pending())
+
+    def close(self) -> None:
+        """Closes what was opened and ends the thread."""
+        atexit.unregister(self.close)
+        self._loop.call(self._app.close())
+        self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Held:
+    """A hold whose body is in another thread: a task of the loop stands in for it until it is told to leave."""
+
+    def __init__(self, app: AsyncApp, key: str, ttl: Duration, wait: Duration | None, owner: str | None) -> None:
+        self._hold = app.hold(key, ttl=ttl, wait=wait, owner=owner)
+        self._left = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def enter(self) -> Holding:
+        granted: asyncio.Future[Holding] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.ensure_future(self._stand_in(granted))
+        either: set[asyncio.Future[Any]] = {self._task, granted}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not granted.done():
+            await self._task
+        return granted.result()
+
+    async def _stand_in(self, granted: asyncio.Future[Holding]) -> None:
+        async with self._hold as holding:
+            granted.set_result(holding)
+            await self._left.wait()
+
+    async def leave(self) -> None:
+        assert self._task is not None, "left before it was entered"
+        self._left.set()
+        await self._task
+
+
+def connect(where: str | Path | None = None) -> App:
+    """`wrasse.connect` for programs without an event loop. It is closed with the program."""
+    app = App(connect_async(where))
+    atexit.register(app.close)
+    return app
