@@ -1,0 +1,261 @@
+"""The engine: every sweep gets its turn, no error and no outage stops it, and it says how things stand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from faults import FaultyHeart, FaultyJournal, FaultyRecords, Network, Script
+from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
+from wrasse.engine.pulses import backend_guards
+from wrasse.engine.state import ENGINE_STATE
+from wrasse.engine.turn import Scheduled
+from wrasse.errors import Refused, StoreUnavailable, UnknownName
+from wrasse.leases.lessor import Lessor
+from wrasse.ports.journal import Intent, LineFilter, Settled
+from wrasse.ports.outcome import Outcome
+
+from .scene import SILENCE, OldBottles, Scene, Shelf
+
+HOUR = timedelta(hours=1)
+TTL = timedelta(seconds=30)
+ENOUGH = 30.0
+
+
+def _engine(scene: Scene, *sweeps: Scheduled, owner: str = "me", network: Network | None = None) -> Engine:
+    network = network or Network(Script({}))
+    return Engine(
+        sweeps,
+        lessor=Lessor(FaultyRecords(scene.memory.records(ENGINE_LEASES), network), scene.clock, indexed=False),
+        state=FaultyRecords(scene.memory.records(ENGINE_STATE), network),
+        journal=FaultyJournal(scene.memory.journal, network),
+        clock=scene.clock,
+        owner=owner,
+        lease_ttl=TTL,
+    )
+
+
+def _bottles(shelf: Shelf, name: str = "", *, interval: timedelta = HOUR, enabled: bool = True) -> Scheduled:
+    return Scheduled(OldBottles(shelf), interval, name=name, enabled=enabled)
+
+
+def _of(engine: Engine, name: str = "old_bottles") -> SweepStatus:
+    return next(status for status in engine.status() if status.name == name)
+
+
+async def _until(so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(ENOUGH):
+        while not so():  # noqa: ASYNC110  what is waited for has no event
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def _running(engine: Engine) -> AsyncIterator[None]:
+    async with asyncio.timeout(ENOUGH), asyncio.TaskGroup() as tasks:
+        tasks.create_task(engine.run())
+        try:
+            yield
+        finally:
+            engine.stop()
+
+
+async def test_every_enabled_sweep_runs_by_itself(scene: Scene) -> None:
+    soon = timedelta(milliseconds=5)
+    here, there = Shelf(scene.clock).fill(3), Shelf(scene.clock).fill(3)
+    engine = _engine(scene, _bottles(here, "here", interval=soon), _bottles(there, "there", interval=soon))
+    async with _running(engine):
+        await _until(lambda: not here.bottles and not there.bottles)
+
+
+async def test_a_sweep_that_is_not_enabled_runs_only_when_it_is_asked_to(scene: Scene) -> None:
+    off = Shelf(scene.clock).fill(3)
+    on = scene.shelf.fill(3)
+    soon = timedelta(milliseconds=5)
+    engine = _engine(scene, _bottles(off, "off", interval=soon, enabled=False), _bottles(on, interval=soon))
+    async with _running(engine):
+        await _until(lambda: not on.bottles)
+        assert len(off.bottles) == 3
+        assert (await engine.sweep_now("off")).done == 3
+
+
+async def test_a_sweep_runs_again_after_its_interval(scene: Scene) -> None:
+    scene.shelf.fill(1)
+    engine = _engine(scene, _bottles(scene.shelf, interval=timedelta(milliseconds=5)))
+    async with _running(engine):
+        await _until(lambda: not scene.shelf.bottles)
+        scene.shelf.fill(1)
+        scene.pass_time(timedelta(seconds=1))
+        await _until(lambda: not scene.shelf.bottles)
+
+
+async def test_run_now_does_not_wait_for_the_interval(scene: Scene) -> None:
+    engine = _engine(scene, _bottles(scene.shelf))
+    async with _running(engine):
+        for runs in (1, 2):
+            scene.shelf.fill(1)
+            engine.run_now("old_bottles")
+            await _until(lambda runs=runs: _of(engine).totals.runs == runs)
+            assert scene.shelf.bottles == {}
+
+
+async def test_an_engine_that_is_stopped_ends_its_run_within_one_batch_and_gives_the_lease_back(scene: Scene) -> None:
+    scene.shelf.fill(50)
+    engine = _engine(scene, _bottles(scene.shelf))
+    scene.shelf.before_apply = engine.stop
+    engine.run_now("old_bottles")
+    async with asyncio.timeout(ENOUGH):
+        await engine.run()
+    last = _of(engine).last
+    assert last is not None
+    assert (last.stopped_by, last.done) == ("stopping", 10)
+    assert await Lessor(scene.memory.records(ENGINE_LEASES), scene.clock).get("sweep/old_bottles") is None
+
+
+async def test_an_engine_may_be_stopped_before_it_started_and_twice(scene: Scene) -> None:
+    engine = _engine(scene, _bottles(scene.shelf))
+    engine.stop()
+    engine.stop()
+    async with asyncio.timeout(ENOUGH):
+        await engine.run()
+
+
+async def test_an_error_in_one_sweep_does_not_stop_the_others(scene: Scene) -> None:
+    broken, sound = Shelf(scene.clock).fill(1), Shelf(scene.clock).fill(1)
+
+    def fall() -> None:
+        raise OSError("the shelf fell down")
+
+    broken.before_find = fall
+    await scene.memory.records(ENGINE_STATE).create("strange", b"not ours")
+    engine = _engine(scene, _bottles(broken, "broken"), _bottles(broken, "strange"), _bottles(sound, "sound"))
+    async with _running(engine):
+        for name in engine.names:
+            engine.run_now(name)
+        await _until(lambda: all(status.totals.runs for status in engine.status()))
+    stops = {status.name: status.last.stopped_by for status in engine.status() if status.last}
+    assert stops == {"broken": "error", "strange": "error", "sound": None}
+    assert sound.bottles == {}
+
+
+async def test_an_engine_outlives_an_outage_and_goes_on_by_itself(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wrasse.engine.schedule.BACKOFF_FIRST", 0.005)
+    scene.shelf.fill(3)
+    network = Network(Script({}))
+    network.down = True
+    engine = _engine(scene, _bottles(scene.shelf), network=network)
+    engine.run_now("old_bottles")
+    async with _running(engine):
+        await _until(lambda: _of(engine).totals.runs >= 3)
+        held = _of(engine).held
+        assert held is not None
+        assert (held.guard, held.reason) == ("backend_down", "get did not arrive")
+        network.down = False
+        await _until(lambda: not scene.shelf.bottles)
+    assert _of(engine).held is None
+
+
+async def test_an_outage_that_only_the_lease_felt_still_holds_stuck_jobs_for_one_silence(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wrasse.engine.schedule.BACKOFF_FIRST", 0.005)
+    network = Network(Script({}))
+    guards = backend_guards(FaultyHeart(scene.memory, network), scene.clock, SILENCE)
+    engine = _engine(scene, Scheduled(OldBottles(scene.shelf.fill(1)), HOUR, guards=guards), network=network)
+    network.down = True
+    engine.run_now("old_bottles")
+    async with _running(engine):
+        await _until(lambda: _of(engine).totals.runs == 1)
+        scene.pass_time(SILENCE)
+        network.down = False
+        held = await engine.sweep_now("old_bottles")
+        scene.pass_time(SILENCE)
+        free = await engine.sweep_now("old_bottles")
+    assert (held.stopped_by, free.done) == ("backend_down", 1)
+
+
+async def test_a_sweep_asked_for_gives_its_report(scene: Scene) -> None:
+    scene.shelf.fill(3)
+    report = await _engine(scene, _bottles(scene.shelf)).sweep_now("old_bottles")
+    assert report.done == 3
+
+
+async def test_a_sweep_that_another_process_runs_is_refused_with_its_name(scene: Scene) -> None:
+    lessor = Lessor(scene.memory.records(ENGINE_LEASES), scene.clock)
+    await lessor.acquire("sweep/old_bottles", "host-7", TTL)
+    with pytest.raises(Refused, match="old_bottles is being run by host-7, for at most 30s more"):
+        await _engine(scene, _bottles(scene.shelf)).sweep_now("old_bottles")
+
+
+async def test_a_sweep_asked_for_during_an_outage_is_an_error(scene: Scene) -> None:
+    network = Network(Script({}))
+    network.down = True
+    with pytest.raises(StoreUnavailable):
+        await _engine(scene, _bottles(scene.shelf), network=network).sweep_now("old_bottles")
+
+
+async def test_a_plan_is_what_the_next_run_then_does(scene: Scene) -> None:
+    scene.shelf.fill(15)
+    engine = _engine(scene, _bottles(scene.shelf))
+    plan = await engine.plan("old_bottles")
+    await engine.sweep_now("old_bottles")
+    assert [line.suspect for line in plan.plan] == [name for batch in scene.shelf.batches for name in batch]
+
+
+async def test_an_unknown_sweep_is_a_mistake_that_names_the_nearest(scene: Scene) -> None:
+    engine = _engine(scene, _bottles(scene.shelf))
+    with pytest.raises(UnknownName, match="no sweep 'old_botles'"):
+        await engine.plan("old_botles")
+
+
+async def test_status_tells_what_other_engines_did_and_who_is_at_it(scene: Scene) -> None:
+    scene.shelf.fill(3)
+    other, mine = _engine(scene, _bottles(scene.shelf), owner="other"), _engine(scene, _bottles(scene.shelf))
+    await other.sweep_now("old_bottles")
+    await Lessor(scene.memory.records(ENGINE_LEASES), scene.clock).acquire("sweep/old_bottles", "other", TTL)
+    await mine.refresh()
+    status = _of(mine)
+    assert status.last is not None
+    assert (status.last.done, status.elsewhere, status.totals.runs) == (3, "other", 0)
+
+
+async def test_status_tells_when_the_next_run_is_due(scene: Scene) -> None:
+    engine = _engine(scene, _bottles(scene.shelf))
+    engine.run_now("old_bottles")
+    async with _running(engine):
+        await _until(lambda: _of(engine).totals.runs == 1 and not _of(engine).running)
+        await asyncio.sleep(0)
+        next_at = _of(engine).next_at
+    assert next_at is not None
+    assert HOUR <= next_at - scene.clock.now() <= 1.1 * HOUR
+
+
+async def test_only_reports_with_something_new_are_told(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "wrasse.engine")
+    engine = _engine(scene, _bottles(scene.shelf))
+    for bottles in (0, 0, 2, 0):
+        scene.shelf.fill(bottles)
+        await engine.sweep_now("old_bottles")
+    assert [record.getMessage() for record in caplog.records] == [
+        "0 seen, 0 kept, 0 done, 0 lost, 0 failed",
+        "2 seen, 0 kept, 2 done, 0 lost, 0 failed",
+    ]
+
+
+async def test_settled_journal_lines_are_forgotten_after_their_time_and_open_ones_never(scene: Scene) -> None:
+    journal = scene.memory.journal
+    for id in ("1", "2"):
+        await journal.intend([Intent(id, "r", "old_bottles", "take", f"b{id}", "old")])
+    await journal.settle([Settled("1", Outcome.DONE)])
+    engine = _engine(scene, _bottles(scene.shelf))
+    scene.pass_time(timedelta(days=90))
+    assert await engine.forget_journal() == 0
+    scene.pass_time(timedelta(seconds=1))
+    assert await engine.forget_journal() == 1
+    assert [line.intent.id for line in await journal.page(LineFilter(), None, 10)] == ["2"]
