@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from wrasse.errors import UsageError
+from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -103,8 +103,21 @@ class Objects(Protocol):
 
 def check_object_key(key: str) -> None:
     """Refuses what no store could keep, before anything is sent."""
-    size = len(key.encode("utf-8", "surrogateescape"))
+    try:
+        size = len(key.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise UsageError("an object key that is no text", do="use UTF-8, or bytes in surrogateescape form") from None
     if not 1 <= size <= OBJECT_KEY_BYTES_MAX or "\0" in key:
         raise UsageError(
             f"an object key of {size} bytes", do=f"use 1 to {OBJECT_KEY_BYTES_MAX} bytes without a NUL byte"
         )
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Refuses more metadata than every store keeps."""
+    try:
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items())
+    except UnicodeEncodeError:
+        raise UsageError("metadata that is no text", do="use UTF-8") from None
+    if size > METADATA_BYTES_MAX:
+        raise TooLarge(f"metadata of {size} bytes", do=f"an object carries at most {METADATA_BYTES_MAX}")

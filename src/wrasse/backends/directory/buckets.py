@@ -1,0 +1,196 @@
+"""The due index: an empty file per record in the directory of its bucket, and the list of buckets there are.
+
+An entry is on the disk before the record that it is for, and goes after it: a stale entry is looked at once and
+removed, a missing one would be a record that nobody finds. A bucket leaves the list only together with its directory,
+and that only when it is empty, while nobody adds to any bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.names import folder_path, record_path, stored_part
+from wrasse.backends.directory.places import Places, parent
+from wrasse.backends.directory.temps import Temps
+from wrasse.backends.directory.walk import Sort, Walk
+from wrasse.clock import EPOCH
+from wrasse.errors import StoreBroken, UsageError
+from wrasse.ports.records import Collection
+
+_ENTRIES = Sort(stored_part, nested=False)
+_ENTRY = b"{}"
+_FORMS = (
+    (timedelta(hours=1), "%Y%m%d%H"),
+    (timedelta(minutes=1), "%Y%m%d%H%M"),
+    (timedelta(seconds=1), "%Y%m%d%H%M%S"),
+)
+
+
+class Calendar:
+    """Which bucket an instant is in; pure. A bucket is named for its beginning, as short as the width allows."""
+
+    def __init__(self, width: timedelta) -> None:
+        form = next((form for unit, form in _FORMS if width > timedelta(0) and width % unit == timedelta(0)), None)
+        if form is None:
+            raise UsageError(f"buckets of {width.total_seconds()} s", do="use whole seconds, minutes or hours")
+        self._form = form
+        self._width = width
+
+    def bucket(self, due_at: datetime) -> str:
+        """The bucket of this instant."""
+        return (EPOCH + (due_at - EPOCH) // self._width * self._width).strftime(self._form)
+
+    def is_over(self, bucket: str, horizon: datetime) -> bool:
+        """Whether everything in the bucket is due at the horizon."""
+        return self._begin(bucket) + self._width <= horizon
+
+    def is_one(self, bucket: str) -> bool:
+        """Whether this is a name that `bucket` gives."""
+        try:
+            return self.bucket(self._begin(bucket)) == bucket
+        except ValueError:
+            return False
+
+    def _begin(self, bucket: str) -> datetime:
+        return datetime.strptime(bucket, self._form).replace(tzinfo=EPOCH.tzinfo)
+
+
+class Buckets:
+    """The due index of one collection. Entries are changed by whoever is alone with the record."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: Places, collection: Collection) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+        self._places = places
+        self.calendar = Calendar(collection.width)
+        self.folder = folder_path(collection.index)
+        self._list = folder_path(collection.buckets)
+        self._known: tuple[bytes, list[str]] = (b"[]", [])
+        self._lock = b"buckets-" + hashlib.sha256(self._list).hexdigest()[:16].encode()
+
+    @property
+    def folders(self) -> tuple[bytes, bytes]:
+        """The directories that must be there before anything can be entered."""
+        return self.folder, parent(self._list)
+
+    def enter(self, stored: bytes, bucket: str) -> None:
+        """An entry for this record, on the disk. FileNotFoundError if the index has no directory yet."""
+        entry = self._entry(stored, bucket)
+        while not self._entered(entry, bucket):
+            self._open(bucket)
+        folder = parent(entry)
+        while folder != self.folder:  # more than one only for a name that was cut
+            self._files.sync_folder(folder)
+            folder = parent(folder)
+
+    def leave(self, stored: bytes, bucket: str) -> None:
+        """Takes the entry away; the record says otherwise by now."""
+        entry = self._entry(stored, bucket)
+        self._files.unlink(entry)
+        self._places.prune(parent(entry), self._folder(bucket))
+
+    def has(self, stored: bytes, bucket: str) -> bool:
+        """Whether there is an entry."""
+        return self._files.state(self._entry(stored, bucket)) is not None
+
+    def over(self, horizon: datetime, first: str) -> Iterator[str]:
+        """Buckets that are over, earliest first, from `first` on."""
+        for bucket in self._load():
+            if bucket >= first and self.calendar.is_over(bucket, horizon):
+                yield bucket
+
+    def walk(self, bucket: str, after: bytes | None) -> Walk:
+        """The stored names in one bucket."""
+        return Walk(self._files, _ENTRIES, self._folder(bucket), b"", b"", after)
+
+    def is_entry(self, stored: bytes, path: bytes, bucket: str) -> bool:
+        """Whether this path is that of the entry, and not something foreign."""
+        return self._entry(stored, bucket) == path
+
+    def retire(self, bucket: str) -> None:
+        """Drops a bucket if it is empty."""
+        with self._locks.file(self._lock):
+            folder = self._folder(bucket)
+            if self._files.remove_folder(folder) or self._files.state(folder) is None:
+                self._store([each for each in self._load() if each != bucket])
+
+    def _entered(self, entry: bytes, bucket: str) -> bool:
+        """Makes the entry, if the bucket is open; while this goes on none is retired."""
+        with self._locks.file(self._lock, shared=True):
+            if not self._is_open(bucket):
+                return False
+            self._make_folders(parent(entry), self._folder(bucket))
+            with suppress(FileExistsError):
+                file = self._files.create(entry)
+                try:
+                    self._files.write(file, _ENTRY)
+                finally:
+                    self._files.close(file)
+            return True
+
+    def _is_open(self, bucket: str) -> bool:
+        return bucket in self._load() and self._files.state(self._folder(bucket)) is not None
+
+    def _open(self, bucket: str) -> None:
+        """The directory first: whoever finds the bucket in the list finds it on the disk."""
+        with self._locks.file(self._lock):
+            with suppress(FileExistsError):
+                self._files.make_folder(self._folder(bucket))
+            self._files.sync_folder(self.folder)
+            listed = self._load()
+            if bucket not in listed:
+                self._store(sorted([*listed, bucket]))
+
+    def _make_folders(self, folder: bytes, stop: bytes) -> None:
+        missing = []
+        while folder != stop:
+            missing.append(folder)
+            folder = parent(folder)
+        for each in reversed(missing):
+            with suppress(FileExistsError):
+                self._files.make_folder(each)
+
+    def _load(self) -> list[str]:
+        packed = self._files.load(self._list)
+        if packed is None:
+            return []
+        known, listed = self._known
+        if packed != known:
+            listed = self._parse(packed)
+            self._known = (packed, listed)
+        return listed
+
+    def _parse(self, packed: bytes) -> list[str]:
+        try:
+            listed = msgspec.json.decode(packed, type=list[str])
+        except ValueError:
+            raise self._broken() from None
+        if not all(self.calendar.is_one(bucket) for bucket in listed):
+            raise self._broken()
+        return sorted(listed)
+
+    def _store(self, listed: list[str]) -> None:
+        with self._temps.holding(msgspec.json.encode(listed)) as temp:
+            self._files.rename(temp.path, self._list)
+            self._files.sync_folder(parent(self._list))
+
+    def _folder(self, bucket: str) -> bytes:
+        return self.folder + b"/" + bucket.encode()
+
+    def _entry(self, stored: bytes, bucket: str) -> bytes:
+        return self._folder(bucket) + b"/" + record_path(stored)
+
+    def _broken(self) -> StoreBroken:
+        where = self._list.decode("utf-8", "replace")
+        return StoreBroken(
+            f"the list of buckets {where} in {self._files.root} is not what wrasse wrote, or of another width",
+            do="restore the file, or write a JSON list of the directories beside it; until then nothing is due",
+        )

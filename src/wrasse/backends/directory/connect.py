@@ -1,0 +1,99 @@
+"""A directory as a backend: objects and records, for any number of processes on one machine.
+
+What is not data is in `%w` at the root. Opening refuses a file system on which the promises would not hold, and removes
+what writers left that died more than an hour ago.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.names import WORKPLACE
+from wrasse.backends.directory.object_files import ObjectFiles
+from wrasse.backends.directory.objects import DirectoryObjects
+from wrasse.backends.directory.places import Places
+from wrasse.backends.directory.probe import prepare
+from wrasse.backends.directory.record_files import RecordFiles
+from wrasse.backends.directory.records import DirectoryRecords
+from wrasse.backends.directory.stamps import Stamps
+from wrasse.backends.directory.swaps import Exchange, InTurns
+from wrasse.backends.directory.temps import Temps
+from wrasse.backends.directory.threads import Threads
+from wrasse.clock import Clock, SystemClock
+from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.ports.pulse import Pulse
+from wrasse.ports.records import Collection
+
+_SYSTEM = SystemClock()
+
+
+class Directory:
+    """A backend: objects, records and a pulse. Made by `open`."""
+
+    def __init__(self, files: Files, threads: Threads, clock: Clock) -> None:
+        self._files = files
+        self._threads = threads
+        self._clock = clock
+        self._locks = Locks(files)
+        stamps = Stamps(clock)
+        self._temps = Temps(files, stamps)
+        exchanges = prepare(files, self._temps)
+        self._places = Places(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
+        objects = ObjectFiles(files, self._locks, self._temps, stamps, self._places)
+        objects.clean()
+        self.objects = DirectoryObjects(threads, files, self._temps, stamps, objects)
+        self._records: dict[Collection, DirectoryRecords] = {}
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, clock: Clock = _SYSTEM, *, files: Callable[[str], Files] = Files
+    ) -> Directory:
+        """Opens the directory, and makes it if it is not there. `files` is what does its system calls."""
+        if not str(path):
+            raise UsageError("the directory has no name", do="name one, for example wrasse-data")
+        threads = Threads(str(path))
+        try:
+            return await threads.run(lambda: cls._opened(str(path), files, threads, clock))
+        except BaseException:
+            await threads.close()
+            raise
+
+    @classmethod
+    def _opened(cls, path: str, files: Callable[[str], Files], threads: Threads, clock: Clock) -> Directory:
+        try:
+            os.makedirs(path, exist_ok=True)
+            root = files(path)
+        except (FileExistsError, NotADirectoryError):
+            raise UsageError(
+                f"{path} is not a directory", do="name a directory, or move the file out of the way"
+            ) from None
+        try:
+            return cls(root, threads, clock)
+        except BaseException:
+            root.close_root()
+            raise
+
+    def records(self, collection: Collection) -> DirectoryRecords:
+        """The records of one collection; the same ones each time."""
+        if collection not in self._records:
+            records = RecordFiles(self._files, self._locks, self._temps, self._places, collection)
+            self._records[collection] = DirectoryRecords(self._threads, self._clock, records, collection.width)
+        return self._records[collection]
+
+    async def pulse(self) -> Pulse:
+        """That the directory is there, and the host's clock."""
+        root, workplace = await self._threads.run(lambda: (self._files.state(b"."), self._files.state(WORKPLACE)))
+        if root is None or workplace is None:
+            raise StoreUnavailable(
+                f"{self._files.root} was moved or deleted while it was open", do="put it back, or start again"
+            )
+        return Pulse(f"directory-{root.inode}", self._clock.now())
+
+    async def close(self) -> None:
+        """Waits for what has begun; nothing may be asked afterwards."""
+        if await self._threads.close():
+            self._files.close_root()

@@ -1,0 +1,194 @@
+"""Every system call this backend makes, one method each, so that a test can stop the process between any two.
+
+Paths are bytes, relative to the root, which is held open: the working directory and the length of the root's own path
+do not matter. A method changes one thing or nothing. What is missing is an answer (None) where that is ordinary, and
+an OSError where it is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat as modes
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign pipe must not hold us up
+_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_HERE = b"."
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What the file system says of one name. `stamp` is the time of the last change, in nanoseconds."""
+
+    inode: int
+    stamp: int
+    size: int
+    is_file: bool
+    is_folder: bool
+
+
+class Files:
+    """The file system below one root. Threads may share it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._root = os.open(root, _FOLDER)
+
+    def close_root(self) -> None:
+        """Nothing may be asked afterwards."""
+        os.close(self._root)
+
+    # What changes something.
+
+    def create(self, path: bytes) -> int:
+        """A new file, open for writing and reading; FileExistsError if the name is taken."""
+        return os.open(path, _CREATE, 0o666, dir_fd=self._root)
+
+    def write(self, file: int, data: bytes | memoryview) -> None:
+        """Appends all of it."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+
+    def set_stamp(self, file: int, stamp: int) -> None:
+        """Sets the time of the last change."""
+        os.utime(file, ns=(stamp, stamp))
+
+    def sync(self, file: int) -> None:
+        """Returns when bytes and times are on the disk."""
+        os.fsync(file)
+
+    def sync_folder(self, path: bytes) -> None:
+        """Returns when the names in this directory are on the disk."""
+        folder = os.open(path or _HERE, _FOLDER, dir_fd=self._root)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def link(self, source: bytes, target: bytes) -> None:
+        """A second name for a file; FileExistsError if it is taken. This is what makes `create` have one winner."""
+        os.link(source, target, src_dir_fd=self._root, dst_dir_fd=self._root, follow_symlinks=False)
+
+    def rename(self, source: bytes, target: bytes) -> None:
+        """Gives a file the name of another, which is gone in the same instant."""
+        os.rename(source, target, src_dir_fd=self._root, dst_dir_fd=self._root)
+
+    def exchange(self, one: bytes, other: bytes) -> bool:
+        """Two names change places in one instant; False where the file system or the kernel cannot."""
+        call = getattr(_LIBC, "renameat2", None)
+        if call is None:
+            return False
+        if call(self._root, one, self._root, other, _EXCHANGE) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
+            return False
+        raise OSError(number, os.strerror(number))
+
+    def unlink(self, path: bytes) -> None:
+        """Takes a name away; what is not there is left so."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(path, dir_fd=self._root)
+
+    def make_folder(self, path: bytes) -> None:
+        """A new directory; FileExistsError if the name is taken."""
+        os.mkdir(path, dir_fd=self._root)
+
+    def remove_folder(self, path: bytes) -> bool:
+        """Takes an empty directory away; False if it is not empty or not there."""
+        try:
+            os.rmdir(path, dir_fd=self._root)
+        except OSError as why:
+            if why.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EBUSY):
+                return False
+            raise
+        return True
+
+    # What only looks.
+
+    def state(self, path: bytes) -> FileState | None:
+        """What stands at this path; a symbolic link is neither file nor folder."""
+        try:
+            return _state(os.stat(path, dir_fd=self._root, follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def state_of(self, file: int) -> FileState:
+        """The same of an open file."""
+        return _state(os.fstat(file))
+
+    def open(self, path: bytes) -> int | None:
+        """An open file for reading; None if there is none."""
+        try:
+            return os.open(path, _READ, dir_fd=self._root)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as why:
+            if why.errno == errno.ELOOP:  # a symbolic link: nothing of ours
+                return None
+            raise
+
+    def read(self, file: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        return os.pread(file, size, offset)
+
+    def load(self, path: bytes) -> bytes | None:
+        """All bytes of a small file; None if there is none."""
+        file = self.open(path)
+        if file is None:
+            return None
+        try:
+            whole = b""
+            while more := os.pread(file, 1 << 20, len(whole)):
+                whole += more
+            return whole
+        finally:
+            self.close(file)
+
+    def names(self, path: bytes) -> Iterator[tuple[bytes, bool]]:
+        """The names in a directory, in no order, and whether each is a directory; none if there is no directory."""
+        try:
+            folder = os.open(path or _HERE, _FOLDER, dir_fd=self._root)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    yield os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)
+        finally:
+            os.close(folder)
+
+    def close(self, file: int) -> None:
+        """Ends the use of an open file, and with it the locks on it."""
+        os.close(file)
+
+    def open_lock(self, path: bytes) -> int:
+        """The file of a lock, made if need be. It is never taken away: that would let two hold it."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666, dir_fd=self._root)
+
+    def try_lock(self, file: int, *, shared: bool = False) -> bool:
+        """Locks an open file until it is closed or the process ends; False if somebody else has it."""
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def _state(found: os.stat_result) -> FileState:
+    return FileState(
+        inode=found.st_ino,
+        stamp=found.st_mtime_ns,
+        size=found.st_size,
+        is_file=modes.S_ISREG(found.st_mode),
+        is_folder=modes.S_ISDIR(found.st_mode),
+    )

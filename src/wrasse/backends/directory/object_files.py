@@ -1,0 +1,169 @@
+"""Objects as files: the steps of each change, in the order that lets a crash between any two of them do no harm.
+
+    create    bytes on the disk; metadata on the disk; the name by link, which has one winner; the directory on the disk
+    replace   the same, but the name by rename, alone with the name and only if the version is still the one named
+    delete    alone with the name, likewise; then its metadata; then directories that became empty
+
+The version of an object is the stamp we gave its file and the file's number: both stay when a name is linked or
+renamed. Everything here blocks; it runs in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wrasse.backends.directory.files import Files, FileState
+from wrasse.backends.directory.listings import Listings, Slice
+from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.names import path_of, prefix_path, segment_of
+from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
+from wrasse.backends.directory.sidecars import Sidecars
+from wrasse.backends.directory.stamps import Stamps
+from wrasse.backends.directory.temps import Temp, Temps
+from wrasse.backends.directory.walk import Sort, Walk
+from wrasse.ports.outcome import Outcome
+
+_OBJECTS = Sort(segment_of, nested=True)
+
+
+class ObjectFiles:
+    """The objects of one root, by the path of their key."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps, stamps: Stamps, places: Places) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+        self._stamps = stamps
+        self._places = places
+        self._sidecars = Sidecars(files, locks, temps, places)
+        self._listings = Listings(files)
+
+    def state(self, path: bytes) -> FileState | None:
+        """The object as it is now."""
+        with self._places.settled():
+            place = self._places.find(path)
+        return None if place is None else place.state
+
+    def head(self, path: bytes) -> tuple[FileState, Mapping[str, str]] | None:
+        """The object and its metadata, of one version."""
+        state = self.state(path)
+        while state is not None:
+            metadata = self._sidecars.read(path, state.stamp)
+            if metadata is not None:
+                return state, metadata
+            # None is kept, or it went with the version we saw.
+            before, state = state, self.state(path)
+            if state == before:
+                return state, {}
+        return None
+
+    def open(self, path: bytes) -> tuple[int, FileState] | None:
+        """The object's file, open; its bytes stay readable whatever happens to the name."""
+        with self._places.settled():
+            return self._places.open(path)
+
+    def create(self, path: bytes, temp: Temp, metadata: Mapping[str, str]) -> FileState | None:
+        """Gives a written file its name; None if there is an object already."""
+        stamp = self._stamps.next()
+        state = self._finish(temp, stamp)
+        with self._sidecars.ahead(path, stamp, metadata):
+            return state if self._link(temp.path, path) else None
+
+    def replace(self, path: bytes, temp: Temp, at: str, metadata: Mapping[str, str]) -> FileState | None:
+        """Gives a written file the name of an object; None if that is not of version `at`."""
+        seen = stamp_of(at)
+        if seen is None:
+            return None
+        stamp = self._stamps.next(above=seen)
+        state = self._finish(temp, stamp)
+        with self._locks.held(path), self._places.settled():
+            place = self._places.find(path)
+            if place is None or version_of(place.state) != at:
+                return None
+            with self._sidecars.ahead(path, stamp, metadata), self._sidecars.after(path, place):
+                self._files.rename(temp.path, place.path)
+                self._files.sync_folder(parent(place.path))
+        return state
+
+    def delete(self, deletes: Sequence[tuple[bytes, str]]) -> list[Outcome]:
+        """Takes objects away, each if it has the version named."""
+        outcomes: list[Outcome] = []
+        folders: set[bytes] = set()
+        for path, version in deletes:
+            try:
+                folder = self._delete(path, version)
+            except PermissionError:
+                outcomes.append(Outcome.FAILED)
+                continue
+            outcomes.append(Outcome.LOST if folder is None else Outcome.DONE)
+            folders |= {folder} if folder is not None else set()
+        # One wait for the disk per directory instead of one per object; nobody is told before it.
+        for emptied in folders:
+            self._places.sync(emptied)
+            with self._places.settled():
+                self._places.prune(emptied)
+        return outcomes
+
+    def page(self, prefix: bytes, after: bytes | None, limit: int) -> Slice[FileState]:
+        """Objects whose key starts with `prefix`, in the order of their keys."""
+        folder, key = prefix_path(prefix)
+
+        def begin() -> Walk:
+            return Walk(self._files, _OBJECTS, folder, key, prefix, after)
+
+        with self._places.settled():
+            return self._listings.cut(prefix, after, limit, begin, self._look)
+
+    def clean(self) -> int:
+        """Removes what writers left that died more than an hour ago."""
+        return self._temps.clean(self._sidecars.useless)
+
+    def _look(self, key: bytes, path: bytes) -> FileState | None:
+        if path_of(key) != path:
+            return None  # a name that no key has: foreign
+        place = self._places.find(path)
+        return None if place is None else place.state
+
+    def _finish(self, temp: Temp, stamp: int) -> FileState:
+        self._files.set_stamp(temp.file, stamp)
+        self._files.sync(temp.file)
+        return self._files.state_of(temp.file)
+
+    def _link(self, temp: bytes, path: bytes) -> bool:
+        for _ in range(TRIES):
+            try:
+                with self._places.settled():
+                    target = self._places.free(path)
+                    if target is None:
+                        return False
+                    self._files.link(temp, target)
+                    self._places.sync(parent(target))
+                    return True
+            except FileExistsError:
+                continue  # somebody was there first, or the name has become a directory: look again
+            except (FileNotFoundError, NotADirectoryError):
+                self._places.make_room(parent(path))
+        raise unsteady(self._files)
+
+    def _delete(self, path: bytes, version: str) -> bytes | None:
+        """The directory that the object was in; None if it has another version, or is not there."""
+        with self._locks.held(path), self._places.settled():
+            place = self._places.find(path)
+            if place is None or version_of(place.state) != version:
+                return None
+            with self._sidecars.after(path, place):
+                self._files.unlink(place.path)
+            return parent(place.path)
+
+
+def version_of(state: FileState) -> str:
+    """The version of an object with this file."""
+    return f"{state.stamp:x}.{state.inode:x}"
+
+
+def stamp_of(version: str) -> int | None:
+    """The stamp in a version; None if this is none of ours."""
+    try:
+        return int(version.partition(".")[0], 16)
+    except ValueError:
+        return None

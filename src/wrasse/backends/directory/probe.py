@@ -1,0 +1,75 @@
+"""What the promises need of a file system, tried out before anything is promised.
+
+Hard links give `create` one winner, exact times make versions, and a directory that was written by a later version of
+wrasse is not touched. Whether two names can be exchanged decides only the way in which `a` comes to stand beside `a/b`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from wrasse.backends.directory import gone, locks, swaps, temps
+from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.names import WORKPLACE
+from wrasse.backends.directory.places import inside
+from wrasse.backends.directory.temps import Temps
+from wrasse.errors import Refused, StoreBroken
+
+_FORMAT = WORKPLACE + b"/format"
+_FORMAT_BYTES = b"wrasse directory 1\n"
+_ODD = 1_234_567_891  # nanoseconds that only an exact file system gives back
+
+
+def prepare(files: Files, temporary: Temps) -> bool:
+    """Makes the workplace, and refuses a directory that will not do. Says whether names can be exchanged."""
+    for folder in (WORKPLACE, temps.FOLDER, locks.FOLDER, gone.FOLDER):
+        with suppress(FileExistsError):
+            files.make_folder(folder)
+    files.sync_folder(WORKPLACE)
+    files.sync_folder(b"")
+    _check_format(files, temporary)
+    exchanges = _probe(files, temporary)
+    if not exchanges:
+        with suppress(FileExistsError):
+            files.make_folder(swaps.FOLDER)
+    return exchanges
+
+
+def _check_format(files: Files, temporary: Temps) -> None:
+    found = files.load(_FORMAT)
+    if found is None:
+        with temporary.holding(_FORMAT_BYTES) as temp:
+            files.rename(temp.path, _FORMAT)  # two who open at once write the same
+    elif found != _FORMAT_BYTES:
+        raise StoreBroken(
+            f"{files.root} was written by another version of wrasse", do="use that version, or name another directory"
+        )
+
+
+def _probe(files: Files, temporary: Temps) -> bool:
+    with temporary.holding(b"") as temp:
+        files.set_stamp(temp.file, _ODD)
+        if files.state_of(temp.file).stamp != _ODD:
+            raise _lacks(files, "times exact to the nanosecond")
+        folder = temporary.path()
+        files.make_folder(folder)
+        try:
+            try:
+                files.link(temp.path, inside(folder))
+            except OSError as why:
+                raise _lacks(files, "hard links") from why
+            # Where one process cannot exchange names, all who share the directory take turns.
+            return files.state(swaps.FOLDER) is None and _exchanges(files, temp.path, folder)
+        finally:
+            files.unlink(inside(folder))
+            files.remove_folder(folder)
+
+
+def _exchanges(files: Files, one: bytes, other: bytes) -> bool:
+    return files.exchange(one, other) and files.exchange(one, other)  # there and back
+
+
+def _lacks(files: Files, what: str) -> Refused:
+    return Refused(
+        f"the file system of {files.root} has no {what}", do="use a directory on ext4, xfs, btrfs, zfs, tmpfs or NFS"
+    )

@@ -1,0 +1,98 @@
+"""Records as JSON files: `<data>/<stored name>.json`, found when due through `<index>/<bucket>/<stored name>`.
+
+The port's promises hold between processes and through a crash at any point; `record_files.py` says how. `due` looks at
+buckets that are over, so its cost follows what is due and a record shows at most one bucket width late; within one
+bucket records come in the order of their names.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from wrasse.backends.directory.envelope import Kept
+from wrasse.backends.directory.record_files import Change, DueSpot, RecordFiles
+from wrasse.backends.directory.threads import Threads
+from wrasse.clock import Clock
+from wrasse.errors import UsageError
+from wrasse.ports.page import Page
+from wrasse.ports.records import Record, Written, check_record, key_of, stored_name
+
+
+class DirectoryRecords:
+    """The port, for one collection."""
+
+    def __init__(self, threads: Threads, clock: Clock, records: RecordFiles, width: timedelta) -> None:
+        self._threads = threads
+        self._clock = clock
+        self._records = records
+        self._width = width
+
+    @property
+    def resolution(self) -> timedelta:
+        return self._width
+
+    async def create(
+        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        check_record(key, value)
+        return await self._write(Change(_stored(key), None, bytes(value), due_at, nonce))
+
+    async def get(self, key: str) -> Record | None:
+        kept = await self._threads.run(lambda: self._records.get(_stored(key)))
+        return None if kept is None else _record(_stored(key), kept)
+
+    async def put(
+        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        check_record(key, value)
+        return await self._write(Change(_stored(key), at, bytes(value), due_at, nonce))
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        return await self._write(Change(_stored(key), at, None, None, nonce))
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        _check_limit(limit)
+        start = None if after is None else after.encode()
+        found = await self._threads.run(lambda: self._records.page(_stored(prefix), start, limit))
+        return Page(
+            items=tuple(_record(stored, kept) for stored, kept in found.found),
+            cursors=tuple(stored.decode() for stored, _ in found.found),
+            at=self._clock.now(),
+            more=found.more,
+        )
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        _check_limit(limit)
+        now = self._clock.now()
+        spot = None if after is None else _spot(after)
+        found, more = await self._threads.run(lambda: self._records.due(before or now, spot, limit))
+        return Page(
+            items=tuple(_record(spot.stored, kept) for spot, kept in found),
+            cursors=tuple(f"{spot.bucket}:{spot.stored.decode()}" for spot, _ in found),
+            at=now,
+            more=more,
+        )
+
+    async def _write(self, change: Change) -> Written:
+        outcome, version = await self._threads.run(lambda: self._records.write(change))
+        return Written(outcome, version, self._clock.now())
+
+
+def _stored(key: str) -> bytes:
+    return stored_name(key).encode()
+
+
+def _record(stored: bytes, kept: Kept) -> Record:
+    return Record(key_of(stored.decode()), kept.value, kept.version, kept.due_at)
+
+
+def _spot(cursor: str) -> DueSpot:
+    bucket, colon, stored = cursor.partition(":")
+    if not colon or not bucket.isdigit():
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
+    return DueSpot(bucket, stored.encode())
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise UsageError(f"a page of {limit} records", do="ask for at least one")

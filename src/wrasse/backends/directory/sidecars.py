@@ -1,0 +1,109 @@
+"""Metadata of objects, each in a file beside its object and named for the object's stamp.
+
+The data file selects its metadata: when a write gives it its name, the metadata that belongs to that stamp is already
+on the disk, and the one before it means nothing any more. An object without metadata has no such file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.names import SIDECAR
+from wrasse.backends.directory.places import Place, Places, parent, unsteady
+from wrasse.backends.directory.temps import Temps
+from wrasse.errors import StoreBroken
+
+_TRIES = 100
+
+
+class Sidecars:
+    """Writes, reads and removes the metadata of objects. Objects are named by their path."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: Places) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+        self._places = places
+
+    @contextmanager
+    def ahead(self, path: bytes, stamp: int, metadata: Mapping[str, str]) -> Iterator[None]:
+        """Metadata on the disk before the object of this stamp gets its name, and gone again if it gets none."""
+        if not metadata:
+            yield
+            return
+        with self._temps.holding(_pack(path, stamp, metadata), mark=True) as temp:
+            try:
+                self._link(temp.path, sidecar(path, stamp))
+                yield
+            finally:
+                self._drop_unless_selected(path, stamp)
+
+    def read(self, path: bytes, stamp: int) -> Mapping[str, str] | None:
+        """The metadata of the object of this stamp; None if there is none."""
+        packed = self._files.load(sidecar(path, stamp))
+        return None if packed is None else self._unpack(packed)[2]
+
+    @contextmanager
+    def after(self, path: bytes, place: Place) -> Iterator[None]:
+        """Inside, the object that stands there goes; afterwards its metadata is gone, too."""
+        stamp = place.state.stamp
+        name = sidecar(path, stamp)
+        if self._files.state(name) is None:
+            yield
+            return
+        with self._temps.marked(name):
+            yield
+            self._places.sync(parent(place.path))  # the object must not come back without it
+            self._drop_unless_selected(path, stamp)
+
+    def useless(self, packed: bytes) -> None:
+        """Removes the metadata that a crash left, if no object selects it."""
+        try:
+            path, stamp, _ = self._unpack(packed)
+        except StoreBroken:
+            return  # cut short by the crash, and so never given its name
+        with self._locks.held(path):
+            self._drop_unless_selected(path, stamp)
+
+    def _drop_unless_selected(self, path: bytes, stamp: int) -> None:
+        with self._places.settled():
+            place = self._places.find(path)
+            if place is None or place.state.stamp != stamp:
+                self._files.unlink(sidecar(path, stamp))
+
+    def _link(self, temp: bytes, name: bytes) -> None:
+        for _ in range(_TRIES):
+            try:
+                self._files.link(temp, name)
+                self._files.sync_folder(parent(name))
+                return
+            except (FileNotFoundError, NotADirectoryError):
+                self._places.make_room(parent(name))
+        raise unsteady(self._files)
+
+    def _unpack(self, packed: bytes) -> tuple[bytes, int, Mapping[str, str]]:
+        try:
+            found = json.loads(packed)
+            metadata = {str(name): str(value) for name, value in found["metadata"].items()}
+            return found["path"].encode("utf-8", "surrogateescape"), int(found["stamp"]), metadata
+        except (ValueError, LookupError, AttributeError, TypeError):
+            raise StoreBroken(
+                f"the metadata of an object in {self._files.root} is damaged",
+                do="restore it from a backup, or write the object again",
+            ) from None
+
+
+def sidecar(path: bytes, stamp: int) -> bytes:
+    """Where the metadata of the object of this stamp is: in the same directory, whichever way the object stands."""
+    folder, slash, name = path.rpartition(b"/")
+    return b"%s%s%s%016x.%s" % (folder, slash, SIDECAR, stamp, name)
+
+
+def _pack(path: bytes, stamp: int, metadata: Mapping[str, str]) -> bytes:
+    # The escaped form keeps names that are no UTF-8.
+    where = path.decode("utf-8", "surrogateescape")
+    return json.dumps({"path": where, "stamp": stamp, "metadata": dict(metadata)}).encode()

@@ -1,0 +1,108 @@
+"""Files that are not there yet: written in the workplace, whole and on the disk before they get their name.
+
+What a crash leaves here is never listed, and is removed by whoever opens the directory an hour later. A writer keeps
+its file locked, so that one which only takes long is left alone.
+
+Some leftovers stand for more than themselves. Metadata has a second name here (a mark) while it is written before its
+object, and while the object goes before it: so whatever metadata a crash leaves useless is found again from here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+
+from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.names import OBJECT, WORKPLACE
+from wrasse.backends.directory.stamps import Stamps, instant
+
+FOLDER = WORKPLACE + b"/temp"
+LEFT_FOR = timedelta(hours=1)
+LEFTOVERS_MAX = 10_000
+_MARK = b".m"
+_MARK_BYTES_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Temp:
+    """One file on its way: open, locked, and at a path of its own."""
+
+    file: int
+    path: bytes
+
+
+class Temps:
+    """The temporary files of one root."""
+
+    def __init__(self, files: Files, stamps: Stamps) -> None:
+        self._files = files
+        self._stamps = stamps
+
+    def path(self, suffix: bytes = b"") -> bytes:
+        """A path nobody else has."""
+        return b"%s/%016x-%s%s" % (FOLDER, self._stamps.next(), secrets.token_hex(6).encode(), suffix)
+
+    def begin(self, suffix: bytes = b"") -> Temp:
+        """A new empty file. The caller ends it with `drop`."""
+        path = self.path(suffix)
+        file = self._files.create(path)
+        self._files.try_lock(file, shared=True)  # shared with nobody: only a cleaner would want it
+        return Temp(file, path)
+
+    def drop(self, temp: Temp) -> None:
+        """Takes the temporary name away; what was linked or renamed from it stays."""
+        self._files.close(temp.file)
+        self._files.unlink(temp.path)
+
+    @contextmanager
+    def holding(self, data: bytes, *, mark: bool = False) -> Iterator[Temp]:
+        """A small file with these bytes, on the disk."""
+        temp = self.begin(_MARK if mark else b"")
+        try:
+            self._files.write(temp.file, data)
+            self._files.sync(temp.file)
+            yield temp
+        finally:
+            self.drop(temp)
+
+    @contextmanager
+    def marked(self, path: bytes) -> Iterator[None]:
+        """A mark on a file that is about to become useless; what is not there needs none."""
+        mark = self.path(_MARK)
+        with suppress(FileNotFoundError):
+            self._files.link(path, mark)
+        yield
+        self._files.unlink(mark)
+
+    def clean(self, useless: Callable[[bytes], None]) -> int:
+        """Removes what a crash left, a bounded number; `useless` first gets the bytes of each mark."""
+        left = (FOLDER + b"/" + name for name, _ in self._files.names(FOLDER) if self._is_left(name))
+        return sum(self._remove(path, useless) for path in list(islice(left, LEFTOVERS_MAX)))
+
+    def _is_left(self, name: bytes) -> bool:
+        try:
+            return instant(int(name.partition(b"-")[0], 16)) <= self._stamps.now() - LEFT_FOR
+        except (ValueError, OverflowError):
+            return False
+
+    def _remove(self, path: bytes, useless: Callable[[bytes], None]) -> bool:
+        state = self._files.state(path)
+        if state is not None and state.is_folder:  # a folder that was to change places with an object
+            self._files.unlink(path + b"/" + OBJECT)
+            return self._files.remove_folder(path)
+        file = self._files.open(path)
+        if file is None:
+            return False
+        try:
+            if not self._files.try_lock(file):
+                return False
+            if path.endswith(_MARK):
+                useless(self._files.read(file, _MARK_BYTES_MAX, 0))
+            self._files.unlink(path)
+            return True
+        finally:
+            self._files.close(file)

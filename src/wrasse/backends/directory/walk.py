@@ -1,0 +1,137 @@
+"""The names below a directory in the order of the keys they stand for, in bounded memory, from any point on.
+
+The order of keys is not the order of names: `a-b`, `a/b`, `a0` are keys in order, and an escaped name stands for
+another byte. So names wait in a heap under the smallest key they can stand for, and a directory is opened when it is
+the smallest. Of a large directory the first WINDOW names are kept, and it is read again from there when they are used
+up.
+
+A directory that changes while it is read is read again, since some file systems then pass over a name that was
+replaced; at most SCANS times, after which what was seen in any of them counts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.backends.directory.files import Files, FileState
+from wrasse.backends.directory.stamps import instant
+from wrasse.clock import SystemClock
+
+WINDOW = 5_000
+SCANS = 4
+_SCANS_NOTED_MAX = 1_000
+_REST_MIN = timedelta(seconds=2)  # longer than the ticks in which file systems count
+_CLOCK = SystemClock()  # directories are stamped by the system, whatever clock this store was given
+_THING, _FOLDER, _REST = 0, 1, 2
+
+# The smallest key, whether it is a thing or a folder, its path, the key of its folder, how far that was read already.
+_Item = tuple[bytes, int, bytes, bytes, tuple[bytes, int]]
+_NOWHERE = (b"", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """What a name stands for. `part_of` gives its bytes of the key and whether the name was cut; with `nested`, an
+    uncut directory holds keys that go on after a slash. Things end in `suffix`."""
+
+    part_of: Callable[[bytes], tuple[bytes, bool] | None]
+    nested: bool
+    suffix: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One look at a directory that was at rest, so that any change since shows: the key it stands for, its state."""
+
+    key: bytes
+    path: bytes
+    state: FileState
+
+
+class Walk:
+    """One walk. `next` gives keys and paths in order; some may be gone by then, and some be foreign."""
+
+    def __init__(self, files: Files, sort: Sort, folder: bytes, key: bytes, prefix: bytes, after: bytes | None) -> None:
+        self._files = files
+        self._sort = sort
+        self._prefix = prefix
+        self._after = after
+        self._heap: list[_Item] = [(key, _FOLDER, folder, key, _NOWHERE)]
+        self._scans: list[Scan] = []
+        self._steady = True
+
+    def next(self) -> tuple[bytes, bytes] | None:
+        """The next key with its path; None at the end."""
+        while self._heap:
+            item = heapq.heappop(self._heap)
+            if item[1] == _THING:
+                return item[0], item[2]
+            self._open(item)
+        return None
+
+    def push_back(self, key: bytes, path: bytes) -> None:
+        """Gives back what `next` gave."""
+        heapq.heappush(self._heap, (key, _THING, path, b"", _NOWHERE))
+
+    def scans_beyond(self, key: bytes) -> list[Scan] | None:
+        """The looks on which rests what is still to come after this key; None if some of that is in doubt."""
+        self._scans = [scan for scan in self._scans if scan.key > key or key.startswith(scan.key)]
+        return self._scans if self._steady else None
+
+    def _open(self, item: _Item) -> None:
+        _, _, folder, key, floor = item
+        found = heapq.nsmallest(WINDOW + 1, self._items(folder, key, floor))
+        if len(found) > WINDOW:
+            last = found[WINDOW - 1]
+            found[WINDOW:] = [(last[0], _REST, folder, key, last[:2])]
+        before = None
+        for each in found:
+            if each[:3] != before:  # seen in two scans
+                heapq.heappush(self._heap, each)
+            before = each[:3]
+
+    def _items(self, folder: bytes, key: bytes, floor: tuple[bytes, int]) -> Iterator[_Item]:
+        start = folder + b"/" if folder else b""
+        for name, is_folder in self._names(folder, key):
+            part = self._sort.part_of(name)
+            if part is None:
+                continue
+            raw, cut = part
+            path, smallest = start + name, key + raw
+            if is_folder and cut:
+                if self._holds(smallest) and (smallest, _FOLDER) > floor:
+                    yield smallest, _FOLDER, path, smallest, _NOWHERE
+            elif not cut and (self._sort.nested or not is_folder) and name.endswith(self._sort.suffix):
+                thing = smallest.removesuffix(self._sort.suffix)
+                if self._wanted(thing) and (thing, _THING) > floor:
+                    yield thing, _THING, path, b"", _NOWHERE
+                if is_folder and self._holds(smallest + b"/") and (smallest + b"/", _FOLDER) > floor:
+                    yield smallest + b"/", _FOLDER, path, smallest + b"/", _NOWHERE
+
+    def _wanted(self, key: bytes) -> bool:
+        return key.startswith(self._prefix) and (self._after is None or key > self._after)
+
+    def _holds(self, key: bytes) -> bool:
+        """Whether keys that begin with this one may be wanted."""
+        if not (key.startswith(self._prefix) or self._prefix.startswith(key)):
+            return False
+        return self._after is None or key > self._after or self._after.startswith(key)
+
+    def _names(self, folder: bytes, key: bytes) -> Iterator[tuple[bytes, bool]]:
+        before = self._files.state(folder or b".")
+        at_rest = before is not None and instant(before.stamp) <= _CLOCK.now() - _REST_MIN
+        for _ in range(SCANS):
+            if before is None:
+                return
+            yield from self._files.names(folder)
+            after = self._files.state(folder or b".")
+            if after == before:
+                if at_rest and len(self._scans) < _SCANS_NOTED_MAX:
+                    self._scans.append(Scan(key, folder, before))
+                    return
+                break
+            before, at_rest = after, False
+        self._steady = False
