@@ -18,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:^<!-- not run: (?P<why>[^\n]*?) *-->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 NAMED = re.compile(r"# (?P<name>[\w.-]+\.(?:py|yaml))$", re.M)
 LIMIT = 90
+# What one block exports the next one sees, as in the reader's own shell.
+BEFORE, AFTER = "set -eu\n[ ! -f ~/.exports ] || . ~/.exports\n", "\nexport -p >~/.exports\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,17 @@ class Stage:
     """A directory of its own, with the checkout's `wrasse` and `python` first on the path."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, home = folder / "here", folder / "home"
+        for each in (self.folder, home):
+            each.mkdir()
         kept = {name: os.environ[name] for name in ("LANG", "TZ") if name in os.environ}
         bin_folder = str(Path(sys.executable).parent)
         self.environment = kept | {
             "PATH": f"{bin_folder}:/usr/bin:/bin",
-            "HOME": str(folder),
-            "PYTHONPATH": str(folder),
+            "HOME": str(home),
+            "PYTHONPATH": str(self.folder),
             "COLUMNS": "120",
+            "WRASSE_HTTP_LISTEN": "",  # a page may start a daemon, and several tests run at once
         }
 
     def run(self, block: Block) -> None:
@@ -72,7 +78,7 @@ class Stage:
             case "yaml":
                 yaml.safe_load(block.text)
             case "sh":
-                self._shell(f"set -eu\n{block.text}")
+                self._shell(block.text)
             case "console":
                 self._console(block)
             case "text":
@@ -91,19 +97,22 @@ class Stage:
             self._compare(command, expected, self._shell(command))
 
     def _shell(self, script: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=LIMIT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{script}\nended with {done.returncode}:\n{done.stdout}"
-        return done.stdout
+        # A file and not a pipe: what a block leaves running in the background would keep a pipe open.
+        with tempfile.TemporaryFile("w+") as output:
+            done = subprocess.run(
+                ["bash", "-c", f"{BEFORE}{script}{AFTER}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT,
+                check=False,
+            )
+            output.seek(0)
+            said = output.read()
+        assert done.returncode == 0, f"{script}\nended with {done.returncode}:\n{said}"
+        return said
 
     @staticmethod
     def _compare(command: str, expected: str, actual: str) -> None:
@@ -119,6 +128,7 @@ def loose(line: str) -> str:
     """The line without what differs from run to run."""
     line = re.sub(r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "<id>", line)
     line = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+00:00)?", "<time>", line)
-    line = re.sub(r"\b[\w.]+-\d+-[0-9a-z]+\b", "<worker>", line)
+    line = re.sub(r"\b[\w.-]+-\d+-[0-9a-f]{12}\b", "<worker>", line)
+    line = re.sub(r"\bnow\b|\b\d+(ms|s|m|h)+ ago\b", "<ago>", line)
     line = re.sub(r"\d+(\.\d+)?", "0", line)
     return re.sub(r"[\s─━│┃┏┓┗┛┡┩├┤┬┴┼╇╈╭╮╰╯]+", " ", line).strip()
