@@ -18,6 +18,7 @@ from wrasse.backends.sqlite.connection import File
 from wrasse.clock import Clock, to_micros
 
 TICK = 0.025
+CHANGED = "\0changed"  # rings with every change that anybody made; no queue has such a name
 _PAUSE_AFTER_FAILURE = 1.0
 
 
@@ -112,8 +113,7 @@ class Bells:
                 seen = version
                 ready = [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0")]
                 due = db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get
-                if ready:
-                    self._tell(frozenset(ready))
+                self._tell(frozenset((CHANGED, *ready)))
             if due is not None and due <= to_micros(self._clock.now()):
                 due = None  # whoever is woken moves it on, and that is a new version
                 self._tell(None)

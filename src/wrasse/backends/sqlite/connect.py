@@ -1,4 +1,4 @@
-"""A SQLite database as the home of jobs, records and journal: durable, on one machine, for several processes at once.
+"""A SQLite database as the home of every small thing: durable, on one machine, for several processes at once.
 
 One thread writes, one reads, one watches for other processes while somebody waits; the event loop never touches the
 file. `kill -9` at any point leaves what was answered.
@@ -11,11 +11,13 @@ from pathlib import Path
 
 from wrasse.backends.sqlite.bells import Bells
 from wrasse.backends.sqlite.connection import File
+from wrasse.backends.sqlite.groups import SqliteGroups
 from wrasse.backends.sqlite.jobs import SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.records import SqliteRecords
 from wrasse.backends.sqlite.schema import identity
+from wrasse.backends.sqlite.streams import SqliteStreams
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable
@@ -35,6 +37,8 @@ class Sqlite:
         self._reader = Reader(file)
         self.jobs = SqliteJobs(self._writer, self._reader, self._bells, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)
+        self.streams = SqliteStreams(self._writer, self._reader, clock)
+        self.groups = SqliteGroups(self._writer, self._reader, self._bells, clock)
 
     @classmethod
     async def open(

@@ -138,3 +138,67 @@ CREATE INDEX lines_sweep ON lines (sweep, id);
 CREATE INDEX lines_run ON lines (run, id);
 CREATE INDEX lines_suspect ON lines (suspect, id);
 CREATE INDEX lines_settled ON lines (intended_at) WHERE outcome IS NOT NULL;
+
+-- step 2
+
+-- `last_seq` numbers the entries of a stream without a gap, so it is also how many there ever were.
+CREATE TABLE streams (
+  id INTEGER PRIMARY KEY,
+  subject TEXT NOT NULL UNIQUE,
+  entries_max INTEGER,
+  bytes_max INTEGER,
+  length INTEGER NOT NULL DEFAULT 0 CHECK (length >= 0),
+  bytes INTEGER NOT NULL DEFAULT 0 CHECK (bytes >= 0),
+  last_ms INTEGER NOT NULL DEFAULT 0,
+  last_seq INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE TABLE entries (
+  stream INTEGER NOT NULL,
+  ms INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  size INTEGER NOT NULL,
+  fields BLOB,                        -- what stands beside the body; before it, so that it is found without reading it
+  body BLOB NOT NULL,
+  PRIMARY KEY (stream, ms, seq)
+) STRICT, WITHOUT ROWID;
+
+-- Idempotency keys, each with the entry it stands for.
+CREATE TABLE entry_keys (
+  stream INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  ms INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  noted_at INTEGER NOT NULL,
+  PRIMARY KEY (stream, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX entry_keys_noted ON entry_keys (noted_at);
+
+CREATE TABLE entry_groups (
+  id INTEGER PRIMARY KEY,
+  stream INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  delivered_ms INTEGER NOT NULL,
+  delivered_seq INTEGER NOT NULL,
+  UNIQUE (stream, name)
+) STRICT;
+
+-- Only what was handed out and is not acked. Nobody holds it while consumer is empty: it waits until it is due.
+CREATE TABLE pending (
+  entry_group INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  ms INTEGER NOT NULL,
+  until INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  consumer TEXT NOT NULL,
+  PRIMARY KEY (entry_group, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX pending_until ON pending (entry_group, until);
+
+CREATE TABLE consumers (
+  entry_group INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  seen_at INTEGER NOT NULL,
+  until INTEGER NOT NULL,
+  PRIMARY KEY (entry_group, name)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,270 @@
+"""Handing out entries: in one step what is due again and what is new becomes pending for a consumer. For the writer.
+
+The rows come back as SQLite gave them and are made into deliveries after the commit, by whoever asked: other processes
+wait for us only as long as SQLite works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite import entries
+from wrasse.backends.sqlite.bulk import numbers, texts
+from wrasse.backends.sqlite.entries import Loaded, Range
+from wrasse.backends.sqlite.step import Step
+from wrasse.clock import from_micros
+from wrasse.errors import UsageError
+from wrasse.ports.groups import Delivery
+from wrasse.ports.streams import EntryId
+
+_MEMBERS = """
+    SELECT json_group_array(json_array(g.id, s.id, s.subject, g.delivered_ms, g.delivered_seq, s.last_ms, s.last_seq))
+    FROM streams s JOIN entry_groups g ON g.stream = s.id AND g.name = ? WHERE s.subject IN carray(?)
+"""
+_SEEN = """
+    INSERT INTO consumers SELECT value, ?2, ?3, ?4 FROM carray(?1) WHERE true
+    ON CONFLICT DO UPDATE SET seen_at = excluded.seen_at, until = excluded.until WHERE consumers.until < ?5
+"""
+_DUE = """
+    SELECT json_group_array(json_array(entry_group, ms, seq, number, size)) FROM (
+      SELECT p.entry_group, p.ms, p.seq, p.number, e.size
+      FROM pending p JOIN entry_groups g ON g.id = p.entry_group
+        JOIN entries e ON e.stream = g.stream AND e.ms = p.ms AND e.seq = p.seq
+      WHERE p.entry_group IN carray(?) AND p.until <= ? ORDER BY p.until, p.ms, p.seq LIMIT ?)
+"""
+_AGAIN = """
+    UPDATE pending SET until = ?, consumer = ?, number = number + 1 WHERE entry_group = ? AND seq IN carray(?)
+"""
+_LOAD_DUE = """
+    SELECT json_group_array(json_array(ms, seq, length(body))), total(fields IS NOT NULL),
+      CAST(group_concat(body, '') AS BLOB)
+    FROM (SELECT e.ms, e.seq, e.fields, e.body
+      FROM pending p JOIN entries e ON e.stream = ? AND e.ms = p.ms AND e.seq = p.seq
+      WHERE p.entry_group = ? AND p.seq IN carray(?))
+"""
+_BESIDE_DUE = """
+    SELECT e.seq, e.fields FROM pending p JOIN entries e ON e.stream = ? AND e.ms = p.ms AND e.seq = p.seq
+    WHERE p.entry_group = ? AND p.seq IN carray(?) AND e.fields IS NOT NULL
+"""
+_NEW_IDS = """
+    SELECT json_group_array(json_array(ms, seq, size)) FROM (
+      SELECT ms, seq, size FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT ?)
+"""
+_HAND_OUT = """
+    INSERT INTO pending (entry_group, seq, ms, until, number, consumer)
+    SELECT ?, seq, ms, ?, 1, ? FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?)
+"""
+_READ = "UPDATE entry_groups SET delivered_ms = ?, delivered_seq = ? WHERE id = ?"
+_WAITS = """
+    SELECT total((g.delivered_ms, g.delivered_seq) < (s.last_ms, s.last_seq)) > 0,
+      min((SELECT min(until) FROM pending WHERE entry_group = g.id))
+    FROM streams s JOIN entry_groups g ON g.stream = s.id AND g.name = ? WHERE s.subject IN carray(?)
+"""
+# As if it had not been: the next hand-out has the number that this one had.
+_GIVE_BACK = """
+    UPDATE pending SET until = ?, consumer = '', number = number - 1
+    WHERE entry_group = ? AND consumer = ? AND seq IN carray(?)
+"""
+
+
+class _Member(msgspec.Struct, frozen=True, array_like=True):
+    group: int
+    stream: int
+    subject: str
+    delivered_ms: int
+    delivered_seq: int
+    last_ms: int
+    last_seq: int
+
+    @property
+    def delivered(self) -> EntryId:
+        return EntryId(self.delivered_ms, self.delivered_seq)
+
+    @property
+    def last(self) -> EntryId:
+        return EntryId(self.last_ms, self.last_seq)
+
+
+class _Due(msgspec.Struct, frozen=True, array_like=True):
+    group: int
+    ms: int
+    seq: int
+    number: int
+    size: int
+
+
+_decode_members = msgspec.json.Decoder(list[_Member]).decode
+_decode_due = msgspec.json.Decoder(list[_Due]).decode
+_decode_ids = msgspec.json.Decoder(list[tuple[int, int, int]]).decode
+_NONE: Mapping[int, int] = {}
+_FAR = 1 << 62
+_SHARE_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a consumer asks for."""
+
+    subjects: tuple[str, ...]
+    group: str
+    consumer: str
+    limit: int
+    ack_timeout: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Entries of one stream that were handed out; `numbers` has the count of those that were not the first time."""
+
+    group: int
+    loaded: Loaded
+    numbers: Mapping[int, int] = field(default_factory=lambda: _NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What was handed out: what is due again, and what is new."""
+
+    due: tuple[Part, ...]
+    new: tuple[Part, ...]
+    until: int
+
+    def __bool__(self) -> bool:
+        return bool(self.due or self.new)
+
+
+def deliver(step: Step, want: Want) -> Granted:
+    """Hands out up to `limit` entries, and notes that the consumer is alive."""
+    now = step.now()
+    until = now + want.ack_timeout
+    members = _members(step.db, want)
+    ids = [member.group for member in members]
+    due = _again(step.db, want, members, now, until) if want.limit and ids else ()
+    new = _new(step.db, want, members, until, want.limit - sum(len(part.numbers) for part in due))
+    if ids:
+        # Without a hand-out it is enough to be in time: a consumer that waits does not write every time it asks.
+        exact = due or new or not want.ack_timeout
+        late = _FAR if exact else now + want.ack_timeout * 3 // 4
+        step.db.execute(_SEEN, (numbers(ids), want.consumer, now, until, late))
+    return Granted(due, new, until)
+
+
+def waits(db: apsw.Connection, want: Want) -> tuple[bool, int | None]:
+    """Whether something new may be there, and when something pending is due. Changes nothing."""
+    new, due = db.execute(_WAITS, (want.group, texts(want.subjects))).get
+    return bool(new), due
+
+
+def handed(granted: Granted, want: Want) -> list[Delivery]:
+    """The answer as the port gives it."""
+    until = from_micros(granted.until)
+    return [*_sorted(granted.due, want, until), *_sorted(granted.new, want, until)]
+
+
+def give_back(step: Step, granted: Granted, want: Want) -> None:
+    """Undoes a hand-out whose consumer went away before it had the answer."""
+    now = step.now()
+    for part in (*granted.due, *granted.new):
+        seqs = numbers(entry.id.seq for entry in entries.taken_apart(part.loaded))
+        step.db.execute(_GIVE_BACK, (now, part.group, want.consumer, seqs))
+        step.rung.add(entries.STREAM_NAME + part.loaded.subject)
+
+
+def _sorted(parts: Sequence[Part], want: Want, until: datetime) -> list[Delivery]:
+    found = [
+        Delivery(entry, want.group, want.consumer, part.numbers.get(entry.id.seq, 1), until)
+        for part in parts
+        for entry in entries.taken_apart(part.loaded)
+    ]
+    if len(parts) > 1:
+        found.sort(key=lambda delivery: (delivery.entry.id, delivery.entry.subject))
+    return found
+
+
+def _members(db: apsw.Connection, want: Want) -> list[_Member]:
+    if not want.subjects:
+        return []
+    members = _decode_members(db.execute(_MEMBERS, (want.group, texts(want.subjects))).get)
+    if len(members) < len(want.subjects):
+        missing = sorted(set(want.subjects) - {member.subject for member in members})[0]
+        raise UsageError(
+            f"there is no group {want.group!r} on {missing!r}", do="join it before asking for deliveries"
+        )
+    return members
+
+
+def _again(
+    db: apsw.Connection, want: Want, members: Sequence[_Member], now: int, until: int
+) -> tuple[Part, ...]:
+    """What is due again, longest overdue first."""
+    rows = _decode_due(db.execute(_DUE, (numbers(m.group for m in members), now, want.limit)).get)
+    by_group: dict[int, dict[int, int]] = {}
+    held = 0
+    for row in rows:
+        held += row.size
+        if by_group and held > entries.LOAD_BYTES_MAX:
+            break
+        by_group.setdefault(row.group, {})[row.seq] = row.number + 1
+    by_id = {member.group: member for member in members}
+    parts = []
+    for group, counts in by_group.items():
+        member = by_id[group]
+        db.execute(_AGAIN, (until, want.consumer, group, numbers(counts)))
+        ids, beside, bodies = db.execute(_LOAD_DUE, (member.stream, group, numbers(counts))).get
+        fields = dict(db.execute(_BESIDE_DUE, (member.stream, group, numbers(counts)))) if beside else {}
+        parts.append(Part(group, Loaded(member.subject, ids, bodies or b"", fields), counts))
+    return tuple(parts)
+
+
+def _new(
+    db: apsw.Connection, want: Want, members: Sequence[_Member], until: int, limit: int
+) -> tuple[Part, ...]:
+    """What nobody of the group has had yet, the oldest of all streams first."""
+    active = [member for member in members if member.delivered < member.last] if limit > 0 else []
+    parts = []
+    for member, found in _shares(db, active, limit):
+        if not found.count:
+            # All of it was trimmed. Read to the end, or everyone who waits would take it for news.
+            db.execute(_READ, (member.last_ms, member.last_seq, member.group))
+            continue
+        bounds = (found.after.ms, found.after.seq, found.last.ms, found.last.seq)
+        parts.append(Part(member.group, entries.load(db, member.stream, member.subject, found)))
+        db.execute(_HAND_OUT, (member.group, until, want.consumer, member.stream, *bounds))
+        db.execute(_READ, (found.last.ms, found.last.seq, member.group))
+    return tuple(parts)
+
+
+def _shares(db: apsw.Connection, active: Sequence[_Member], limit: int) -> list[tuple[_Member, Range]]:
+    """Which entries of each stream are handed out."""
+    if len(active) != 1:
+        return list(_oldest(db, active, limit))
+    (member,) = active
+    found = entries.measure(db, member.stream, member.delivered, member.last, limit)
+    return [(member, entries.fitting(db, member.stream, found))]
+
+
+def _oldest(db: apsw.Connection, active: Sequence[_Member], limit: int) -> Iterator[tuple[_Member, Range]]:
+    """The oldest entries of all streams. Of very many streams none may take more than its part."""
+    each = min(max(2 * limit // max(len(active), 1), _SHARE_MIN), limit)
+    found: list[tuple[int, int, int, int]] = []
+    for place, member in enumerate(active):
+        after = (member.delivered_ms, member.delivered_seq)
+        rows = _decode_ids(db.execute(_NEW_IDS, (member.stream, *after, each)).get)
+        found += [(ms, seq, place, size) for ms, seq, size in rows]
+        if not rows:
+            yield member, Range(0, 0, member.delivered, member.delivered)
+    chosen: dict[int, Range] = {}
+    held = 0
+    for ms, seq, place, size in sorted(found)[:limit]:
+        if chosen and held + size > entries.LOAD_BYTES_MAX:
+            break
+        held += size
+        before = chosen.get(place, Range(0, 0, active[place].delivered, active[place].delivered))
+        chosen[place] = Range(before.count + 1, before.bytes + size, before.after, EntryId(ms, seq))
+    for place, share in chosen.items():
+        yield active[place], share

@@ -1,0 +1,212 @@
+"""Entries of streams: appending, loading and trimming them. Appending and trimming are for the writer.
+
+Many entries come out in one step (see bulk): their ids and lengths as one JSON text, their bodies end to end as one
+blob. SQLite joins blobs as it joins texts, byte for byte, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite.bulk import texts, write_rows
+from wrasse.backends.sqlite.rows import span
+from wrasse.backends.sqlite.step import Step
+from wrasse.ports.streams import (
+    START,
+    Draft,
+    Entry,
+    EntryId,
+    StreamLimits,
+    check_limits,
+    draft_bytes,
+)
+
+DEDUP_WINDOW = timedelta(minutes=2)
+LOAD_BYTES_MAX = 32 << 20  # bodies in one answer, unless the first one alone is longer
+STREAM_NAME = "\0stream "  # before a subject, where bells also know the names of queues
+
+_HEAD = """
+    SELECT id, last_ms, last_seq, length, bytes, entries_max, bytes_max FROM streams WHERE subject = ?
+"""
+_LOAD = """
+    SELECT json_group_array(json_array(ms, seq, length(body))), total(fields IS NOT NULL),
+      CAST(group_concat(body, '') AS BLOB)
+    FROM (SELECT ms, seq, fields, body FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?)
+      ORDER BY ms, seq LIMIT ?)
+"""
+_BESIDE = """
+    SELECT seq, fields FROM entries
+    WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?) AND fields IS NOT NULL
+"""
+_SIZES = """
+    SELECT ms, seq, size FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT ?
+"""
+_RANGE = """
+    SELECT count(*), total(size), max(ms), max(seq)
+    FROM (SELECT ms, seq, size FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?)
+      ORDER BY ms, seq LIMIT ?)
+"""
+_KNOWN = "SELECT key, ms, seq FROM entry_keys WHERE stream = ? AND key IN carray(?) AND noted_at > ?"
+
+_decode_ids = msgspec.json.Decoder(list[tuple[int, int, int]]).decode
+_decode_fields = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+_encode_fields = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A stream without its entries."""
+
+    id: int
+    last: EntryId
+    length: int
+    bytes: int
+    limits: StreamLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Entries as SQLite gave them: to be taken apart by whoever asked, after the transaction."""
+
+    subject: str
+    ids: str
+    bodies: bytes
+    beside: Mapping[int, bytes]  # by number, fields as they are stored
+
+
+def head(db: apsw.Connection, subject: str) -> Head | None:
+    """The stream of this subject."""
+    found = db.execute(_HEAD, (subject,)).get
+    if found is None:
+        return None
+    id, ms, seq, length, size, entries_max, bytes_max = found
+    return Head(id, EntryId(ms, seq), length, size, StreamLimits(entries_max, bytes_max))
+
+
+def make(step: Step, subject: str) -> Head:
+    """The stream of this subject, made if there is none."""
+    found = head(step.db, subject)
+    if found is None:
+        step.db.execute("INSERT INTO streams (subject) VALUES (?)", (subject,))
+        found = Head(step.db.last_insert_rowid(), START, 0, 0, StreamLimits())
+    return found
+
+
+def append(step: Step, drafts: Sequence[Draft]) -> list[tuple[int, int]]:
+    """Stores all drafts; the number and time of each, or of the entry that its key stands for."""
+    now = step.now()
+    if len({draft.subject for draft in drafts}) == 1:
+        return _append_to(step, drafts[0].subject, drafts, now)
+    placed: dict[int, tuple[int, int]] = {}
+    by_subject: dict[str, list[int]] = {}
+    for place, draft in enumerate(drafts):
+        by_subject.setdefault(draft.subject, []).append(place)
+    for subject, places in by_subject.items():
+        ids = _append_to(step, subject, [drafts[place] for place in places], now)
+        placed.update(zip(places, ids, strict=True))
+    return [placed[place] for place in range(len(drafts))]
+
+
+def _append_to(step: Step, subject: str, drafts: Sequence[Draft], now: int) -> list[tuple[int, int]]:
+    stream = make(step, subject)
+    known = _known(step.db, stream.id, drafts, now)
+    # The clock may stand still or step back; ids only grow.
+    ms, seq = max(now // 1_000, stream.last.ms), stream.last.seq
+    ids: list[tuple[int, int]] = []
+    rows: list[tuple[int, int, int, int, bytes | None, bytes]] = []
+    keys: list[tuple[int, str, int, int, int]] = []
+    for draft in drafts:
+        if draft.key and draft.key in known:
+            ids.append(known[draft.key])
+            continue
+        seq += 1
+        ids.append((ms, seq))
+        beside = None if draft.fields is None else _encode_fields(dict(draft.fields))
+        rows.append((stream.id, ms, seq, draft_bytes(draft), beside, draft.body))
+        if draft.key:
+            known[draft.key] = (ms, seq)
+            keys.append((stream.id, draft.key, ms, seq, now))
+    size = sum(row[3] for row in rows)
+    check_limits(subject, stream.limits, stream.length + len(rows), stream.bytes + size)
+    if rows:
+        write_rows(step.db, "INSERT INTO entries (stream, ms, seq, size, fields, body)", rows)
+        step.db.execute(
+            "UPDATE streams SET length = length + ?, bytes = bytes + ?, last_ms = ?, last_seq = ? WHERE id = ?",
+            (len(rows), size, ms, seq, stream.id),
+        )
+        step.rung.add(STREAM_NAME + subject)
+    if keys:
+        _note(step.db, keys, now)
+    return ids
+
+
+def _known(db: apsw.Connection, stream: int, drafts: Sequence[Draft], now: int) -> dict[str, tuple[int, int]]:
+    keys = [draft.key for draft in drafts if draft.key]
+    if not keys:
+        return {}
+    horizon = now - span(DEDUP_WINDOW)
+    return {key: (ms, seq) for key, ms, seq in db.execute(_KNOWN, (stream, texts(keys), horizon))}
+
+
+def _note(db: apsw.Connection, keys: Sequence[tuple[int, str, int, int, int]], now: int) -> None:
+    write_rows(db, "INSERT OR REPLACE INTO entry_keys (stream, key, ms, seq, noted_at)", keys)
+    # Twice as many as came, so that the table shrinks to what is worth keeping however it grew.
+    db.execute(
+        "DELETE FROM entry_keys WHERE (stream, key) IN"
+        " (SELECT stream, key FROM entry_keys WHERE noted_at <= ? ORDER BY noted_at LIMIT ?)",
+        (now - span(DEDUP_WINDOW), 2 * len(keys)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries of one stream from after one id up to another."""
+
+    count: int
+    bytes: int
+    after: EntryId
+    last: EntryId
+
+
+def measure(db: apsw.Connection, stream: int, after: EntryId, upto: EntryId, limit: int) -> Range:
+    """The first `limit` entries beyond `after` and not beyond `upto`."""
+    count, size, ms, seq = db.execute(_RANGE, (stream, after.ms, after.seq, upto.ms, upto.seq, limit)).get
+    return Range(count, int(size), after, EntryId(ms, seq) if count else after)
+
+
+def fitting(db: apsw.Connection, stream: int, found: Range) -> Range:
+    """As much of a range as one answer may hold, and at least one entry."""
+    if found.bytes <= LOAD_BYTES_MAX:
+        return found
+    held, last = 0, found.after
+    for count, (ms, seq, size) in enumerate(db.execute(_SIZES, (stream, *_pair(found.after), found.count))):
+        if count and held + size > LOAD_BYTES_MAX:
+            return Range(count, held, found.after, last)
+        held, last = held + size, EntryId(ms, seq)
+    return found
+
+
+def load(db: apsw.Connection, stream: int, subject: str, found: Range) -> Loaded:
+    """The entries of a range."""
+    bounds = (stream, *_pair(found.after), *_pair(found.last))
+    ids, beside, bodies = db.execute(_LOAD, (*bounds, found.count)).get
+    return Loaded(subject, ids, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
+
+
+def taken_apart(loaded: Loaded) -> Iterator[Entry]:
+    """The entries in what was loaded."""
+    at = 0
+    for ms, seq, length in _decode_ids(loaded.ids):
+        beside = _decode_fields(loaded.beside[seq]) if seq in loaded.beside else None
+        yield Entry(EntryId(ms, seq), loaded.subject, loaded.bodies[at : at + length], beside)
+        at += length
+    assert at == len(loaded.bodies), "bodies that were joined have the length of all of them"
+
+
+def _pair(id: EntryId) -> tuple[int, int]:
+    return id.ms, id.seq

@@ -1,0 +1,204 @@
+"""Groups on SQLite: every change is one transaction. The work itself is in deliveries and answers, for the writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite import answers as answering
+from wrasse.backends.sqlite import deliveries as handing
+from wrasse.backends.sqlite import entries
+from wrasse.backends.sqlite.bells import CHANGED, Bell, Bells
+from wrasse.backends.sqlite.deliveries import Granted, Want
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.rows import span
+from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.trimming import floor
+from wrasse.backends.sqlite.writer import Writer
+from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable
+from wrasse.ports.groups import (
+    Answer,
+    ConsumerState,
+    Delivery,
+    StartAt,
+    check_answers,
+    check_deliver,
+    check_group,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import START, EntryId
+
+_SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
+_CONSUMERS = """
+    SELECT json_group_array(json_array(c.name, c.seen_at, c.until,
+      (SELECT count(*) FROM pending WHERE entry_group = c.entry_group AND consumer = c.name)))
+    FROM consumers c WHERE c.entry_group = ?
+"""
+_RETIRE = "DELETE FROM consumers WHERE entry_group = ? AND name = ? AND until <= ?"
+_LET_GO = "UPDATE pending SET until = ?, consumer = '' WHERE entry_group = ? AND consumer = ?"
+_MARK = """
+    UPDATE entry_groups SET delivered_ms = ?2, delivered_seq = ?3
+    WHERE id = ?1 AND (delivered_ms, delivered_seq) < (?2, ?3)
+"""
+
+
+class _ConsumerRow(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    seen_at: int
+    until: int
+    pending: int
+
+
+_decode_consumers = msgspec.json.Decoder(list[_ConsumerRow]).decode
+
+
+class SqliteGroups:
+    """The groups of one database."""
+
+    def __init__(self, writer: Writer, reader: Reader, bells: Bells, clock: Clock) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._bells = bells
+        self._clock = clock
+
+    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+        check_group(subject, group)
+
+        def run(step: Step) -> bool:
+            stream = entries.make(step, subject)
+            if answering.group_id(step.db, subject, group) is not None:
+                return False
+            begin = _cursor(stream.last, start)
+            step.db.execute(
+                "INSERT INTO entry_groups (stream, name, delivered_ms, delivered_seq) VALUES (?, ?, ?, ?)",
+                (stream.id, group, begin.ms, begin.seq),
+            )
+            return True
+
+        return await self._writer.do(run)
+
+    async def deliver(
+        self,
+        subjects: Sequence[str],
+        group: str,
+        consumer: str,
+        limit: int,
+        *,
+        ack_timeout: timedelta,
+        wait: timedelta = timedelta(0),
+    ) -> Sequence[Delivery]:
+        limit = check_deliver(limit, ack_timeout)
+        want = Want(tuple(dict.fromkeys(subjects)), group, consumer, limit, span(ack_timeout))
+        granted = await self._grant(want)
+        if granted or not limit or wait <= timedelta(0):
+            return handing.handed(granted, want)
+        names = (CHANGED, *(entries.STREAM_NAME + subject for subject in want.subjects))
+        with self._bells.listen(names, wait) as bell:
+            while not bell.late and not granted:
+                # Looked at now that the bell is there: nothing that comes from here on is missed.
+                if await self._ripe(bell, want):
+                    granted = await self._grant(want)
+        return handing.handed(granted, want)
+
+    async def extend(
+        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
+    ) -> Sequence[bool]:
+        if not deliveries:
+            return ()
+        run = partial(answering.extend, consumer=consumer, deliveries=deliveries, ack_timeout=span(ack_timeout))
+        return tuple(await self._writer.do(run, len(deliveries)))
+
+    async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
+        check_answers(answers)
+        if not answers:
+            return ()
+        return tuple(await self._writer.do(partial(answering.answer, answers=answers), len(answers)))
+
+    async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
+        def run(step: Step) -> Outcome:
+            stream = entries.head(step.db, subject)
+            acked = None if stream is None else floor(step.db, stream.id, group)
+            if stream is None or acked is None or acked >= upto:
+                return Outcome.LOST
+            if upto > stream.last:
+                raise Refused(
+                    f"the group {group!r} of {subject!r} would be marked beyond the last entry",
+                    do="read the stream again: entries still to come would count as acked",
+                )
+            id = answering.group_id(step.db, subject, group)
+            step.db.execute(_MARK, (id, upto.ms, upto.seq))
+            step.db.execute(
+                "DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq)
+            )
+            return Outcome.DONE
+
+        return await self._writer.do(run)
+
+    async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
+        def run(db: apsw.Connection) -> list[_ConsumerRow]:
+            id = answering.group_id(db, subject, group)
+            return [] if id is None else _decode_consumers(db.execute(_CONSUMERS, (id,)).get)
+
+        return tuple(
+            ConsumerState(subject, group, row.name, row.pending, from_micros(row.seen_at), from_micros(row.until))
+            for row in sorted(await self._reader.do(run), key=lambda row: row.name)
+        )
+
+    async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
+        def run(step: Step) -> Outcome:
+            now = step.now()
+            id = answering.group_id(step.db, subject, group)
+            if id is None:
+                return Outcome.LOST
+            step.db.execute(_RETIRE, (id, consumer, now))
+            if not step.db.changes():
+                return Outcome.LOST
+            step.db.execute(_LET_GO, (now, id, consumer))
+            step.rung.add(entries.STREAM_NAME + subject)
+            return Outcome.DONE
+
+        return await self._writer.do(run)
+
+    async def _grant(self, want: Want) -> Granted:
+        answer = self._writer.ask(partial(handing.deliver, want=want), 1 + want.limit)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            # The consumer will never know these entries: they go back now and not when their deadline has passed.
+            with suppress(StoreUnavailable, StoreBroken):
+                granted = await asyncio.shield(answer)
+                if granted:
+                    await asyncio.shield(self._writer.ask(partial(handing.give_back, granted=granted, want=want)))
+            raise
+
+    async def _ripe(self, bell: Bell, want: Want) -> bool:
+        """Looks whether there is something to hand out; if not, waits for a reason to look again."""
+        new, due = await self._reader.do(lambda db: handing.waits(db, want))
+        now = to_micros(self._clock.now())
+        if new or (due is not None and due <= now):
+            return True
+        timer = None
+        if due is not None:
+            seconds = max((due - now) / 1_000_000, _SHORTEST_WAIT)
+            timer = asyncio.get_running_loop().call_later(seconds, bell.ring)
+        try:
+            await bell.rung()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return bell.late
+
+
+def _cursor(last: EntryId, start: StartAt) -> EntryId:
+    if start.first:
+        return START
+    if start.at is not None:
+        return EntryId(max(to_micros(start.at) // 1_000, 0), 0).previous
+    return last if start.after is None else start.after

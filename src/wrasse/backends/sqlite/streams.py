@@ -1,0 +1,175 @@
+"""Streams on SQLite: every change is one transaction, every look one moment of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite import entries, trimming
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.writer import Writer
+from wrasse.clock import Clock, from_micros
+from wrasse.ports.page import Page
+from wrasse.ports.streams import (
+    SEQ_MAX,
+    Draft,
+    Entry,
+    EntryId,
+    GroupState,
+    StreamLimits,
+    StreamState,
+    Trimmed,
+    check_drafts,
+    check_page,
+)
+from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
+
+PAGE_MAX = 10_000
+_END = EntryId(SEQ_MAX, SEQ_MAX)
+_LIMITS = "UPDATE streams SET entries_max = ?, bytes_max = ? WHERE id = ?"
+_FIRST = "SELECT ms, seq FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT 1"
+_GROUPS = """
+    SELECT json_group_array(json_array(g.name, g.delivered_ms, g.delivered_seq, p.ms, p.seq,
+      (SELECT count(*) FROM pending WHERE entry_group = g.id),
+      (SELECT count(*) FROM consumers WHERE entry_group = g.id)))
+    FROM entry_groups g LEFT JOIN pending p ON p.entry_group = g.id
+      AND p.seq = (SELECT min(seq) FROM pending WHERE entry_group = g.id)
+    WHERE g.stream = ?
+"""
+
+
+class SqliteStreams:
+    """The streams of one database."""
+
+    def __init__(self, writer: Writer, reader: Reader, clock: Clock) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+
+    @property
+    def dedup_window(self) -> timedelta:
+        return entries.DEDUP_WINDOW
+
+    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
+        check_subject(subject)
+
+        def run(step: Step) -> bool:
+            found = entries.head(step.db, subject)
+            if found is not None and found.limits == limits:
+                return False
+            step.db.execute(_LIMITS, (limits.entries_max, limits.bytes_max, entries.make(step, subject).id))
+            return True
+
+        return await self._writer.do(run)
+
+    async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
+        check_drafts(drafts)
+        if not drafts:
+            return ()
+        ids = await self._writer.do(partial(entries.append, drafts=drafts), len(drafts))
+        return tuple(EntryId(ms, seq) for ms, seq in ids)
+
+    async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
+        check_subject(subject)
+        check_page(limit)
+
+        def run(db: apsw.Connection) -> tuple[entries.Loaded, bool] | None:
+            stream = entries.head(db, subject)
+            if stream is None:
+                return None
+            most = min(limit, PAGE_MAX)
+            found = entries.fitting(db, stream.id, entries.measure(db, stream.id, after, _END, most))
+            return entries.load(db, stream.id, subject, found), found.last < stream.last
+
+        loaded = await self._reader.do(run)
+        if loaded is None:
+            return Page((), (), self._clock.now(), False)
+        shown = tuple(entries.taken_apart(loaded[0]))
+        return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
+
+    async def info(self, subject: str) -> StreamState | None:
+        check_subject(subject)
+
+        def run(db: apsw.Connection) -> StreamState | None:
+            stream = entries.head(db, subject)
+            if stream is None:
+                return None
+            first = db.execute(_FIRST, (stream.id, 0, 0)).get
+            return StreamState(
+                subject,
+                length=stream.length,
+                bytes=stream.bytes,
+                appended=stream.last.seq,
+                first=EntryId(*first) if first else None,
+                last=stream.last if stream.last.seq else None,
+                groups=tuple(_groups(db, stream)),
+                at=self._clock.now(),
+            )
+
+        return await self._reader.do(run)
+
+    async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
+        check_pattern(pattern)
+        check_page(limit)
+        start = fixed_part(pattern)
+        bounds = "subject >= ? AND subject < ?", [start, f"{start}\U0010ffff"]
+        if after is not None and after >= start:
+            bounds = "subject > ? AND subject < ?", [after, f"{start}\U0010ffff"]
+
+        def run(db: apsw.Connection) -> list[str]:
+            sql = f"SELECT subject FROM streams WHERE {bounds[0]} ORDER BY subject"
+            found: list[str] = []
+            for (subject,) in db.execute(sql, bounds[1]):
+                if matches(pattern, subject):
+                    found.append(subject)
+                    if len(found) > min(limit, PAGE_MAX):
+                        break
+            return found
+
+        found = await self._reader.do(run)
+        shown = tuple(found[: min(limit, PAGE_MAX)])
+        return Page(shown, shown, self._clock.now(), len(found) > len(shown))
+
+    async def trim(
+        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
+    ) -> Trimmed:
+        check_subject(subject)
+        check_page(limit)
+        wish = trimming.Wish(age, below, tuple(protect), min(limit, PAGE_MAX))
+        return await self._writer.do(partial(trimming.trim, subject=subject, wish=wish), wish.limit)
+
+
+class _GroupRow(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    ms: int
+    seq: int
+    pending_ms: int | None  # of the lowest that is pending
+    pending_seq: int | None
+    pending: int
+    consumers: int
+
+
+_decode_groups = msgspec.json.Decoder(list[_GroupRow]).decode
+
+
+def _groups(db: apsw.Connection, stream: entries.Head) -> Iterator[GroupState]:
+    for row in sorted(_decode_groups(db.execute(_GROUPS, (stream.id,)).get), key=lambda row: row.name):
+        delivered, oldest = EntryId(row.ms, row.seq), None
+        if row.pending_ms is not None and row.pending_seq is not None:
+            oldest = EntryId(row.pending_ms, row.pending_seq)
+        # Numbers have no gap, so the first entry that was not delivered says how many there are.
+        following = db.execute(_FIRST, (stream.id, row.ms, row.seq)).get
+        yield GroupState(
+            row.name,
+            floor=delivered if oldest is None else oldest.previous,
+            delivered=delivered,
+            pending=row.pending,
+            oldest_pending_at=None if oldest is None else from_micros(oldest.ms * 1_000),
+            consumers=row.consumers,
+            lag=stream.last.seq - following[1] + 1 if following else 0,
+        )
