@@ -56,7 +56,7 @@ class App:
     """The parts of wrasse a program uses, on one configuration."""
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
-        self._config = config
+        self.config = config
         self._clock = clock or SystemClock()
         self._stores = Stores(self._clock, done_max=config.settings.worker.done_max)
         self._opening = asyncio.Lock()
@@ -92,7 +92,7 @@ class App:
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or ask it for a plan."""
-        return build_engine(self._config.settings, await self.open(), self._clock, owner_name())
+        return build_engine(self.config.settings, await self.open(), self._clock, owner_name())
 
     async def run_pending(self) -> int:
         """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests
@@ -104,7 +104,7 @@ class App:
         async with self._opening:
             loop = asyncio.get_running_loop()
             if self._opened is None:
-                self._opened, self._loop = await open_homes(self._config, self._stores), loop
+                self._opened, self._loop = await open_homes(self.config, self._stores), loop
             elif self._loop is not loop:
                 raise UsageError(
                     "this app was opened in another event loop",
@@ -129,13 +129,13 @@ class App:
     async def _jobs(self) -> tuple[Producer, JobQueue]:
         opened = await self.open()
         if self._producer is None:
-            self._producer = build_producer(self._config.settings, opened, self._clock, self.tally)
+            self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
         return self._producer, opened.jobs.jobs
 
     async def _build_worker(self, concurrency: int | None) -> Worker:
         opened = await self.open()
-        handlers = configured_handlers(self._config.settings, self.handlers)
-        return build_worker(self._config, opened, self._clock, handlers, self.tally, concurrency).worker
+        handlers = configured_handlers(self.config.settings, self.handlers)
+        return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency).worker
 
 
 class AppWorker:
@@ -151,7 +151,7 @@ class AppWorker:
     async def run(self) -> None:
         """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace`."""
         app = self._app
-        settings = app._config.settings
+        settings = app.config.settings
         worker = self._worker = await app._build_worker(self._concurrency)
         engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
         if self._stopped:

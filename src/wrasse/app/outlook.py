@@ -46,10 +46,10 @@ def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) 
     verdict = sweep.decide(state, now)
     if not isinstance(verdict, Keep):
         return [f"stuck_jobs will {verdict.verb} it with its next run (every {every}): {verdict.reason}"]
-    lines = [f"worker {state.worker} beats for it; it ends when its handler does"]
+    lines = [f"worker {state.worker} holds it and beat {ago(state.beat_at, now)}; it ends when its handler does"]
     limit = record.job.timeout or settings.worker.timeout
     if state.taken_at is not None:
-        lines.append(f"its handler may take until {ago(state.taken_at + limit, now)}; then it counts as failed")
+        lines.append(f"its handler's time is over {ago(state.taken_at + limit, now)}; then it counts as failed")
     silent = sweep.decide(state, now + timedelta(days=365))
     if not isinstance(silent, Keep) and state.until is not None:
         lines.append(

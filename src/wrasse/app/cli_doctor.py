@@ -1,0 +1,36 @@
+"""wrasse doctor: what is well, what is not, and what to do."""
+
+from __future__ import annotations
+
+import click
+
+from wrasse.app.cli_asked import Asked, asks, finish
+from wrasse.app.cli_table import show_table
+from wrasse.app.config import Config
+from wrasse.app.doctor import FAIL, Finding, examine
+from wrasse.clock import SystemClock
+
+
+@click.command()
+@asks
+def doctor(asked: Asked) -> None:
+    """Check configuration, handlers, backends, disk and clock, and whether somebody works. Fails if a check fails.
+
+    \b
+    Examples:
+      wrasse doctor
+      wrasse doctor --json --config=production.yaml
+    """
+    findings = finish(_examined(asked.config()))
+    answer = {
+        "ok": not any(each.state == FAIL for each in findings),
+        "checks": [{"check": e.check, "state": e.state, "what": e.what, "do": e.do} for e in findings],
+    }
+    rows = [(each.state, each.check, each.what, each.do) for each in findings]
+    asked.answer(answer, lambda: show_table(("state", "check", "what", "do"), rows))
+    if not answer["ok"]:
+        raise click.exceptions.Exit(1)
+
+
+async def _examined(config: Config) -> list[Finding]:
+    return [finding async for finding in examine(config, SystemClock())]

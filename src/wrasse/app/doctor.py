@@ -1,0 +1,191 @@
+"""Doctor: does every configured backend give what the promises need? Each check says ok, warn or fail, and what to do.
+
+A check that fails stops none of the others. What is written to find out is deleted again at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from wrasse import __version__
+from wrasse.app.ago import ago
+from wrasse.app.building import Opened, build_engine, configured_handlers, owner_name
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.store_url import StoreUrl, parse_store
+from wrasse.app.wiring import Store, Stores
+from wrasse.clock import Clock
+from wrasse.duration import format_duration
+from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ids import Ids
+from wrasse.ports.records import Collection
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+ANSWER_MAX = 10.0  # seconds
+ROOM_MIN = 64 << 20
+ROOM_LOW = 1 << 30
+SLOW = timedelta(milliseconds=250)
+_PROBES = Collection.named(".wrasse/doctor")
+# Write-ahead logging shares memory between processes, which these cannot.
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "glusterfs", "ceph")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one check ended."""
+
+    check: str
+    state: str
+    what: str
+    do: str = ""
+
+
+async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
+    """Every check, one after the other."""
+    yield Finding("version", OK, f"wrasse {__version__}, Python {sys.version.split()[0]}")
+    for finding in _settings(config):
+        yield finding
+    try:
+        where = homes(config)
+    except WrasseError as why:
+        yield Finding("backends", FAIL, why.message, why.do)
+        return
+    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    opened: dict[str, Store] = {}
+    try:
+        for url in dict.fromkeys((where.jobs, where.records, where.engine)):
+            async for finding in _backend(url, stores, clock, config.settings.engine.skew_max, opened):
+                yield finding
+        if {where.jobs, where.records, where.engine} <= set(opened):
+            ports = Opened(opened[where.jobs], opened[where.records], opened[where.engine])
+            async for finding in _upkeep(config, ports, clock):
+                yield finding
+    finally:
+        await stores.close()
+
+
+def _settings(config: Config) -> Iterator[Finding]:
+    where = config.file.name if config.file else "no file, defaults"
+    yield Finding("config", OK, f"{where}; {len(config.sources)} settings set")
+    for warning in config.warnings:
+        yield Finding("config", WARN, warning, "correct or remove it")
+    if not __debug__:
+        yield Finding(
+            "python", WARN, "Python runs with -O, so wrasse cannot notice its own mistakes", "run it without -O"
+        )
+    try:
+        handlers = configured_handlers(config.settings, {})
+    except WrasseError as why:
+        yield Finding("handlers", FAIL, why.message, why.do)
+        return
+    if len(handlers):
+        yield Finding("handlers", OK, f"{len(handlers)} importable")
+
+
+async def _backend(
+    url: str, stores: Stores, clock: Clock, skew_max: timedelta, opened: dict[str, Store]
+) -> AsyncIterator[Finding]:
+    parsed = parse_store(url)
+    if parsed.scheme == "memory":
+        yield Finding("backend", WARN, "memory: everything is lost when the process ends", "use sqlite:wrasse.db")
+    for finding in _disk(parsed):
+        yield finding
+    try:
+        async with asyncio.timeout(ANSWER_MAX):
+            store = await stores.open(url)
+            started = clock.monotonic()
+            await _write(store, clock)
+            took = timedelta(seconds=clock.monotonic() - started)
+            skew = clock.now() - (await store.pulse()).at
+    except TimeoutError:
+        yield Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", "see what else uses it")
+        return
+    except WrasseError as why:
+        yield Finding("backend", FAIL, why.message, why.do)
+        return
+    opened[url] = store
+    state, do = (WARN, "see what else uses this disk") if took > SLOW else (OK, "")
+    yield Finding("backend", state, f"{parsed} answers; a durable write takes {took.total_seconds() * 1000:.1f} ms", do)
+    ok = abs(skew) <= skew_max
+    what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"
+    yield Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then")
+
+
+async def _write(store: Store, clock: Clock) -> None:
+    """Creates and deletes one record."""
+    records = store.records(_PROBES)
+    key = Ids(clock).new()
+    written = await records.create(key, b"probe")
+    if not written or written.version is None or not await records.delete(key, at=written.version):
+        raise StoreUnavailable("the backend did not keep a record it was given", do="do not use it")
+
+
+def _disk(url: StoreUrl) -> Iterator[Finding]:
+    if url.scheme != "sqlite":
+        return
+    folder = Path(url.path).absolute().parent
+    if not folder.is_dir():
+        return
+    free = shutil.disk_usage(folder).free
+    what = f"{free / (1 << 30):.1f} GiB free for {url}"
+    if free < ROOM_MIN:
+        yield Finding("disk", FAIL, what, "free some space: a full disk stops every put")
+    elif free < ROOM_LOW:
+        yield Finding("disk", WARN, what, "free some space soon")
+    else:
+        yield Finding("disk", OK, what)
+    kind = _filesystem(folder)
+    if kind in _REMOTE:
+        yield Finding(
+            "disk", FAIL, f"{url} is on {kind}, where processes cannot share a database", "move it to a local disk"
+        )
+
+
+def _filesystem(folder: Path) -> str:
+    """The type of the file system a folder is on, where the system tells."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return ""
+    over = [line for line in mounts if os.path.commonpath([folder, line[1].replace("\\040", " ")]) == line[1]]
+    return max(over, key=lambda line: len(line[1]))[2] if over else ""
+
+
+async def _upkeep(config: Config, opened: Opened, clock: Clock) -> AsyncIterator[Finding]:
+    """Is what should be running running?"""
+    try:
+        counts = await opened.jobs.jobs.counts()
+        overdue = await opened.jobs.jobs.overdue(None, 100)
+        engine = build_engine(config.settings, opened, clock, owner_name())
+        await engine.refresh()
+    except WrasseError as why:
+        yield Finding("jobs", FAIL, why.message, why.do)
+        return
+    beating = sum(1 for worker in counts.workers if worker.until > counts.at)
+    ready = sum(each.ready for each in counts.queues)
+    dead = sum(each.dead for each in counts.queues)
+    state, do = (WARN, "start a worker: wrasse run") if ready and not beating else (OK, "")
+    yield Finding("workers", state, f"{beating} beat; {ready} jobs are ready, {dead} dead", do)
+    if overdue.items:
+        many = f"{len(overdue)}{'+' if overdue.more else ''}"
+        what = f"{many} jobs are held by workers that fell silent"
+        yield Finding("stuck jobs", WARN, what, "run `wrasse run --role=sweeper`, or `wrasse sweep stuck-jobs` now")
+    for each in engine.status():
+        if each.held is not None:
+            since = ago(each.held.since, clock.now())
+            what = f"{each.name} is held by {each.held.guard} since {since}: {each.held.reason}"
+            yield Finding("sweeps", WARN, what, "it goes on by itself when that is over")
+        elif each.last is not None and not each.last.good:
+            yield Finding(
+                "sweeps", FAIL, f"the last run of {each.name} failed: {each.last.why}", "see `wrasse journal`"
+            )
+        else:
+            last = "has never run" if each.last is None else f"ran {ago(each.last.ended_at, clock.now())}"
+            yield Finding("sweeps", OK, f"{each.name} {last}")
