@@ -66,7 +66,8 @@ def test_half_of_the_workers_falling_silent_is_not_more_than_half() -> None:
 
 
 def test_workers_that_die_one_after_the_other_are_no_mass_death() -> None:
-    assert _judge(_workers(alive=2, silent_for=[n * SILENCE for n in range(10)])) is None
+    looked = Wave(looked_at=T0 - 20 * SILENCE)
+    assert _judge(_workers(alive=2, silent_for=[n * SILENCE for n in range(10)]), wave=looked) is None
 
 
 def test_a_mass_death_between_two_looks_far_apart_is_noticed() -> None:
@@ -93,6 +94,14 @@ def test_after_twice_the_silence_the_run_goes_on_and_says_so() -> None:
     assert found.reason is None
     assert found.note == "6 of 6 workers fell silent and did not come back in 1m; they count as dead"
     assert _judge(gone, T0 + 2 * SILENCE + SECOND, found.wave) is None
+
+
+def test_workers_that_died_while_it_held_are_not_held_for_a_second_time() -> None:
+    held = Wave(looked_at=T0 - SECOND, since=T0)
+    end = T0 + 2 * SILENCE
+    gone = _workers(alive=0, silent_for=[2 * SILENCE] * 6 + [SECOND] * 6, at=end)
+    wave = mass_death(gone, end, held, SILENCE, 0.5, 5).wave
+    assert _judge(gone, end + SECOND, wave) is None
 
 
 @given(

@@ -60,6 +60,15 @@ async def test_a_sweep_of_many_small_things_has_one_line_per_batch(scene: Scene)
     ]
 
 
+async def test_a_line_that_stands_for_many_tells_the_worst_that_happened_to_any(scene: Scene) -> None:
+    scene.shelf.fill(5).unbreakable.add("b00002")
+    scene.shelf.before_apply = lambda: scene.shelf.touch("b00004")
+    await run_once(OldBottlesByTheCrate(scene.shelf), scene.frame)
+    assert [(line.outcome, line.detail) for line in await scene.lines()] == [
+        (Outcome.FAILED, "3 done, 1 lost, 1 failed")
+    ]
+
+
 async def test_losing_the_race_changes_nothing_and_is_counted(scene: Scene) -> None:
     scene.shelf.fill(2)
     scene.shelf.before_apply = lambda: scene.shelf.touch("b00001")
@@ -316,6 +325,19 @@ async def test_a_guard_ends_a_preparation_that_is_under_way(scene: Scene, monkey
     assert (report.stopped_by, scene.shelf.finds) == ("second_thoughts", [-1])
 
 
+class _Slow(OldBottles):
+    __slots__ = ()
+
+    async def prepare(self) -> None:
+        self.shelf.clock.advance(timedelta(hours=1))
+
+
+async def test_the_time_a_sweep_takes_to_prepare_is_not_taken_from_its_run(scene: Scene) -> None:
+    scene.shelf.fill(30)
+    report = await run_once(_Slow(scene.shelf), scene.frame)
+    assert (report.done, report.stopped_by) == (30, None)
+
+
 class _Unprepared(OldBottles):
     __slots__ = ()
 
@@ -334,6 +356,19 @@ async def test_sweeps_of_a_group_take_turns_under_one_budget(scene: Scene) -> No
     members = [Member(OldBottles(first), "first"), Member(OldBottles(second), "second")]
     reports = await run_group(members, scene.frame, budget=Budget(actions_max=60))
     assert [report.done for report in reports] == [30, 30]
+
+
+async def test_a_group_keeps_its_budget_also_with_pages_that_were_read_before_it_was_spent(scene: Scene) -> None:
+    first, second = Shelf(scene.clock).fill(100), Shelf(scene.clock).fill(100)
+    members = [Member(OldBottles(first), "first"), Member(OldBottles(second), "second")]
+    reports = await run_group(members, scene.frame, budget=Budget(actions_max=25))
+    assert [(report.done, report.stopped_by) for report in reports] == [(15, "actions_max"), (10, "actions_max")]
+
+
+async def test_a_run_reads_no_more_than_it_could_still_take(scene: Scene) -> None:
+    scene.shelf.fill(50)
+    await run_once(OldBottles(scene.shelf), scene.frame, budget=Budget(actions_max=12))
+    assert scene.shelf.finds == [12]
 
 
 async def test_a_broken_sweep_does_not_end_the_others_of_its_group(scene: Scene) -> None:
