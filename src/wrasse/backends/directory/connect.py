@@ -39,7 +39,7 @@ class Directory:
         self._threads = threads
         self._clock = clock
         self._locks = Locks(files)
-        stamps = Stamps(clock)
+        stamps = Stamps(clock, files.inode)
         self._temps = Temps(files, stamps)
         exchanges = prepare(files, self._temps)
         self._places = Places(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
@@ -86,12 +86,11 @@ class Directory:
 
     async def pulse(self) -> Pulse:
         """That the directory is there, and the host's clock."""
-        root, workplace = await self._threads.run(lambda: (self._files.state(b"."), self._files.state(WORKPLACE)))
-        if root is None or workplace is None:
+        if await self._threads.run(lambda: self._files.state(WORKPLACE)) is None:
             raise StoreUnavailable(
                 f"{self._files.root} was moved or deleted while it was open", do="put it back, or start again"
             )
-        return Pulse(f"directory-{root.inode}", self._clock.now())
+        return Pulse(f"directory-{self._files.inode}", self._clock.now())
 
     async def close(self) -> None:
         """Waits for what has begun; nothing may be asked afterwards."""

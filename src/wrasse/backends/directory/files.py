@@ -41,6 +41,7 @@ class Files:
     def __init__(self, root: str) -> None:
         self.root = root
         self._root = os.open(root, _FOLDER)
+        self.inode = os.fstat(self._root).st_ino
 
     def close_root(self) -> None:
         """Nothing may be asked afterwards."""

@@ -17,7 +17,7 @@ from wrasse.backends.directory.listings import Listings, Slice
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import path_of, prefix_path, segment_of
 from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
-from wrasse.backends.directory.sidecars import Sidecars
+from wrasse.backends.directory.sidecars import Sidecars, sidecar
 from wrasse.backends.directory.stamps import Stamps
 from wrasse.backends.directory.temps import Temp, Temps
 from wrasse.backends.directory.walk import Sort, Walk
@@ -64,7 +64,7 @@ class ObjectFiles:
 
     def create(self, path: bytes, temp: Temp, metadata: Mapping[str, str]) -> FileState | None:
         """Gives a written file its name; None if there is an object already."""
-        stamp = self._stamps.next()
+        stamp = self._stamp(path)
         state = self._finish(temp, stamp)
         with self._sidecars.ahead(path, stamp, metadata):
             return state if self._link(temp.path, path) else None
@@ -74,7 +74,7 @@ class ObjectFiles:
         seen = stamp_of(at)
         if seen is None:
             return None
-        stamp = self._stamps.next(above=seen)
+        stamp = self._stamp(path, above=seen)
         state = self._finish(temp, stamp)
         with self._locks.held(path), self._places.settled():
             place = self._places.find(path)
@@ -123,6 +123,12 @@ class ObjectFiles:
             return None  # a name that no key has: foreign
         place = self._places.find(path)
         return None if place is None else place.state
+
+    def _stamp(self, path: bytes, above: int = 0) -> int:
+        stamp = self._stamps.next(above)
+        while self._files.state(sidecar(path, stamp)) is not None:
+            stamp = self._stamps.next(above)  # another process has written at the same nanosecond
+        return stamp
 
     def _finish(self, temp: Temp, stamp: int) -> FileState:
         self._files.set_stamp(temp.file, stamp)

@@ -5,10 +5,12 @@ What is stored lives as long as this object. `restart` makes it look like a serv
 
 from __future__ import annotations
 
+from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.backends.memory.groups import MemoryGroups
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.logs import Logs
+from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.records import MemoryRecords
 from wrasse.backends.memory.streams import MemoryStreams
 from wrasse.clock import Clock, SystemClock
@@ -32,6 +34,8 @@ class Memory:
         logs = Logs(clock)
         self.streams = MemoryStreams(logs)
         self.groups = MemoryGroups(logs)
+        self.objects = MemoryObjects(clock)
+        self.catalog = MemoryCatalog(clock)
 
     def records(self, collection: Collection) -> MemoryRecords:
         """The records of one collection; the same ones each time."""

@@ -1,0 +1,68 @@
+"""A catalog in memory. The reference for what the port's header promises, and what tests and demos refer from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from wrasse.clock import EPOCH, Clock
+from wrasse.errors import UsageError
+from wrasse.ports.catalog import Reference
+from wrasse.ports.page import Page
+
+
+class MemoryCatalog:
+    """The port, and the two ways in which references come and go."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._references: tuple[Reference, ...] = ()  # in order; replaced, never changed: a snapshot keeps its own
+
+    def add(self, *references: Reference) -> None:
+        """These are referenced from now on."""
+        self._references = tuple(sorted((*self._references, *references), key=_order))
+
+    def remove(self, *references: Reference) -> None:
+        """These are not any more."""
+        self._references = tuple(each for each in self._references if each not in references)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
+        yield MemorySnapshot(self._references, self._clock.now())
+
+    async def referenced(self, keys: Sequence[str]) -> Sequence[Reference | None]:
+        return [protecting(key, self._references) for key in keys]
+
+
+class MemorySnapshot:
+    """One view of all references."""
+
+    def __init__(self, references: tuple[Reference, ...], at: datetime) -> None:
+        self._references = references
+        self._at = at
+
+    @property
+    def at(self) -> datetime:
+        return self._at
+
+    async def page(self, after: str | None, limit: int) -> Page[Reference]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} references", do="ask for at least one")
+        if after is not None and not after.isdigit():
+            raise UsageError(f"{after!r} is not a cursor", do="use one that a page of this snapshot gave")
+        start = 0 if after is None else int(after)
+        shown = self._references[start : start + limit]
+        cursors = tuple(str(start + n + 1) for n in range(len(shown)))
+        return Page(shown, cursors, self._at, start + limit < len(self._references))
+
+
+def protecting(key: str, references: Sequence[Reference]) -> Reference | None:
+    """The reference that protects a key: one that has not ended before one that has, and of those the last to end."""
+    named = [each for each in references if each.key == key or (each.prefix and key.startswith(each.key))]
+    return max(named, key=lambda each: (each.ended_at is None, each.ended_at or EPOCH), default=None)
+
+
+def _order(reference: Reference) -> tuple[bytes, bool, str, str, datetime]:
+    key = reference.key.encode("utf-8", "surrogateescape")
+    return key, reference.prefix, reference.owner, reference.rule, reference.ended_at or EPOCH

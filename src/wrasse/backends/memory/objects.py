@@ -1,0 +1,126 @@
+"""Objects in memory. The reference for what the port's header promises.
+
+Keys are compared as bytes. A reader holds the bytes it began with, and is told when they were replaced meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from wrasse.clock import Clock
+from wrasse.errors import Gone, UsageError
+from wrasse.ports.objects import (
+    CHUNK_BYTES,
+    DELETES_MAX,
+    NO_METADATA,
+    Data,
+    ObjectDelete,
+    ObjectHead,
+    ObjectInfo,
+    Stored,
+    check_metadata,
+    check_object_key,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    head: ObjectHead
+    data: bytes
+
+
+class MemoryObjects:
+    """The port."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._objects: dict[bytes, _Object] = {}
+        self._keys: list[bytes] = []  # in order
+        self._versions = count(1)
+
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+        check_object_key(key)
+        check_metadata(metadata)
+        whole = await _whole(data)
+        if _raw(key) in self._objects:
+            return Stored(Outcome.LOST, None, self._clock.now())
+        insort(self._keys, _raw(key))
+        return self._store(key, whole, metadata)
+
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+        check_object_key(key)
+        check_metadata(metadata)
+        whole = await _whole(data)
+        if self._version(key) != at:
+            return Stored(Outcome.LOST, None, self._clock.now())
+        return self._store(key, whole, metadata)
+
+    async def head(self, key: str) -> ObjectHead | None:
+        check_object_key(key)
+        found = self._objects.get(_raw(key))
+        return None if found is None else found.head
+
+    async def read(self, key: str, *, at: str | None = None) -> AsyncIterator[bytes]:
+        check_object_key(key)
+        found = self._objects.get(_raw(key))
+        if found is None or at not in (None, found.head.info.version):
+            raise _gone(key)
+        for start in range(0, len(found.data), CHUNK_BYTES):
+            if self._objects.get(_raw(key)) is not found:
+                raise _gone(key)
+            yield found.data[start : start + CHUNK_BYTES]
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} objects", do="ask for at least one")
+        start = bisect_left(self._keys, _raw(prefix))
+        if after is not None:
+            start = max(start, bisect_right(self._keys, _raw(after)))
+        found = [key for key in self._keys[start : start + limit + 1] if key.startswith(_raw(prefix))]
+        infos = tuple(self._objects[key].head.info for key in found[:limit])
+        return Page(infos, tuple(info.key for info in infos), self._clock.now(), len(found) > limit)
+
+    async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
+        if len(deletes) > DELETES_MAX:
+            raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
+        for each in deletes:
+            check_object_key(each.key)
+        return [self._delete(each) for each in deletes]
+
+    def _delete(self, delete: ObjectDelete) -> Outcome:
+        if self._version(delete.key) != delete.version:
+            return Outcome.LOST
+        key = _raw(delete.key)
+        del self._objects[key], self._keys[bisect_left(self._keys, key)]
+        return Outcome.DONE
+
+    def _version(self, key: str) -> str | None:
+        found = self._objects.get(_raw(key))
+        return None if found is None else found.head.info.version
+
+    def _store(self, key: str, data: bytes, metadata: Mapping[str, str]) -> Stored:
+        now, version = self._clock.now(), str(next(self._versions))
+        listed = _raw(key).decode("utf-8", "surrogateescape")
+        self._objects[_raw(key)] = _Object(
+            ObjectHead(ObjectInfo(listed, len(data), version, now), dict(metadata)), data
+        )
+        return Stored(Outcome.DONE, version, now)
+
+
+async def _whole(data: Data) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    return b"".join([chunk async for chunk in data])
+
+
+def _raw(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _gone(key: str) -> Gone:
+    return Gone(f"the object {key!r} is not there, or not in the version asked for", do="look for it again")
