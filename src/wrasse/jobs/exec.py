@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 import signal
-from asyncio.subprocess import PIPE, Process
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,7 +30,8 @@ from wrasse.ports.jobs import ERROR_CHARS_MAX
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OURS = ("id", "kind", "queue")
 _CHUNK = 1 << 16
-_LAST_WORDS = 1.0  # seconds for the rest of stderr once the command has exited
+_CHUNKS_MAX = 16  # read at one go
+_DEATH_MAX = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +50,23 @@ class Command:
         values = _values(job, self._needs())
         arguments = [_fill(argument, values, quoted=self.shell) for argument in self._arguments()]
         try:
-            process = await asyncio.create_subprocess_exec(
-                *arguments, stdin=PIPE, stdout=None, stderr=PIPE, env=_environment(job), start_new_session=True
-            )
+            run = _Run(arguments, job.payload, _environment(job))
         except (OSError, ValueError) as error:
             # The error of exec names the program or the working directory, never an argument.
             reason = error.strerror if isinstance(error, OSError) else "an argument holds a null character"
             raise JobFailed(
                 f"the command {arguments[0]!r} did not start: {reason}", do="check that it is installed and executable"
             ) from None
-        tail = _Tail()
         try:
-            async with asyncio.TaskGroup() as group:
-                streams = [group.create_task(_feed(process, job.payload)), group.create_task(tail.read(process))]
-                code = await process.wait()
-                # Something the command left running may hold its stderr open: that is not waited for.
-                await asyncio.wait(streams, timeout=_LAST_WORDS)
-                for stream in streams:
-                    stream.cancel()
+            await run.ended()
         except asyncio.CancelledError:
-            await _end(process, self.kill_after)
+            await run.end(self.kill_after)
             raise
+        finally:
+            code, tail = run.close()
         if code:
             how = f"exited with {code}" if code > 0 else f"was killed by {_signal(-code)}"
-            raise JobFailed(f"the command {how}: {tail.text}" if tail.text else f"the command {how}")
+            raise JobFailed(f"the command {how}: {tail}" if tail else f"the command {how}")
 
     def _arguments(self) -> list[str]:
         if self.shell:
@@ -129,52 +123,88 @@ def _environment(job: RunningJob) -> dict[str, str]:
     }
 
 
-async def _feed(process: Process, payload: bytes) -> None:
-    assert process.stdin is not None, "started with a pipe"
-    # A command need not read its input: that it closed it is no failure.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(payload)
-        await process.stdin.drain()
-    process.stdin.close()
-    with suppress(BrokenPipeError, ConnectionResetError):
-        await process.stdin.wait_closed()
+class _Run:
+    """One process in a group of its own, reaped only at the very end: until then nobody else can get its number, so
+    that a signal to its group never hits a stranger."""
+
+    def __init__(self, arguments: list[str], payload: bytes, environment: dict[str, str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tail = b""
+        self._errors, theirs = os.pipe()
+        os.set_blocking(self._errors, False)
+        stdin = _holding(payload)
+        try:
+            self._process = subprocess.Popen(
+                arguments, stdin=stdin, stderr=theirs, env=environment, start_new_session=True
+            )
+        except BaseException:
+            os.close(self._errors)
+            raise
+        finally:
+            os.close(stdin)
+            os.close(theirs)
+        self._loop.add_reader(self._errors, self._read)
+
+    async def ended(self) -> None:
+        """Waits until the process has ended; what it left running is not waited for."""
+        try:
+            watch = os.pidfd_open(self._process.pid)
+        except OSError:
+            # A kernel that does not know this way of waiting. The thread ends with the process.
+            await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            return
+        over = asyncio.Event()
+        self._loop.add_reader(watch, over.set)
+        try:
+            await over.wait()
+        finally:
+            self._loop.remove_reader(watch)
+            os.close(watch)
+
+    async def end(self, kill_after: timedelta) -> None:
+        """Ends the process and everything it started in its group."""
+        self._signal(signal.SIGTERM)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(kill_after.total_seconds()):
+                    await self.ended()
+        finally:
+            # Also after a polite end: what the leader started may have outlived it.
+            self._signal(signal.SIGKILL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DEATH_MAX.total_seconds()):
+                    await self.ended()
+
+    def close(self) -> tuple[int, str]:
+        """The exit code, and the end of what the process wrote to stderr."""
+        self._read()
+        self._loop.remove_reader(self._errors)
+        os.close(self._errors)
+        code = self._process.poll()
+        return 0 if code is None else code, self._tail.decode(errors="replace").strip()[-(ERROR_CHARS_MAX - 100) :]
+
+    def _read(self) -> None:
+        """Keeps the end of stderr, in bounded memory however much the command writes."""
+        with suppress(BlockingIOError):
+            for _ in range(_CHUNKS_MAX):
+                chunk = os.read(self._errors, _CHUNK)
+                if not chunk:
+                    self._loop.remove_reader(self._errors)
+                    return
+                self._tail = (self._tail + chunk)[-4 * ERROR_CHARS_MAX :]
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
 
-class _Tail:
-    """The end of stderr, in bounded memory however much the command writes."""
-
-    __slots__ = ("_kept",)
-
-    def __init__(self) -> None:
-        self._kept = b""
-
-    async def read(self, process: Process) -> None:
-        assert process.stderr is not None, "started with a pipe"
-        while chunk := await process.stderr.read(_CHUNK):
-            self._kept = (self._kept + chunk)[-4 * ERROR_CHARS_MAX :]
-
-    @property
-    def text(self) -> str:
-        return self._kept.decode(errors="replace").strip()[-(ERROR_CHARS_MAX - 100) :]
-
-
-async def _end(process: Process, kill_after: timedelta) -> None:
-    """Ends the process and everything it started in its group."""
-    _signal_group(process, signal.SIGTERM)
-    try:
-        async with asyncio.timeout(kill_after.total_seconds()):
-            await process.wait()
-    except (TimeoutError, asyncio.CancelledError):
-        pass
-    finally:
-        # Also after a polite end: what the leader started may have outlived it.
-        _signal_group(process, signal.SIGKILL)
-        await process.wait()
-
-
-def _signal_group(process: Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+def _holding(payload: bytes) -> int:
+    """A descriptor to read the payload from: a file without a name, so nobody has to feed a command as it reads."""
+    fd = os.memfd_create("wrasse-payload")
+    with open(os.dup(fd), "wb") as file:
+        file.write(payload)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def _signal(number: int) -> str:

@@ -70,7 +70,7 @@ class Slots:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self.backlog: deque[Work] = deque()
-        self.started = 0  # attempts begun so far
+        self.ended = 0  # attempts so far
         self.hungry_at = 0  # a backlog of at most this many rings for more
 
     @property
@@ -174,8 +174,8 @@ class Slots:
         taken = work.taken
         handler = self._handlers.find(taken.job.kind)
         began = self._clock.monotonic()
-        self.started += 1
         if handler is None:
+            self.ended += 1
             self._settler.add(work, no_handler(taken, self._retry, random.random()))
             return began
         running = self._begin(slot, work, began)
@@ -189,6 +189,7 @@ class Slots:
             settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, random.random())
         finally:
             self._tally.active -= 1
+        self.ended += 1
         ended = self._clock.monotonic()
         self._tally.durations.of(taken.job.queue).observe(ended - began)
         if work.stage is Stage.RUNNING:

@@ -1,6 +1,6 @@
 """Taking jobs: enough to keep the slots busy, and hardly more.
 
-A fast worker takes ahead what it will start within AHEAD, measured by how fast it started jobs just now; a slow one
+A fast worker takes ahead what it will start within AHEAD, measured by how fast it ended jobs just now; a slow one
 takes only what it has free slots for. What nobody has started after a second is given back: the handlers got slower
 than they were, and another worker may be free.
 
@@ -47,7 +47,7 @@ class Asking:
 
 
 class Speed:
-    """How many jobs a second were started lately."""
+    """How many attempts a second ended lately."""
 
     __slots__ = ("_at", "_count", "per_second")
 
@@ -56,14 +56,14 @@ class Speed:
         self._count = 0
         self.per_second = 0.0
 
-    def look(self, started: int, now: float) -> None:
-        """Takes in how many have been started by now, in all."""
+    def look(self, ended: int, now: float) -> None:
+        """Takes in how many have ended by now, in all."""
         passed = now - self._at
         if passed <= 0:
             return
         weight = min(passed / _MEASURED, 1.0)
-        self.per_second += weight * ((started - self._count) / passed - self.per_second)
-        self._at, self._count = now, started
+        self.per_second += weight * ((ended - self._count) / passed - self.per_second)
+        self._at, self._count = now, ended
 
 
 class Taker:
@@ -139,7 +139,7 @@ class Taker:
 
     def _limit(self) -> int:
         """How many to ask for now; the backlog at which to ask again is noted."""
-        self._speed.look(self._slots.started, self._clock.monotonic())
+        self._speed.look(self._slots.ended, self._clock.monotonic())
         ahead = min(int(self._speed.per_second * AHEAD), self._holds.board.places)
         waiting = len(self._slots.backlog)
         self._slots.hungry_at = ahead // 2

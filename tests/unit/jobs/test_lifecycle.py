@@ -1,0 +1,49 @@
+"""The places of a job and the moves between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from wrasse.jobs.lifecycle import RULES, Step, budget_spent, legal, steps_between, token_grew
+from wrasse.ports.jobs import Budget, Place
+
+PLACES = (None, *Place)
+
+
+def test_every_step_has_one_rule() -> None:
+    assert sorted(rule.step for rule in RULES) == sorted(Step)
+
+
+def test_a_finished_job_is_never_held_again_in_one_step() -> None:
+    assert not steps_between(Place.DONE, Place.HELD) | steps_between(Place.DEAD, Place.HELD)
+
+
+def test_a_done_job_can_only_be_deleted() -> None:
+    assert {step for place in PLACES for step in steps_between(Place.DONE, place)} == {Step.DELETE}
+
+
+def test_a_held_job_is_never_deleted() -> None:
+    assert not legal(Step.DELETE, Place.HELD, None)
+
+
+def test_every_place_can_be_reached_and_left() -> None:
+    for place in Place:
+        assert any(steps_between(before, place) for before in PLACES if before is not place)
+        assert any(steps_between(place, after) for after in PLACES if after is not place)
+
+
+@pytest.mark.parametrize("step", Step)
+def test_no_step_moves_a_token_back(step: Step) -> None:
+    assert not token_grew(step, before=2, after=1)
+
+
+def test_a_take_makes_a_new_token_and_a_beat_does_not() -> None:
+    assert not token_grew(Step.TAKE, 2, 2)
+    assert not token_grew(Step.BEAT, 2, 3)
+
+
+def test_a_budget_is_spent_by_exactly_one_and_no_other_with_it() -> None:
+    assert budget_spent(Budget.RESCUES, (1, 1, 1), (1, 2, 1))
+    assert not budget_spent(Budget.RESCUES, (1, 1, 1), (2, 2, 1))
+    assert not budget_spent(Budget.RESCUES, (1, 1, 1), (1, 1, 1))
+    assert budget_spent(None, (1, 1, 1), (1, 1, 1))
