@@ -38,6 +38,14 @@ def render() -> str:
 
 def _entry(name: str, command: click.Command) -> list[str]:
     *before, last = name.split(" ")
+    help_names = main.context_settings["help_option_names"]
     parent = click.Context(main, info_name=" ".join(before)) if before else None
-    context = click.Context(command, info_name=last, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
+    context = click.Context(
+        command,
+        info_name=last,
+        parent=parent,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        help_option_names=help_names,
+    )
     return [f"## {name}", block(click.unstyle(command.get_help(context)))]
