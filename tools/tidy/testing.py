@@ -11,7 +11,10 @@ WORDS_MIN = 3
 # A skip hides a promise that nobody checks, so each needs a reason listed here (the first words of its text).
 SKIPS_ALLOWED: tuple[str, ...] = ()
 SKIPS = frozenset({"skip", "skipif", "skipIf", "xfail", "importorskip", "SkipTest"})
-CHECKS = ("assert_", "check", "expect", "verify", "raises", "warns", "run_state_machine_as_test", "same_", "is_")
+# A wait that fails by its time limit is a claim, too.
+CHECKS = (
+    "assert_", "check", "expect", "verify", "raises", "warns", "run_state_machine_as_test", "until", "_until", "timeout",
+)  # fmt: skip
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
