@@ -19,6 +19,7 @@ from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
 
 BACKENDS = ("memory", "sqlite")
+RECORDS_BACKENDS = (*BACKENDS, "directory")
 
 
 class Backend(Protocol):
@@ -56,6 +57,10 @@ class Store:
         """A second connection to the same data, as another process would have. The caller closes it."""
         if self.name == "memory":
             return self._memory
+        if self.name == "directory":
+            from wrasse.backends.directory.connect import Directory
+
+            return await Directory.open(self._place / "data", self.clock)
         from wrasse.backends.sqlite.connect import Sqlite  # here: the memory suite runs without it
 
         return await Sqlite.open(self._place / "wrasse.db", self.clock, done_max=self._done_max)
@@ -94,7 +99,7 @@ class Store:
 
     def collection(self, name: str = "things") -> Collection:
         """Where the records of this name live, on any connection."""
-        return Collection.named(name)
+        return Collection.named(name, width=timedelta(seconds=1))
 
     def records(self, name: str = "things") -> Records:
         """The records of one collection."""

@@ -139,9 +139,17 @@ class SqliteRecordsMachine(RecordsMachine):
     backend = "sqlite"
 
 
+class DirectoryRecordsMachine(RecordsMachine):
+    backend = "directory"
+
+
 class TestMemoryAgreesWithTheModel(RecordsMachine.TestCase):
     settings = settings(max_examples=60, stateful_step_count=50)
 
 
 class TestSqliteAgreesWithTheModel(SqliteRecordsMachine.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=40)
+
+
+class TestTheDirectoryAgreesWithTheModel(DirectoryRecordsMachine.TestCase):
     settings = settings(max_examples=15, stateful_step_count=40)
