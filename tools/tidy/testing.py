@@ -13,7 +13,7 @@ SKIPS_ALLOWED: tuple[str, ...] = ()
 SKIPS = frozenset({"skip", "skipif", "skipIf", "xfail", "importorskip", "SkipTest"})
 # A wait that fails by its time limit is a claim, too.
 CHECKS = (
-    "assert_", "check", "expect", "verify", "raises", "warns", "run_state_machine_as_test", "until", "_until", "timeout",
+    "assert_", "check", "expect", "raises", "warns", "run_state_machine_as_test", "until", "_until", "timeout",
 )  # fmt: skip
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
