@@ -6,16 +6,16 @@ changes are written. Inside one write transaction nothing can come between.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
 
-from wrasse.backends.sqlite.bulk import numbers, write_rows
+from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
 from wrasse.backends.sqlite.drops import facts_of, trim_done
 from wrasse.backends.sqlite.puts import promote, put
-from wrasse.backends.sqlite.rows import Fact, error_text, span
+from wrasse.backends.sqlite.rows import Fact, decode_numbers, decode_texts, error_text, span
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY, Step
 from wrasse.ports.jobs import (
     HISTORY_MAX,
@@ -32,6 +32,11 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
+_CURRENT = """
+    SELECT json_group_array(seq), json_group_array(queue) FROM jobs
+    WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
+"""
+_GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
 _FINISH = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
 _CHANGES = (
@@ -75,6 +80,41 @@ class Change:
 
 def settle(step: Step, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
     """Ends attempts, by their holder."""
+    if not _finish_all(step, settlements, now):
+        outcomes = _settle_each(step, settlements, now)
+    else:
+        outcomes = [Outcome.DONE] * len(settlements)
+    trim_done(step, done_max, now)
+    return outcomes
+
+
+def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool:
+    """The common case: all of them finish without a result, and every hold is current. False, and nothing done,
+    if it is any other case."""
+    held: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    for one in settlements:
+        if type(one) is not Finish or one.result is not None or one.puts:
+            return False
+        hold = one.hold
+        held[hold.token, hold.nonce].append(hold.id)
+    if not 0 < len(held) <= _GRANTS_MAX:
+        return False
+    # One take gave all its jobs one token and one nonce, so there are few of these.
+    seqs: list[int] = []
+    queues: Counter[str] = Counter()
+    for (token, nonce), ids in held.items():
+        found, where = step.db.execute(_CURRENT, (texts(ids), token, nonce)).get
+        seqs += decode_numbers(found)
+        queues.update(decode_texts(where))
+    if len(seqs) < len(settlements):
+        return False
+    step.db.execute(_FINISH, (now, numbers(seqs)))
+    for queue, count in queues.items():
+        step.moved(queue, HELD, DONE, count)
+    return True
+
+
+def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> list[Outcome]:
     facts = facts_of(step, [one.hold.id for one in settlements])
     outcomes: list[Outcome] = []
     finished: list[tuple[Fact, bytes | None]] = []
@@ -98,7 +138,6 @@ def settle(step: Step, settlements: Sequence[Settlement], now: int, done_max: in
     _finish(step, finished, now)
     _write(step, changes, now)
     put(step, puts, now)
-    trim_done(step, done_max, now)
     return outcomes
 
 

@@ -163,7 +163,11 @@ def waits(db: apsw.Connection, want: Want) -> tuple[bool, int | None]:
 def handed(granted: Granted, want: Want) -> list[Delivery]:
     """The answer as the port gives it."""
     until = from_micros(granted.until)
-    return [*_sorted(granted.due, want, until), *_sorted(granted.new, want, until)]
+    due, new = _deliveries(granted.due, want, until), _deliveries(granted.new, want, until)
+    due.sort(key=_order)
+    if len(granted.new) > 1:
+        new.sort(key=_order)
+    return due + new
 
 
 def give_back(step: Step, granted: Granted, want: Want) -> None:
@@ -175,15 +179,16 @@ def give_back(step: Step, granted: Granted, want: Want) -> None:
         step.rung.add(entries.STREAM_NAME + part.loaded.subject)
 
 
-def _sorted(parts: Sequence[Part], want: Want, until: datetime) -> list[Delivery]:
-    found = [
+def _deliveries(parts: Sequence[Part], want: Want, until: datetime) -> list[Delivery]:
+    return [
         Delivery(entry, want.group, want.consumer, part.numbers.get(entry.id.seq, 1), until)
         for part in parts
         for entry in entries.taken_apart(part.loaded)
     ]
-    if len(parts) > 1:
-        found.sort(key=lambda delivery: (delivery.entry.id, delivery.entry.subject))
-    return found
+
+
+def _order(delivery: Delivery) -> tuple[EntryId, str]:
+    return delivery.entry.id, delivery.entry.subject
 
 
 def _members(db: apsw.Connection, want: Want) -> list[_Member]:

@@ -6,15 +6,25 @@ from collections import Counter
 from collections.abc import Sequence
 
 from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
-from wrasse.backends.sqlite.rows import FACT, INLINE_BYTES_MAX, PLACES, Fact, decode_facts, span
+from wrasse.backends.sqlite.rows import (
+    FACT,
+    INLINE_BYTES_MAX,
+    PLACES,
+    Fact,
+    decode_facts,
+    decode_numbers,
+    decode_texts,
+    span,
+)
 from wrasse.backends.sqlite.step import DONE, Step
 from wrasse.ports.jobs import BATCH_MAX, IDS_KEPT, Delete, Place
 from wrasse.ports.outcome import Outcome
 
+_FROM_OLDEST_DONE = "FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 ORDER BY finished_at, seq LIMIT ?)"
 _OLDEST_DONE = f"""
-    SELECT json_group_array({FACT})
-    FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 ORDER BY finished_at, seq LIMIT ?)
+    SELECT json_group_array(seq), json_group_array(queue), max(size), max(attempts), max(lasting) {_FROM_OLDEST_DONE}
 """
+_OLDEST_DONE_FACTS = f"SELECT json_group_array({FACT}) {_FROM_OLDEST_DONE}"
 _FORGET = "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)"
 
 
@@ -45,10 +55,17 @@ def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome
 
 def trim_done(step: Step, done_max: int, now: int) -> None:
     """Drops the oldest done jobs beyond `done_max`; a backlog from a lower setting goes in a few steps."""
-    excess = step.done() - done_max
-    if excess > 0:
-        oldest = decode_facts(step.db.execute(_OLDEST_DONE, (min(excess, 3 * BATCH_MAX),)).get)
-        _drop(step, oldest, now, span(IDS_KEPT))
+    excess = min(step.done() - done_max, 3 * BATCH_MAX)
+    if excess <= 0:
+        return
+    seqs, queues, longest, tried, lasting = step.db.execute(_OLDEST_DONE, (excess,)).get
+    if longest > INLINE_BYTES_MAX or tried > 1 or lasting:
+        _drop(step, decode_facts(step.db.execute(_OLDEST_DONE_FACTS, (excess,)).get), now, span(IDS_KEPT))
+        return
+    # The common case: nothing is kept of them anywhere else.
+    step.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(decode_numbers(seqs)),))
+    for queue, count in Counter(decode_texts(queues)).items():
+        step.moved(queue, DONE, None, count)
 
 
 def _drop(step: Step, facts: Sequence[Fact], now: int, ids_kept: int) -> None:

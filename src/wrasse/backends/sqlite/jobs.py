@@ -46,7 +46,6 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-_OUTCOMES = (Outcome.DONE, Outcome.LOST)
 T = TypeVar("T")
 
 
@@ -116,9 +115,9 @@ class SqliteJobs:
             answer = step.recall(known, now)
             if answer is None:
                 outcomes = changes.settle(step, settlements, now, self._done_max)
-                answer = bytes(map(_OUTCOMES.index, outcomes))
-                step.remember(known, answer)
-            return tuple(_OUTCOMES[code] for code in answer)
+                step.remember(known, bytes(outcome is Outcome.LOST for outcome in outcomes))
+                return tuple(outcomes)
+            return tuple(Outcome.LOST if lost else Outcome.DONE for lost in answer)
 
         return await self._writer.do(run, weight)
 
@@ -172,7 +171,8 @@ class SqliteJobs:
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
                 if isinstance(granted, takes.Granted) and granted.fresh:
-                    await asyncio.shield(self._writer.ask(partial(takes.give_back, grant=granted.grant)))
+                    back = partial(takes.give_back, grant=granted.grant, known=want.known)
+                    await asyncio.shield(self._writer.ask(back))
             raise
 
 

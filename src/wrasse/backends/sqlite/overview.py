@@ -9,7 +9,6 @@ import apsw
 from wrasse.backends.sqlite.beats import SILENT_WORKERS_KEPT
 from wrasse.backends.sqlite.rows import (
     BODY,
-    INLINE_BYTES_MAX,
     decode_bodies,
     decode_states,
     instant,
@@ -40,7 +39,7 @@ def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
     if found is None:
         return None
     (state,), (body,) = decode_states(found[0]), decode_bodies(found[1])
-    long = long_payloads(db, [body.seq] if state.size > INLINE_BYTES_MAX else [])
+    long = long_payloads(db, [body.seq], state.size)
     history = tuple(
         Attempt(number, worker, from_micros(taken_at), from_micros(ended_at), Reason(reason), error)
         for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (body.seq,))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import apsw
 import msgspec
 
+from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.jobs import ERROR_CHARS_MAX, NOTHING, Hold, Job, JobState, Place, Reason
@@ -16,6 +17,7 @@ from wrasse.ports.jobs import ERROR_CHARS_MAX, NOTHING, Hold, Job, JobState, Pla
 PLACES = {READY: Place.READY, DELAYED: Place.READY, HELD: Place.HELD, DONE: Place.DONE, DEAD: Place.DEAD}
 INLINE_BYTES_MAX = 1_024  # longer payloads stand apart
 _MICROSECOND = timedelta(microseconds=1)
+_NO_DELAY = timedelta(0)
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -100,6 +102,8 @@ def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
 
 FACT = _columns(Fact)
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
+decode_numbers = msgspec.json.Decoder(list[int]).decode
+decode_texts = msgspec.json.Decoder(list[str]).decode
 decode_facts = msgspec.json.Decoder(list[Fact]).decode
 decode_states = msgspec.json.Decoder(list[StateRow]).decode
 decode_bodies = msgspec.json.Decoder(list[BodyRow]).decode
@@ -146,16 +150,18 @@ def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
         row.priority,
         long[row.seq] if row.payload is None else bytes.fromhex(row.payload),
         NOTHING if row.headers is None else json.loads(row.headers),
-        instant(row.not_before),
-        timedelta(0) if row.delay is None else timedelta(microseconds=row.delay),
+        None if row.not_before is None else from_micros(row.not_before),
+        _NO_DELAY if row.delay is None else timedelta(microseconds=row.delay),
         None if row.timeout is None else timedelta(microseconds=row.timeout),
         row.lasting == 1,
     )
 
 
-def long_payloads(db: apsw.Connection, seqs: list[int]) -> dict[int, bytes]:
-    """Payloads that stand apart."""
-    return {seq: db.execute("SELECT payload FROM payloads WHERE seq = ?", (seq,)).get for seq in seqs}
+def long_payloads(db: apsw.Connection, seqs: Sequence[int], longest: int) -> dict[int, bytes]:
+    """Those payloads of these jobs that stand apart."""
+    if longest <= INLINE_BYTES_MAX:
+        return {}
+    return dict(db.execute("SELECT seq, payload FROM payloads WHERE seq IN carray(?)", (numbers(seqs),)))
 
 
 def instant(micros: int | None) -> datetime | None:

@@ -110,6 +110,11 @@ class Step:
         """Keeps the answer to a request that `recall` did not know."""
         self._answers[request] = answer
 
+    def forget(self, request: str) -> None:
+        """Forgets the answer to a request: it is as if nobody had asked."""
+        self._answers.pop(request, None)
+        self.db.execute("DELETE FROM requests WHERE request = ?", (request,))
+
     def close(self) -> None:
         """Writes what was noted; the last thing before the commit."""
         if self._loaded is not None and self._loaded != (self._back, self._front, self._gone):

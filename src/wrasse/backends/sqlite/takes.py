@@ -7,32 +7,31 @@ as long as SQLite works.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.puts import promote
-from wrasse.backends.sqlite.rows import BODY, INLINE_BYTES_MAX, decode_bodies, job_of, long_payloads
+from wrasse.backends.sqlite.rows import BODY, decode_bodies, decode_numbers, job_of, long_payloads
 from wrasse.backends.sqlite.step import HELD, READY, Step
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import Hold, Taken, TakenJob
 
 TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
-_READY = f"""
-    SELECT json_group_array(seq), json_group_array(size), json_group_array({BODY})
-    FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)
-"""
+_ROWS = f"SELECT json_group_array(seq), sum(size), max(size), json_group_array({BODY})"
+_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
+_SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
 _HOLD = """
     UPDATE jobs SET place = 2, token = ?, nonce = ?, worker = ?, until = ?, taken_at = ?, beat_at = ?,
       attempts = attempts + 1
     WHERE seq IN carray(?)
 """
 _AGAIN = f"""
-    SELECT json_group_array(seq), json_group_array(size), json_group_array({BODY})
-    FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ? ORDER BY rank)
+    {_ROWS} FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ? ORDER BY rank)
 """
 _LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ?"
 # Their rank was not touched, so they are back where they stood.
@@ -40,7 +39,6 @@ _GIVE_BACK = """
     UPDATE jobs SET place = 0, worker = '', until = NULL, taken_at = NULL, beat_at = NULL, attempts = attempts - 1
     WHERE seq IN carray(?)
 """
-_decode_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,11 @@ class Want:
     worker: str
     silence: int
     request: str
+
+    @property
+    def known(self) -> str:
+        """Under which name the answer is remembered."""
+        return f"take {self.request}"
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
@@ -80,79 +83,103 @@ class Granted:
 def take(step: Step, want: Want) -> Granted | int:
     """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
     now = step.now()
-    known = f"take {want.request}"
-    if (answer := step.recall(known, now)) is not None:
+    if (answer := step.recall(want.known, now)) is not None:
         return _again(step, _decode_grant(answer), now)
     promote(step, now)
-    seqs: list[int] = []
-    sizes: list[int] = []
-    bodies: list[str] = []
+    rows = _Rows()
     for queue in want.queues:
-        more, more_sizes, body = _ready(step, queue, want.limit - len(seqs), sizes)
-        if more:
-            seqs += more
-            sizes += more_sizes
-            bodies.append(body)
-            step.moved(queue, READY, HELD, len(more))
-        if len(seqs) == want.limit:
+        count = rows.add(step, queue, want.limit - len(rows.seqs))
+        if count:
+            step.moved(queue, READY, HELD, count)
+        if rows.full or len(rows.seqs) == want.limit:
             break
-    if not seqs:
+    if not rows.seqs:
         return now
-    grant = Grant(step.draw(), secrets.token_hex(6), seqs)
+    grant = Grant(step.draw(), secrets.token_hex(6), rows.seqs)
     until = now + want.silence
-    step.db.execute(_HOLD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(seqs)))
-    step.remember(known, msgspec.json.encode(grant))
-    return Granted(grant, tuple(bodies), _long(step, seqs, sizes), now, until, fresh=True)
+    step.db.execute(_HOLD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
+    step.remember(want.known, msgspec.json.encode(grant))
+    return Granted(grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True)
 
 
-def _ready(step: Step, queue: str, limit: int, before: Sequence[int]) -> tuple[list[int], list[int], str]:
-    """The first ready jobs of a queue: their numbers, sizes and rows, as many as fit after those sizes."""
-    seqs, sizes_text, bodies = step.db.execute(_READY, (queue, limit)).get
-    sizes = _decode_numbers(sizes_text)
-    room = TAKE_BYTES_MAX - sum(before)
-    fit = 0
-    while fit < len(sizes) and ((room := room - sizes[fit]) >= 0 or not (before or fit)):
-        fit += 1
-    if 0 < fit < len(sizes):
-        return _ready(step, queue, fit, before)
-    return (_decode_numbers(seqs), sizes, bodies) if fit else ([], [], bodies)
+class _Rows:
+    """What a take has gathered so far."""
+
+    __slots__ = ("bodies", "full", "longest", "room", "seqs")
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.bodies: list[str] = []
+        self.longest = 0
+        self.room = TAKE_BYTES_MAX
+        self.full = False
+
+    def add(self, step: Step, queue: str, limit: int) -> int:
+        """Adds the first ready jobs of a queue, as many as there is room for; gives how many."""
+        seqs, size, longest, bodies = step.db.execute(_READY, (queue, limit)).get
+        if size is None:
+            return 0
+        if size > self.room:
+            self.full = True
+            fit = self._fit(size for _, size in step.db.execute(_SIZES, (queue, limit)))
+            if fit == 0:
+                return 0
+            seqs, size, longest, bodies = step.db.execute(_READY, (queue, fit)).get
+        found = decode_numbers(seqs)
+        self.seqs += found
+        self.bodies.append(bodies)
+        self.longest = max(self.longest, longest)
+        self.room -= size
+        return len(found)
+
+    def _fit(self, sizes: Iterable[int]) -> int:
+        """How many there is room for; the very first has room whatever its size."""
+        left, fit = self.room, 0
+        for size in sizes:
+            left -= size
+            if left < 0 and (self.seqs or fit):
+                break
+            fit += 1
+        return fit
 
 
 def _again(step: Step, grant: Grant, now: int) -> Granted:
-    seqs, sizes, bodies = step.db.execute(_AGAIN, (numbers(grant.seqs), grant.token, grant.nonce)).get
-    return Granted(grant, (bodies,), _long(step, _decode_numbers(seqs), _decode_numbers(sizes)), now)
-
-
-def _long(step: Step, seqs: Sequence[int], sizes: Sequence[int]) -> dict[int, bytes]:
-    apart = [seq for seq, size in zip(seqs, sizes, strict=True) if size > INLINE_BYTES_MAX]
-    return long_payloads(step.db, apart)
+    found = step.db.execute(_AGAIN, (numbers(grant.seqs), grant.token, grant.nonce)).get
+    seqs, _, longest, bodies = found
+    return Granted(grant, (bodies,), long_payloads(step.db, decode_numbers(seqs), longest or 0), now)
 
 
 def given(granted: Granted | int) -> Taken:
     """The answer as the port gives it."""
     if isinstance(granted, int):
         return Taken((), from_micros(granted))
-    token, nonce = granted.grant.token, granted.grant.nonce
+    token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
     until, more = from_micros(granted.until), int(granted.fresh)
-    jobs = tuple(
-        TakenJob(
-            job_of(row, granted.long),
-            Hold(row.id, token, nonce),
-            row.attempts + more,
-            row.failures,
-            row.rescues,
-            row.interruptions,
-            from_micros(row.created_at),
-            until if row.until is None else from_micros(row.until),
-        )
-        for text in granted.bodies
-        for row in decode_bodies(text)
-    )
-    return Taken(jobs, from_micros(granted.now))
+    instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
+    jobs = []
+    for text in granted.bodies:
+        for row in decode_bodies(text):
+            created_at = instants.get(row.created_at)
+            if created_at is None:
+                created_at = instants[row.created_at] = from_micros(row.created_at)
+            jobs.append(
+                TakenJob(
+                    job_of(row, long),
+                    Hold(row.id, token, nonce),
+                    row.attempts + more,
+                    row.failures,
+                    row.rescues,
+                    row.interruptions,
+                    created_at,
+                    until if row.until is None else from_micros(row.until),
+                )
+            )
+    return Taken(tuple(jobs), from_micros(granted.now))
 
 
-def give_back(step: Step, grant: Grant) -> None:
-    """Undoes a take whose taker went away before it had the answer: as if it had not been."""
+def give_back(step: Step, grant: Grant, known: str) -> None:
+    """Undoes a take whose taker went away before it had the answer: as if it had not been asked for."""
+    step.forget(known)
     left: dict[int, str] = dict(step.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
     if left:
         step.db.execute(_GIVE_BACK, (numbers(left),))
