@@ -7,7 +7,6 @@ wrong is said in two lines, `error:` and `do:`, on stderr; the whole story is sh
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NoReturn
 
@@ -57,14 +56,13 @@ def _run(args: list[str], *, debug: bool) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
+    except click.exceptions.NoArgsIsHelpError as asked:
+        sys.stdout.write(asked.format_message() + "\n")
+        return 0
     except click.ClickException as why:
         return _say(*_usage(why), code=2)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", "", code=1)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except WrasseError as why:
         if debug:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Mapping
 
 import click
@@ -41,6 +42,15 @@ class LazyGroup(click.Group):
             hint = f"write {near[0]!r}" if near else f"use one of: {', '.join(self.homes)}"
             raise click.UsageError(f"there is no command {name!r}\ndo: {hint}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As usual, but a reader of our output who has seen enough is no failure."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Python would complain once more when it closes stdout.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise click.exceptions.Exit(0) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list, without importing any command."""

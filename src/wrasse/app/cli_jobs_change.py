@@ -14,12 +14,15 @@ import click
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_jobs import opened
 from wrasse.app.cli_jobs_look import PLACES, REASONS, known_job, place_of
+from wrasse.app.cli_table import printable
 from wrasse.app.progress import progress
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, Reason, Revive
 from wrasse.ports.outcome import Outcome
 
 PAGE = 500
+IDS_MAX = 1_000  # told by name
+SHOWN_MAX = 20
 
 
 @click.command()
@@ -56,18 +59,37 @@ def requeue(
     finish(_requeue(asked, ids, where, delay, dry_run))
 
 
+class _Changes:
+    """What became of the jobs: how many, and the ids of the first, since there may be millions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.changed: list[str] = []
+        self.lost: list[str] = []
+
+    def planned(self, states: Sequence[JobState]) -> None:
+        """They would be changed."""
+        self.add(states, [Outcome.DONE] * len(states))
+
+    def add(self, states: Sequence[JobState], outcomes: Sequence[Outcome]) -> None:
+        """They were changed, or had changed by themselves meanwhile."""
+        for state, outcome in zip(states, outcomes, strict=True):
+            self.count += outcome is Outcome.DONE
+            ids = self.changed if outcome is Outcome.DONE else self.lost
+            if len(ids) < IDS_MAX:
+                ids.append(state.id)
+
+
 async def _requeue(asked: Asked, ids: Sequence[str], where: JobFilter, delay: timedelta, dry_run: bool) -> None:
-    changed: list[str] = []
-    lost: list[str] = []
+    changes = _Changes()
     async with opened(asked.config()) as store:
         batches = _named(store.jobs, ids, Place.DEAD) if ids else _pages(store.jobs, Place.DEAD, where)
         async for states in batches:
             if dry_run:
-                changed += [state.id for state in states]
-                continue
-            outcomes = await store.jobs.move([Revive(state.hold, delay) for state in states])
-            _sort(states, outcomes, changed, lost)
-    _tell(asked, "requeue" if dry_run else "requeued", changed, lost, dry_run)
+                changes.planned(states)
+            else:
+                changes.add(states, await store.jobs.move([Revive(state.hold, delay) for state in states]))
+    _tell(asked, "requeue" if dry_run else "requeued", changes, dry_run)
 
 
 async def _named(queue: JobQueue, ids: Sequence[str], place: Place) -> AsyncIterator[list[JobState]]:
@@ -96,22 +118,19 @@ async def _pages(queue: JobQueue, place: Place, where: JobFilter) -> AsyncIterat
                 return
 
 
-def _sort(states: Sequence[JobState], outcomes: Sequence[Outcome], changed: list[str], lost: list[str]) -> None:
-    for state, outcome in zip(states, outcomes, strict=True):
-        (changed if outcome is Outcome.DONE else lost).append(state.id)
-
-
-def _tell(asked: Asked, verb: str, changed: Sequence[str], lost: Sequence[str], dry_run: bool) -> None:
+def _tell(asked: Asked, verb: str, changes: _Changes, dry_run: bool) -> None:
     def text() -> None:
-        for id in changed[:20] if dry_run else ():
-            click.echo(f"would {verb} {id}")
-        count = f"{len(changed)} job{'' if len(changed) == 1 else 's'}"
+        for id in changes.changed[:SHOWN_MAX] if dry_run else ():
+            click.echo(f"would {verb} {printable(id)}")
+        count = f"{changes.count} job{'' if changes.count == 1 else 's'}"
         click.echo(f"would {verb} {count}" if dry_run else f"{verb} {count}")
-        if lost:
-            click.echo(f"left alone, since they changed meanwhile: {', '.join(lost[:20])}")
+        if changes.lost:
+            ids = ", ".join(printable(id) for id in changes.lost[:SHOWN_MAX])
+            click.echo(f"left alone, since they changed meanwhile or were finished: {ids}")
 
-    asked.answer({"changed": list(changed), "lost": list(lost), "dry_run": dry_run}, text)
-    if lost and not changed:
+    answer = {"count": changes.count, "changed": changes.changed, "lost": changes.lost, "dry_run": dry_run}
+    asked.answer(answer, text)
+    if changes.lost and not changes.count:
         raise click.exceptions.Exit(1)
 
 
@@ -133,13 +152,12 @@ def cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
 
 
 async def _cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
-    changed: list[str] = []
-    lost: list[str] = []
+    changes = _Changes()
     async with opened(asked.config()) as store:
         states = [(await known_job(store.jobs, id)).state for id in dict.fromkeys(ids)]
         moves: list[Move] = [Cancel(state.id, why) for state in states]
-        _sort(states, await store.jobs.move(moves), changed, lost)
-    _tell(asked, "cancelled", changed, lost, False)
+        changes.add(states, await store.jobs.move(moves))
+    _tell(asked, "cancelled", changes, False)
 
 
 @click.command()
@@ -178,15 +196,13 @@ async def _purge(asked: Asked, name: str, where: JobFilter, older: timedelta | N
     place, delayed = place_of(name)
     if older is not None and place is Place.READY:
         raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
-    changed: list[str] = []
-    lost: list[str] = []
+    changes = _Changes()
     async with opened(asked.config()) as store:
         horizon = (await store.pulse()).at - older if older is not None else None
         narrowed = replace(where, finished_before=horizon, delayed=delayed)
         async for states in _pages(store.jobs, place, narrowed):
             if dry_run:
-                changed += [state.id for state in states]
-                continue
-            outcomes = await store.jobs.delete([Delete(state.hold, state.place) for state in states])
-            _sort(states, outcomes, changed, lost)
-    _tell(asked, "delete" if dry_run else "deleted", changed, lost, dry_run)
+                changes.planned(states)
+            else:
+                changes.add(states, await store.jobs.delete([Delete(state.hold, state.place) for state in states]))
+    _tell(asked, "delete" if dry_run else "deleted", changes, dry_run)

@@ -147,7 +147,7 @@ def _from_lines(
         while line := file.readline(LINE_BYTES_MAX):
             number += 1
             line = line.rstrip(b"\r\n")
-            if not line:
+            if not line or (made is _described and not line.strip()):
                 continue
             try:
                 yield made(producer, given, line)

@@ -16,6 +16,7 @@ from wrasse.app.status import report_json
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.duration import format_duration
+from wrasse.engine.budget import ACTIONS_MAX, RUNTIME_MAX
 from wrasse.engine.report import Report
 from wrasse.errors import Refused, UnknownName
 from wrasse.sweeps import CATALOGUE
@@ -25,11 +26,12 @@ from wrasse.sweeps import CATALOGUE
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--dry-run", is_flag=True, help="Show the plan, with a reason per line, and change nothing.")
 @click.option("--once", is_flag=True, help="Run once and stop, which it does anyway.")
-@click.option("--wait", type=DURATION, default="0s", help="How long to wait while another process runs the same sweep.")
+@click.option("--wait", type=DURATION, default="10s", show_default=True, help="How long to wait for another process.")
 @click.option("--list", "listing", is_flag=True, help="Name the sweeps and what each takes away.")
 @asks
 def sweep(asked: Asked, names: Sequence[str], dry_run: bool, once: bool, wait: timedelta, listing: bool) -> None:
-    """Run sweeps once: those named, or every one that is enabled. Fails if any of them failed.
+    """Run sweeps once: those named, or every one that is enabled. Fails if any of them failed; exits with 3 if one was
+    held back by a guard or by another process at the same work.
 
     \b
     Examples:
@@ -44,10 +46,18 @@ def sweep(asked: Asked, names: Sequence[str], dry_run: bool, once: bool, wait: t
         return
     settings = config.settings
     chosen = wanted or [name for name in CATALOGUE if settings.sweeps[name].enabled]
-    reports = finish(_sweep(config, chosen, dry_run, wait))
+    reports, refused = finish(_sweep(config, chosen, dry_run, wait))
     asked.answer({"dry_run": dry_run, "reports": [report_json(report) for report in reports]}, lambda: _tell(reports))
-    if any(not report.good for report in reports):
-        raise click.exceptions.Exit(1)
+    if refused is not None:
+        raise refused
+    raise click.exceptions.Exit(_code(reports))
+
+
+def _code(reports: Sequence[Report]) -> int:
+    """1 if a run failed, 3 if a guard held one back; a run that used up its budget did what it was asked."""
+    if not all(report.good for report in reports):
+        return 1
+    return 0 if all(report.stopped_by in (None, ACTIONS_MAX, RUNTIME_MAX) for report in reports) else 3
 
 
 def _known(name: str) -> str:
@@ -78,28 +88,26 @@ def _every(config: Config, name: str) -> str:
     return f"every {format_duration(own.interval)}" if own.enabled else "off"
 
 
-async def _sweep(config: Config, names: Sequence[str], dry_run: bool, wait: timedelta) -> list[Report]:
+async def _sweep(
+    config: Config, names: Sequence[str], dry_run: bool, wait: timedelta
+) -> tuple[list[Report], Refused | None]:
+    """The reports, and why one could not be had: another process is at that sweep. The rest is done all the same."""
     clock = SystemClock()
     stores = Stores(clock, done_max=config.settings.worker.done_max)
+    reports: list[Report] = []
+    refused: Refused | None = None
     try:
         engine = build_engine(config.settings, await open_homes(config, stores), clock, owner_name(), names)
-        reports: list[Report] = []
-        refused: Refused | None = None
         with progress("sweeps", len(names)) as seen:
             for name in engine.names:
                 try:
                     reports.append(await (engine.plan(name) if dry_run else engine.sweep_now(name, wait=wait)))
                 except Refused as why:
-                    # Another process is at it: the rest is still done, and the caller still told.
                     refused = why
                 seen(1)
-        if refused is not None:
-            for report in reports:
-                _text(report)
-            raise refused
-        return reports
     finally:
         await stores.close()
+    return reports, refused
 
 
 def _tell(reports: Sequence[Report]) -> None:

@@ -1,0 +1,232 @@
+"""How every command behaves: exit codes, errors in two lines, JSON on stdout, help with examples."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import wrasse as package
+from app.typed import typed, wrasse
+from wrasse.app.cli import wrasse as root
+from wrasse.app.cli_group import LazyGroup
+
+pytestmark = pytest.mark.usefixtures("place")
+
+
+def commands(group: LazyGroup = root, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name in group.homes:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, LazyGroup):
+            yield from commands(command, (*path, name))
+
+
+ALL = list(commands())
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
+def test_every_command_has_help_with_examples(path: tuple[str, ...], command: click.Command) -> None:
+    text = f"{command.help}{command.epilog}"
+    assert "Examples:" in text
+    assert f"wrasse {' '.join(path)}" in text
+    assert wrasse(*path, "--help").code == 0 or path == ("bench",)
+
+
+LEAVES = [path for path, command in ALL if not isinstance(command, LazyGroup) and path not in (("demo",), ("bench",))]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=[" ".join(path) for path in LEAVES])
+def test_every_command_takes_the_same_four_options(path: tuple[str, ...]) -> None:
+    text = wrasse(*path, "--help").out
+    assert all(option in text for option in ("--config", "--set", "--json", "--debug"))
+
+
+def test_the_version_is_told_without_looking_at_the_configuration(place: Path) -> None:
+    (place / "wrasse.yaml").write_text("{ this is: [not yaml")
+    answer = typed("--version", cwd=place)
+    assert (answer.code, answer.out) == (0, f"wrasse {package.__version__}\n")
+
+
+def loaded_by(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print('\\n'.join(sys.modules))"], capture_output=True, check=True
+    )
+    return set(done.stdout.decode().split())
+
+
+def test_importing_wrasse_loads_nothing_but_itself() -> None:
+    heavy = {"asyncio", "click", "yaml", "msgspec", "aiohttp", "apsw", "rich", "prometheus_client", "logging"}
+    assert not loaded_by("import wrasse") & heavy
+
+
+def test_the_commands_that_look_load_neither_the_web_server_nor_tables() -> None:
+    code = "from wrasse.app.cli import main\ntry:\n    main(['jobs', 'stats'])\nexcept SystemExit:\n    pass"
+    assert not loaded_by(code) & {"aiohttp", "rich", "prometheus_client"}
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"), [(("jbos",), "'jobs'"), (("jobs", "lst"), "'list'"), (("config", "chek"), "'check'")]
+)
+def test_a_typing_error_is_answered_with_the_nearest_command(typo: tuple[str, ...], meant: str) -> None:
+    answer = wrasse(*typo)
+    assert answer.code == 2
+    assert answer.err.startswith("error: there is no command")
+    assert f"do: write {meant}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        ((), 0),
+        (("jobs",), 0),
+        (("jobs", "stats"), 0),
+        (("jobs", "stats", "--bogus"), 2),
+        (("jobs", "show"), 2),
+        (("jobs", "list", "--limit=0"), 2),
+        (("jobs", "list", "nowhere"), 2),
+        (("jobs", "dead", "--since=5"), 2),
+        (("run", "--role=juggler"), 2),
+        (("sweep", "stuk-jobs"), 2),
+        (("jobs", "stats", "--set", "backends.jobs=sqlite:no/such/dir/x.db"), 1),
+        (("jobs", "purge", "dead"), 3),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_exit_codes_tell_what_happened(args: tuple[str, ...], code: int) -> None:
+    answer = wrasse(*args)
+    assert answer.code == code
+    assert ("error: " in answer.err, "do: " in answer.err) == (code > 0, code > 0)
+    assert "Traceback" not in answer.err
+
+
+def test_an_error_of_ours_shows_no_traceback_unless_asked(place: Path) -> None:
+    (place / "wrasse.yaml").write_text("worker: {count: 0}")
+    plain, debug = typed("jobs", "stats", cwd=place), typed("jobs", "stats", "--debug", cwd=place)
+    said = "error: wrasse.yaml line 1: worker.count is 0: a worker without a slot runs nothing\ndo: use 1 or more\n"
+    assert (plain.code, plain.err) == (2, said)
+    assert "Traceback" in debug.err
+
+
+def test_warnings_go_to_stderr_and_json_alone_to_stdout() -> None:
+    answer = wrasse("jobs", "stats", "--json", "--config=missing.yaml")
+    assert answer.json["queues"] == []
+    assert "missing.yaml does not exist" in answer.err
+
+
+def test_every_command_that_looks_answers_with_json() -> None:
+    for args in (
+        ("jobs", "list"), ("jobs", "dead"), ("jobs", "peek"), ("jobs", "stats"), ("journal",), ("sweep", "--list"),
+        ("sweep", "--dry-run"), ("sweep",), ("doctor",), ("config", "show"), ("config", "check"),
+    ):  # fmt: skip
+        answer = wrasse(*args, "--json")
+        assert isinstance(answer.json, dict), args
+        assert answer.code == 0, args
+
+
+def test_a_setting_on_the_command_line_counts_for_this_call(place: Path) -> None:
+    wrasse("jobs", "put", "--set", "backends.jobs=sqlite:other.db", "--id=there", "x")
+    assert (place / "other.db").exists()
+    assert wrasse("jobs", "show", "there").code == 2
+    assert wrasse("jobs", "show", "there", "--set=backends.jobs=sqlite:other.db").code == 0
+
+
+def test_a_set_without_a_value_or_a_known_name_is_a_usage_error() -> None:
+    assert "has no value" in wrasse("config", "show", "--set=worker.count").err
+    assert "write 'worker.count'" in wrasse("config", "show", "--set=worker.cout=1").err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(place: Path) -> None:
+    typed("jobs", "put", "--lines", stdin=b"\n".join(b"%d" % n for n in range(1000)), cwd=place)
+    command = f"{sys.executable} -m wrasse jobs list ready --limit=1000 | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=place, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""
+
+
+def test_settings_are_shown_with_their_source_and_without_secrets(place: Path) -> None:
+    (place / "wrasse.yaml").write_text("redis:\n  password: hunter2\nbackends: {jobs: 'redis://u:hunter3@h/0'}\n")
+    bad = wrasse("config", "show")
+    assert bad.code == 2
+    (place / "wrasse.yaml").write_text("redis:\n  password: hunter2\nworker:\n  count: 3\n")
+    answer = wrasse("config", "show", env={"WRASSE_WORKER_GRACE": "9s"})
+    assert "count: 3  # wrasse.yaml line 4" in answer.out
+    assert "grace: 9s  # environment variable WRASSE_WORKER_GRACE" in answer.out
+    assert "hunter" not in answer.out + answer.err + bad.out + bad.err
+
+
+def test_only_what_was_changed_is_shown_on_request() -> None:
+    shown = wrasse("config", "show", "--changed", "--json", "--set=worker.count=3").json
+    assert shown == {"worker.count": {"value": 3, "source": "command line"}}
+
+
+def test_check_passes_what_is_right_and_refuses_a_backend_this_version_lacks(place: Path) -> None:
+    assert wrasse("config", "check").code == 0
+    (place / "wrasse.yaml").write_text("redis: {addr: '127.0.0.1:6379'}")
+    answer = wrasse("config", "check")
+    assert answer.code == 2
+    assert "no redis backend" in answer.err
+
+
+def test_a_file_named_in_the_environment_is_read(place: Path) -> None:
+    (place / "prod.yaml").write_text("worker: {count: 5}")
+    shown = wrasse("config", "show", "--json", env={"WRASSE_CONFIG": "prod.yaml"}).json
+    assert shown["worker.count"] == {"value": 5, "source": "prod.yaml line 1"}
+
+
+def test_doctor_says_what_is_well() -> None:
+    answer = wrasse("doctor", "--json")
+    assert (answer.code, answer.json["ok"]) == (0, True)
+    checks = {each["check"] for each in answer.json["checks"]}
+    assert checks == {"version", "config", "disk", "backend", "clock", "workers", "sweeps"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"this is no database, but a letter\n" * 100, "is not a database"), (None, "cannot be opened")],
+    ids=["a letter", "a directory"],
+)
+def test_a_database_that_is_none_is_one_clear_error_and_stays_as_it_is(
+    place: Path, content: bytes | None, words: str
+) -> None:
+    path = place / "wrasse.db"
+    path.mkdir() if content is None else path.write_bytes(content)
+    answers = [wrasse("jobs", "put", "x"), wrasse("jobs", "stats"), wrasse("sweep")]
+    assert [(each.code, words in each.err, "do: " in each.err) for each in answers] == [(1, True, True)] * 3
+    doctor = wrasse("doctor", "--json")
+    assert doctor.code == 1
+    assert [each for each in doctor.json["checks"] if each["state"] == "fail" and words in each["what"]]
+    assert content is None or path.read_bytes() == content
+
+
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(place: Path) -> None:
+    assert typed("jobs", "put", "--id=before", "x", cwd=place).code == 0
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
+        "from wrasse.app.cli import main; main(['jobs', 'put', '--id=big'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", limited], input=b"x" * (8 << 20), cwd=place, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: ")
+    assert b"\ndo: " in done.stderr
+    jobs = json.loads(typed("jobs", "list", "--json", cwd=place).raw)["jobs"]
+    assert [job["id"] for job in jobs] == ["before"]
+
+
+def test_a_directory_that_nobody_can_write_is_one_clear_error() -> None:
+    answer = wrasse("jobs", "put", "x", "--set=backends.jobs=sqlite:///proc/wrasse.db")
+    assert answer.code == 1
+    assert "/proc/wrasse.db cannot be" in answer.err
+    assert "do: " in answer.err
+
+
+def test_bench_says_where_the_benchmarks_are() -> None:
+    assert "python3 dev.py bench" in wrasse("bench").err
