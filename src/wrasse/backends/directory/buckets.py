@@ -119,8 +119,14 @@ class Buckets:
         """Drops a bucket if it is empty."""
         with self._locks.file(self._lock):
             folder = self._folder(bucket)
-            if self._files.remove_folder(folder) or self._files.state(folder) is None:
+            if self._removed(folder) or self._files.state(folder) is None:
                 self._store([each for each in self._load() if each != bucket])
+
+    def _removed(self, folder: bytes) -> bool:
+        for name, is_folder in list(self._files.names(folder)):
+            if not is_folder or not self._removed(folder + b"/" + name):  # what a crash left of a name that was cut
+                return False
+        return self._files.remove_folder(folder)
 
     def _entered(self, entry: bytes, bucket: str) -> bool:
         """Makes the entry, if the bucket is open; while this goes on none is retired."""
@@ -140,14 +146,15 @@ class Buckets:
         return bucket in self._load() and self._files.state(self._folder(bucket)) is not None
 
     def _open(self, bucket: str) -> None:
-        """The directory first: whoever finds the bucket in the list finds it on the disk."""
+        """The list first: a directory that is not in it would stay for ever. Both are on the disk before anybody
+        else may look."""
         with self._locks.file(self._lock):
-            with suppress(FileExistsError):
-                self._files.make_folder(self._folder(bucket))
-            self._files.sync_folder(self.folder)
             listed = self._load()
             if bucket not in listed:
                 self._store(sorted([*listed, bucket]))
+            with suppress(FileExistsError):
+                self._files.make_folder(self._folder(bucket))
+            self._files.sync_folder(self.folder)
 
     def _make_folders(self, folder: bytes, stop: bytes) -> None:
         missing = []
