@@ -715,6 +715,20 @@ async def test_a_wait_that_was_cancelled_took_nothing(live_desk: Desk) -> None:
     assert await live_desk.bodies(consumer="c2") == [b"1"]
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_delivery_that_was_cancelled_took_nothing(live_desk: Desk, turns: int) -> None:
+    await live_desk.join()
+    await live_desk.append(b"1")
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(live_desk.deliver(consumer="gone", ack_timeout=LONG))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        had = asking.done()
+        asking.cancel()
+    again = await live_desk.deliver(consumer="c2", ack_timeout=LONG)
+    assert had or [(d.entry.body, d.number) for d in again] == [(b"1", 1)]
+
+
 async def test_a_clock_that_steps_back_delivers_nothing_twice(desk: Desk) -> None:
     assert isinstance(desk.store.clock, ManualClock)
     await desk.join()

@@ -107,7 +107,7 @@ class Groups(Protocol):
     ) -> Sequence[Delivery]:
         """Up to `limit` entries: first those whose deadline passed or whose delay is over, then new ones, in order.
         Also notes that the consumer is alive for `ack_timeout`. A limit of zero delivers nothing; with an
-        `ack_timeout` of zero it is goodbye: the consumer counts as silent at once."""
+        `ack_timeout` of zero it is goodbye: the consumer counts as silent at once. Cancelled, it takes nothing."""
         ...
 
     async def extend(

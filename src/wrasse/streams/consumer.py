@@ -37,7 +37,7 @@ from wrasse.streams.subjects import ROOT, is_dead_letter_subject
 from wrasse.streams.tally import StreamTally
 
 _BATCH_MAX = 100
-_SLICE = timedelta(milliseconds=200)  # how long one question waits: closing takes no longer
+_WAIT = timedelta(seconds=1)  # how long one question waits
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 _LEAVE_SECONDS_MAX = 10.0
 _LATEST = StartAt()
@@ -116,7 +116,10 @@ class Consumer:
             async with asyncio.TaskGroup() as tasks:
                 helpers = [tasks.create_task(self._outbox.run()), tasks.create_task(self._keep())]
                 slots = [tasks.create_task(self._serve()) for _ in range(self._settings.concurrency)]
-                await self._pull()
+                puller = tasks.create_task(self._pull())
+                await self._closing.wait()
+                puller.cancel()
+                await asyncio.wait([puller])
                 await self._finish(slots)
                 for task in (*slots, *helpers):
                     task.cancel()
@@ -129,7 +132,6 @@ class Consumer:
     async def close(self) -> None:
         """Ends `run`, and returns when it has ended."""
         self._closing.set()
-        self._changed.set()
         if self._started:
             await self._ended.wait()
 
@@ -143,21 +145,24 @@ class Consumer:
 
     async def _pull(self) -> None:
         pause = _PAUSE_MIN
-        while not self._closing.is_set():
+        while True:
             try:
                 await self._members.look()
                 await self._ask()
                 pause = _PAUSE_MIN
             except StoreUnavailable:
                 self.tally.unavailable += 1
-                await self._wait(self._closing, pause)
+                await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)
 
     async def _ask(self) -> None:
         room = min(self._flights.room(), _BATCH_MAX)
+        wait = min(_WAIT, self._settings.discover)
         if room <= 0 or not self._members.subjects:
             self._changed.clear()
-            await self._wait(self._changed, _SLICE.total_seconds())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(wait, self._settings.ack_timeout / 4).total_seconds()):
+                    await self._changed.wait()
             return
         asked_at = self._clock.monotonic()
         delivered = await self._groups.deliver(
@@ -166,7 +171,7 @@ class Consumer:
             self.name,
             room,
             ack_timeout=self._settings.ack_timeout,
-            wait=_SLICE,
+            wait=wait,
         )
         self._flights.began(delivered, asked_at)
         for delivery in delivered:
@@ -286,6 +291,8 @@ class Consumer:
         for _ in slots:
             self._queue.put_nowait(None)
         await asyncio.wait(slots, timeout=self._settings.close_max.total_seconds())
+        # Cut off in the middle of a call, an answer would have to be sent again without knowing what became of it.
+        await self._outbox.empty(_LEAVE_SECONDS_MAX)
 
     async def _leave(self) -> None:
         """Sends the last answers, gives back what did not start, and leaves the group if nothing is pending."""
@@ -299,8 +306,3 @@ class Consumer:
                 await asyncio.sleep(0)  # the answers have come; their callbacks have not
                 if not len(self._flights):
                     await self._members.leave(self.name)
-
-    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await event.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 from wrasse.errors import StoreFull, StoreUnavailable, WrasseError
 from wrasse.ports.groups import Answer, Groups
@@ -26,13 +27,23 @@ class Outbox:
         self._waiting: deque[tuple[Answer, asyncio.Future[Outcome]]] = deque()
         self._sending: list[tuple[Answer, asyncio.Future[Outcome]]] = []
         self._filled = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     def put(self, answer: Answer) -> asyncio.Future[Outcome]:
         """Hands in an answer; the future has what became of it, or the error if it could not be sent."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((answer, future))
         self._filled.set()
+        self._empty.clear()
         return future
+
+    async def empty(self, seconds: float) -> bool:
+        """Waits until all that was handed in was sent, or failed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        return self._empty.is_set()
 
     async def run(self) -> None:
         """Sends until cancelled; after a failure it pauses, longer each time."""
@@ -57,6 +68,8 @@ class Outbox:
             self._filled.clear()
         sent = await self._try(self._sending)
         self._sending = []
+        if not self._waiting:
+            self._empty.set()
         return sent
 
     async def _try(self, batch: list[tuple[Answer, asyncio.Future[Outcome]]]) -> bool:
