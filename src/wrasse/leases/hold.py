@@ -168,15 +168,9 @@ class hold:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
         self._keeper.cancel()
         try:
             await asyncio.wait([self._keeper])
-        except asyncio.CancelledError:
-            # Ours may arrive only here, if the body ended without waiting again.
-            if not self._ours:
-                raise
-            cancelled = cancelled or kind is None
         finally:
             if not self._holding.lost:
                 await self._holding.release()
@@ -184,8 +178,9 @@ class hold:
             return
         # As in asyncio.timeout: only our own cancellation becomes LeaseLost; one from outside goes on as it is.
         from_outside = self._body.uncancel() > self._cancelling
-        if from_outside and cancelled:
-            raise asyncio.CancelledError
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled and from_outside:
+            return
         if cancelled or error is None:
             raise LeaseLost(
                 f"the lease of {self._holding.key!r} with token {self._holding.token} ended while it was needed",

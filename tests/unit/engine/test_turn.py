@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -16,7 +17,7 @@ from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, dry_run, take_turn
 from wrasse.leases.lessor import Lessor
-from wrasse.ports.records import Collection
+from wrasse.ports.records import Collection, Record
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 from .scene import SECOND, SILENCE, OldBottles, Scene
@@ -64,6 +65,30 @@ async def test_three_engines_and_ten_intervals_make_ten_runs(scene: Scene) -> No
     assert sum(isinstance(each, Ran) for each in found) == 10
 
 
+async def test_a_sweep_that_another_engine_ran_while_we_asked_for_the_lease_is_left_alone(scene: Scene) -> None:
+    class Late(FaultyRecords):
+        """Another engine does a whole turn before our first question arrives."""
+
+        async def get(self, key: str) -> Record | None:
+            if not scene.shelf.batches:
+                await take_turn(_bottles(scene), _engine(scene, "other"))
+            return await super().get(key)
+
+    scene.shelf.fill(1)
+    healthy = _engine(scene)
+    late = Lessor(Late(scene.memory.records(ENGINE_LEASES), Network(Script({}))), scene.clock)
+    found = await take_turn(_bottles(scene), replace(healthy, lessor=late))
+    assert isinstance(found, Fresh)
+
+
+async def test_looking_at_a_sweep_that_is_fresh_costs_no_write(scene: Scene) -> None:
+    await take_turn(_bottles(scene), _engine(scene))
+    calls = Script({})
+    lessor = Lessor(FaultyRecords(scene.memory.records(ENGINE_LEASES), Network(calls)), scene.clock)
+    await take_turn(_bottles(scene), replace(_engine(scene), lessor=lessor))
+    assert calls.calls == ["due"]
+
+
 async def test_a_forced_turn_runs_also_what_is_fresh(scene: Scene) -> None:
     await take_turn(_bottles(scene), _engine(scene))
     assert isinstance(await take_turn(_bottles(scene), _engine(scene), force=True), Ran)
@@ -109,13 +134,13 @@ async def test_the_lease_is_given_back_by_a_run_that_is_cancelled(scene: Scene) 
     assert await shared.lessor.get("sweep/old_bottles") is None
 
 
-async def test_the_cursor_survives_the_process(scene: Scene) -> None:
-    scene.shelf.fill(25)
+async def test_the_cursor_survives_the_process_so_that_what_fails_does_not_starve_the_rest(scene: Scene) -> None:
+    scene.shelf.fill(30).unbreakable.update(f"b{number:05}" for number in range(10))
     scheduled = _bottles(scene, budget=Budget(actions_max=10))
     for owner in ("first", "second", "third"):
         await take_turn(scheduled, _engine(scene, owner))
         scene.pass_time(INTERVAL)
-    assert [batch[0] for batch in scene.shelf.batches] == ["b00000", "b00010", "b00020"]
+    assert [batch[0] for batch in scene.shelf.batches] == ["b00010", "b00020"]
 
 
 async def test_a_run_whose_lease_is_over_stops_within_one_batch(scene: Scene) -> None:
@@ -196,9 +221,7 @@ async def test_a_run_whose_state_could_not_be_written_still_counts(scene: Scene)
     scene.shelf.fill(3)
     network = Network(Script({}))
     healthy = _engine(scene)
-    shared = Shared(
-        healthy.lessor, FaultyRecords(healthy.state, network), healthy.frame, healthy.owner, healthy.lease_ttl
-    )
+    shared = replace(healthy, state=FaultyRecords(healthy.state, network))
 
     def cut() -> None:
         network.down = True
@@ -219,7 +242,7 @@ async def test_a_dry_run_needs_no_lease_and_leaves_no_trace(scene: Scene) -> Non
 
 
 async def test_a_dry_run_starts_where_the_next_run_would(scene: Scene) -> None:
-    scene.shelf.fill(25)
+    scene.shelf.fill(25).unbreakable.update(f"b{number:05}" for number in range(10))
     scheduled = _bottles(scene, budget=Budget(actions_max=10))
     await take_turn(scheduled, _engine(scene))
     report = await dry_run(scheduled, _engine(scene))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from faults import FaultyRecords, Network, Script
+from faults import LOST_REQUEST, FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
 from wrasse.leases.hold import Holding, hold, kept
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.lessor import ASKED_MAX, Lessor, leases_in
 
 TTL = timedelta(milliseconds=60)  # of waiting; the lease itself ends only when the clock is told to move
 ENOUGH = 30.0
@@ -96,12 +97,11 @@ async def test_a_body_whose_lease_changed_hands_is_told(desk: Desk) -> None:
 
 
 async def test_an_outage_shorter_than_the_term_goes_unnoticed(desk: Desk) -> None:
-    async with desk.hold() as holding:
-        desk.network.down = True
-        await asyncio.sleep(TTL.total_seconds())
-        desk.network.down = False
+    calls = Script(dict.fromkeys(range(ASKED_MAX), LOST_REQUEST), only="put")
+    lossy = Lessor(FaultyRecords(desk.records, Network(calls)), desk.clock)
+    async with hold(lossy, "k", "me", timedelta(seconds=1), desk.clock) as holding:
         await _renewals(holding, 1)
-        assert holding.alive
+        assert (holding.alive, len(calls.calls)) == (True, ASKED_MAX + 1)
 
 
 async def test_an_outage_longer_than_the_term_ends_the_body(desk: Desk) -> None:
@@ -115,15 +115,31 @@ async def test_an_outage_longer_than_the_term_ends_the_body(desk: Desk) -> None:
         await work()
 
 
-async def test_a_body_that_ended_just_as_the_lease_did_is_told_too(desk: Desk) -> None:
+async def test_a_body_that_would_not_hear_of_it_is_told_at_its_end(desk: Desk) -> None:
     async def work() -> None:
         async with desk.hold() as holding:
             desk.clock.advance(TTL)
-            await _until(lambda: holding.lost, pause=0)
+            with contextlib.suppress(asyncio.CancelledError):
+                await _until(lambda: holding.lost)
 
     with pytest.raises(LeaseLost):
         await work()
     await asyncio.sleep(0)  # and no cancellation is left over for what comes next
+
+
+async def test_a_cancellation_from_outside_is_not_taken_for_a_lost_lease(desk: Desk) -> None:
+    async def work() -> None:
+        async with desk.hold() as holding:
+            desk.clock.advance(TTL)
+            try:
+                await _until(lambda: holding.lost)
+            finally:
+                task.cancel()
+                await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(work())
+    await asyncio.wait([task], timeout=ENOUGH)
+    assert task.cancelled()
 
 
 async def test_the_bodys_own_error_comes_through_and_the_lease_is_given_back(desk: Desk) -> None:

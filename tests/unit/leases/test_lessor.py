@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,8 @@ from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.leases.lease import Lease, decode
 from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Written
 
 TTL = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
@@ -173,6 +176,43 @@ async def test_a_release_whose_reply_was_lost_is_not_reported_as_lost(desk: Desk
 async def test_a_store_that_stays_silent_is_an_error_and_not_a_refusal(desk: Desk) -> None:
     with pytest.raises(StoreUnavailable):
         await desk.behind(dict.fromkeys(range(9), LOST_REPLY), only="create").acquire("k", "me", TTL)
+
+
+class _Vague(FaultyRecords):
+    """Makes the change and can no longer tell."""
+
+    async def create(
+        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        written = await super().create(key, value, due_at=due_at, nonce=nonce)
+        return replace(written, outcome=Outcome.UNKNOWN, version=None)
+
+
+async def test_an_acquire_of_which_the_store_cannot_tell_is_looked_up(desk: Desk) -> None:
+    lessor = Lessor(_Vague(desk.records, Network(Script({}))), desk.clock)
+    assert await lessor.acquire("k", "me", TTL) == await desk.stored()
+
+
+class _SlowReply(FaultyRecords):
+    """The store decides at once; its answer takes five seconds."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk.records, Network(Script({})))
+        self._clock = desk.clock
+
+    async def create(
+        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+    ) -> Written:
+        written = await super().create(key, value, due_at=due_at, nonce=nonce)
+        self._clock.advance(5 * SECOND)
+        return written
+
+
+async def test_a_slow_reply_does_not_make_a_holder_overstay(desk: Desk) -> None:
+    lessor = Lessor(_SlowReply(desk), desk.clock)
+    lease = await lessor.acquire("k", "me", TTL)
+    assert lease is not None
+    assert lessor.term(lease) - desk.clock.monotonic() == 25
 
 
 @pytest.mark.parametrize("hours", [25, -25])

@@ -126,15 +126,16 @@ async def test_a_large_backlog_is_worked_off_run_by_run_from_the_oldest(yard: Ya
 
 
 async def test_a_run_reads_what_is_due_and_not_what_is_stored(yard: Yard) -> None:
-    await yard.finished(Place.DONE, *(Job(f"old{n}") for n in range(3)))
+    for place in (Place.DONE, Place.DEAD):
+        await yard.finished(place, *(Job(f"old-{place}-{n}") for n in range(3)))
     yard.clock.advance(DAY)
-    await yard.finished(Place.DONE, *(Job(f"new{n}") for n in range(900)))
-    await yard.finished(Place.DEAD, *(Job(f"dead{n}") for n in range(900)))
+    for place in (Place.DONE, Place.DEAD):
+        await yard.finished(place, *(Job(f"new-{place}-{n}") for n in range(900)))
     script = Script({})
-    watched = FinishedJobs(FaultyJobs(yard.jobs, Network(script)), batch_max=100)
+    watched = FinishedJobs(FaultyJobs(yard.jobs, Network(script)), dead_kept=DAY, batch_max=100)
     report = await run_once(watched, yard.frame)
-    assert (report.seen, report.done) == (3, 3)
-    assert script.calls == ["page", "delete", "page", "page"]
+    assert (report.seen, report.done) == (6, 6)
+    assert script.calls == ["page", "delete", "page", "page", "delete"]
 
 
 async def test_a_batch_of_deletes_has_one_line_in_the_journal(yard: Yard) -> None:

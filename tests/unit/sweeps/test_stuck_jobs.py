@@ -194,8 +194,11 @@ async def test_what_a_lost_reply_left_open_is_found_out_from_the_jobs_history(ya
     assert [line.outcome for line in lines] == [Outcome.DONE]
 
 
-async def test_an_intent_that_never_became_a_move_is_found_out_too(yard: Yard) -> None:
-    (job,) = await yard.held("a")
+async def test_an_intent_that_never_became_a_move_is_not_taken_for_an_earlier_rescue(yard: Yard) -> None:
+    await yard.held("a")
+    yard.clock.advance(SILENCE)
+    await run_once(yard.sweep, yard.frame)
+    (job,) = await yard.take("w")
     yard.clock.advance(SILENCE)
     lossy = StuckJobs(FaultyJobs(yard.jobs, Network(Script({0: LOST_REQUEST}, only="move"))))
     await run_once(lossy, yard.frame)
@@ -203,4 +206,4 @@ async def test_an_intent_that_never_became_a_move_is_found_out_too(yard: Yard) -
     yard.clock.advance(yard.frame.open_after)
     await run_once(yard.sweep, yard.frame)
     lines = await yard.memory.journal.page(LineFilter(), None, 10)
-    assert [line.outcome for line in lines] == [Outcome.LOST]
+    assert [line.outcome for line in lines] == [Outcome.DONE, Outcome.LOST]
