@@ -1,0 +1,166 @@
+"""Flat cost: every statement that the ports make finds its rows by an index, never by reading a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import apsw
+import pytest
+
+from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.clock import ManualClock
+from wrasse.ids import Ids
+from wrasse.ports.jobs import (
+    Budget,
+    Bury,
+    Cancel,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobFilter,
+    Place,
+    Reason,
+    Requeue,
+    Revive,
+    WorkerInfo,
+)
+from wrasse.ports.journal import Intent, LineFilter, Settled
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection
+
+LARGE = ("jobs", "payloads", "attempts", "ids", "requests", "records", "lines")
+SILENCE = timedelta(seconds=30)
+# These read the first few rows in the order of the table itself, without a condition, and stop there.
+BOUNDED = ("SELECT n FROM requests ORDER BY n LIMIT", "FROM lines WHERE true ORDER BY id")
+
+Statements = dict[str, object]
+
+
+@pytest.fixture
+def statements() -> Iterator[Statements]:
+    """Every statement that connections make from here on, with one set of values for it."""
+    seen: Statements = {}
+
+    def note(cursor: apsw.Cursor, sql: str, values: object) -> bool:
+        seen[sql] = values
+        return True
+
+    def trace(db: apsw.Connection) -> None:
+        db.exec_trace = note
+
+    apsw.connection_hooks.append(trace)
+    yield seen
+    apsw.connection_hooks.remove(trace)
+
+
+def plan(db: apsw.Connection, sql: str, values: object) -> list[str]:
+    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]  # type: ignore[arg-type]
+
+
+def faults(sql: str, lines: list[str]) -> list[str]:
+    """Steps of a plan whose cost grows with the table."""
+    scans = [f"{line} in {sql}" for line in lines if line in {f"SCAN {table}" for table in LARGE}]
+    sorts = [f"{line} in {sql}" for line in lines if "TEMP B-TREE" in line and "carray" not in sql]
+    return sorts if any(bounded in sql for bounded in BOUNDED) else scans + sorts
+
+
+async def use_jobs(store: Sqlite, clock: ManualClock) -> None:
+    jobs = store.jobs
+    long = Job("long", payload=bytes(5_000))
+    await jobs.put([Job("a", lasting=True), Job("b"), Job("c", delay=SILENCE / 2), long, Job("d")], request="p")
+    taken = await jobs.take(["high", "low"], 4, worker="w", silence=SILENCE, request="t")
+    await jobs.take(["high", "low"], 4, worker="w", silence=SILENCE, request="t")
+    a, b, c, d = (job.hold for job in taken.jobs)
+    await jobs.beat(WorkerInfo("w"), [a, b], silence=SILENCE)
+    back = Requeue(b, Budget.FAILURES, Reason.FAILED, delay=SILENCE)
+    await jobs.settle([Finish(a, b"result", (Job("e"),)), back], request="s")
+    clock.advance(2 * SILENCE)
+    page = await jobs.overdue(None, 1)
+    await jobs.overdue(page.cursors[0], 1)
+    await jobs.move([Requeue(c, Budget.RESCUES, Reason.WORKER_DIED), Bury(d, Reason.WORKER_DIED), Cancel("e")])
+    dead = await jobs.get("e")
+    assert dead is not None
+    await jobs.move([Revive(dead.state.hold)])
+    await jobs.counts()
+    again = await jobs.take(["low"], 9, worker="w", silence=SILENCE, request="t2")
+    await jobs.settle([Finish(job.hold) for job in again.jobs], request="s2")
+    await jobs.delete([Delete(a, Place.DONE), Delete(Hold("nothing", 0, ""), Place.READY)])
+
+
+async def list_jobs(store: Sqlite, clock: ManualClock) -> None:
+    """Every listing, from its start and from a cursor, both ways."""
+    await store.jobs.put([Job(f"job-{n}", delay=SILENCE * (n % 2)) for n in range(9)], request="list")
+    await store.jobs.take(["low"], 2, worker="w", silence=SILENCE, request="list")
+    ends = {"ready": "ready:1:1", "held": "held:1:1", "done": "done:1:1", "dead": "dead:1:1"}
+    filters = [
+        JobFilter(),
+        JobFilter(queue="low"),
+        JobFilter(kind="k", reason=Reason.FAILED, error_contains="e"),
+        JobFilter(finished_before=clock.now(), finished_after=clock.now() - SILENCE),
+    ]
+    for place in Place:
+        for where in filters:
+            for newest in (False, True):
+                for after in (None, ends[place]):
+                    await store.jobs.page(place, where, after, 5, newest=newest)
+    await store.jobs.page(Place.READY, JobFilter(delayed=True), "delayed:1:1", 5)
+
+
+async def use_records(store: Sqlite, clock: ManualClock) -> None:
+    records = store.records(Collection.named("things"))
+    created = await records.create("a/b", b"1", due_at=clock.now(), nonce="n")
+    assert created.version is not None
+    changed = await records.put("a/b", b"2", at=created.version, due_at=clock.now())
+    await records.get("a/b")
+    for after in (None, "a"):
+        await records.page("", after, 5)
+        await records.page("a", after, 5)
+    await records.due(None, None, 5)
+    await records.due(clock.now(), "1:a", 5)
+    assert changed.version is not None
+    await records.delete("a/b", at=changed.version)
+
+
+async def use_journal(store: Sqlite, clock: ManualClock) -> None:
+    ids = Ids(clock)
+    line = Intent(ids.new(), "run", "stuck_jobs", "requeue", "job", "silent")
+    await store.journal.intend([line])
+    await store.journal.intend([line])
+    await store.journal.settle([Settled(line.id, Outcome.DONE)])
+    filters = [
+        LineFilter(),
+        LineFilter(sweep="stuck_jobs"),
+        LineFilter(run="run"),
+        LineFilter(suspect="job"),
+        LineFilter(open=True),
+        LineFilter(sweep="stuck_jobs", open=True),
+    ]
+    for where in filters:
+        for newest in (False, True):
+            await store.journal.page(where, None, 5, newest=newest)
+            await store.journal.page(where, line.id, 5, newest=newest)
+    await store.journal.delete(clock.now() + SILENCE, 5)
+
+
+async def test_no_statement_reads_or_sorts_a_whole_table(tmp_path: Path, statements: Statements) -> None:
+    clock = ManualClock()
+    store = await Sqlite.open(tmp_path / "wrasse.db", clock, done_max=1)
+    for use in (use_jobs, list_jobs, use_records, use_journal):
+        await use(store, clock)
+    await store.close()
+    made = {sql: values for sql, values in statements.items() if any(f" {table}" in sql for table in LARGE)}
+    db = apsw.Connection(str(tmp_path / "wrasse.db"))
+    schema = ("CREATE", "--")
+    asked = {sql: plan(db, sql, values) for sql, values in made.items() if not sql.lstrip().startswith(schema)}
+    assert len(asked) > 60, "the statements were heard"
+    assert [fault for sql, lines in asked.items() for fault in faults(sql, lines)] == []
+
+
+def test_a_scan_or_a_sort_would_be_noticed(tmp_path: Path) -> None:
+    db = apsw.Connection(str(tmp_path / "any.db"))
+    db.execute("CREATE TABLE jobs (n INTEGER)")
+    for sql in ("SELECT n FROM jobs", "SELECT n FROM jobs ORDER BY n"):
+        assert faults(sql, plan(db, sql, None))
