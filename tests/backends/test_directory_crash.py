@@ -81,7 +81,9 @@ STORIES = {
         {"a/b": (OLD, M1)}, lambda o: o.create("a", NEW, metadata=M2), {"a/b": (OLD, M1), "a": (NEW, M2)}
     ),
     "replace": Story({"a": (OLD, {})}, partial(replace, key="a", data=NEW, metadata={}), {"a": (NEW, {})}),
-    "replace metadata": Story({"a/b": (OLD, M1)}, partial(replace, key="a/b", data=NEW, metadata=M2), {"a/b": (NEW, M2)}),
+    "replace metadata": Story(
+        {"a/b": (OLD, M1)}, partial(replace, key="a/b", data=NEW, metadata=M2), {"a/b": (NEW, M2)}
+    ),
     "drop metadata": Story({"a": (OLD, M1)}, partial(replace, key="a", data=NEW, metadata={}), {"a": (NEW, {})}),
     "replace above an object": Story(
         {"a": (OLD, M1), "a/b": (OLD, {})},

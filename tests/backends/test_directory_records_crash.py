@@ -1,4 +1,4 @@
-"""Records in a directory through a crash at every step: the old or the new, always indexed, and asking again is safe."""
+"""Records in a directory through a crash at every step: old or new, always indexed, and asking again is safe."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Story:
     """What stands there before, the one write that is made, and what stands there afterwards."""
 
     key: str
-    before: timedelta | None | bool  # due in this long; None: never; False: there is no record
+    before: timedelta | bool | None  # due in this long; None: never; False: there is no record
     act: Callable[[Records, str, datetime], Coroutine[Any, Any, Written]]
-    after: timedelta | None | bool
+    after: timedelta | bool | None
 
 
 def create(key: str, due: timedelta | None) -> Callable[[Records, str, datetime], Coroutine[Any, Any, Written]]:

@@ -1,7 +1,8 @@
 """Objects as plain files at readable paths: `archive/audit/x.jsonl.gz` is that file, for any other tool to read.
 
 The port's promises hold between processes and through a crash at any point; `object_files.py` says how. Bytes are
-streamed both ways: memory does not grow with the size of an object.
+streamed both ways: memory does not grow with the size of an object. Plain files that other tools put there are objects,
+too; symbolic links are not, and a listing does not look behind them.
 """
 
 from __future__ import annotations
