@@ -22,6 +22,7 @@ COMMANDS = {
     "run": ("cli_run", "run workers and sweeps until told to stop"),
     "sweep": ("cli_sweep", "run sweeps once, or show what they would do and why"),
     "jobs": ("cli_jobs", "put, list, show, requeue, cancel and purge jobs"),
+    "streams": ("cli_streams", "publish and read messages, and see who is how far"),
     "journal": ("cli_journal", "what sweeps did, when and why"),
     "explain": ("cli_explain", "everything known about a job, a lease or a run, and what happens next"),
     "doctor": ("cli_doctor", "check backends, disk, clock and configuration"),

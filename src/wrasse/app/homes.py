@@ -1,7 +1,7 @@
-"""Which backend is the home of what, from the settings: jobs, records, and what the engine keeps.
+"""Which backend is the home of what, from the settings: jobs, records, streams, and what the engine keeps.
 
 The engine's leases, cursors and journal go where `engine.backend` says, else to the first home that was named (records,
-then jobs), so that two hosts that share a store also share "the" one lease of a sweep.
+jobs, streams), so that two hosts that share a store also share "the" one lease of a sweep.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class Homes:
 
     jobs: str
     records: str
+    streams: str
     engine: str
 
 
@@ -32,7 +33,6 @@ def homes(config: Config) -> Homes:
         )
     engine = config.settings.engine.backend
     if not engine:
-        engine = (
-            backends.records if config.named("backends.records") or not config.named("backends.jobs") else backends.jobs
-        )
-    return Homes(backends.jobs, backends.records, engine)
+        named = ("records", backends.records), ("jobs", backends.jobs), ("streams", backends.streams)
+        engine = next((url for port, url in named if config.named(f"backends.{port}")), backends.records)
+    return Homes(backends.jobs, backends.records, backends.streams, engine)

@@ -32,6 +32,7 @@ class Backends:
 
     jobs: Annotated[str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path or memory:")] = EMBEDDED
     records: Annotated[str, Key("where leases and other small records live, the same forms")] = EMBEDDED
+    streams: Annotated[str, Key("where streams of messages live, the same forms")] = EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from typing import Protocol
 
 from wrasse.app.store_url import StoreUrl, parse_store
 from wrasse.clock import Clock, SystemClock
+from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.streams import Streams
 
 DONE_MAX = 10_000
 
@@ -29,6 +31,16 @@ class Store(Protocol):
     @property
     def journal(self) -> Journal:
         """The journal."""
+        ...
+
+    @property
+    def streams(self) -> Streams:
+        """The streams."""
+        ...
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that read them."""
         ...
 
     def records(self, collection: Collection) -> Records:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,7 +20,6 @@ from functools import partial
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
-from wrasse.ids import Ids
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, StartAt, check_group
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Streams
@@ -30,7 +28,7 @@ from wrasse.streams.calling import Caller, Handler
 from wrasse.streams.envelope import Envelope
 from wrasse.streams.flights import Flights
 from wrasse.streams.letters import dead_letter, envelope_in
-from wrasse.streams.membership import Membership
+from wrasse.streams.membership import Membership, consumer_name
 from wrasse.streams.outbox import Outbox
 from wrasse.streams.received import Received
 from wrasse.streams.subjects import ROOT, is_dead_letter_subject
@@ -86,7 +84,7 @@ class Consumer:
     ) -> None:
         check_pattern(pattern)
         check_group("any", group)
-        self.name = f"{socket.gethostname()}-{Ids(clock).new()}"
+        self.name = consumer_name(clock)
         self.tally = StreamTally()
         self._groups = groups
         self._clock = clock

@@ -16,6 +16,7 @@ from wrasse.errors import StoreBroken, TooLarge
 
 PAYLOAD_BYTES_MAX = 1 << 20
 _ID_CHARS = 26
+_LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what comes later is no time
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Envelope:
 class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True):
     message_id: Annotated[str, msgspec.Meta(min_length=_ID_CHARS, max_length=_ID_CHARS)]
     subject: str
-    timestamp: Annotated[int, msgspec.Meta(ge=0)]
+    timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LATEST)]
     trace_id: str | None = None
     payload: bytes
 

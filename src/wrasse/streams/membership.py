@@ -6,15 +6,22 @@ the group was to begin on the streams that were there.
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 
 from wrasse.clock import Clock
+from wrasse.ids import Ids
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.streams import Streams
 from wrasse.ports.subjects import is_wild
 
 _PAGE = 1_000
 STREAMS_MAX = 10_000
+
+
+def consumer_name(clock: Clock) -> str:
+    """A name no two consumers ever share: the host's, and an id."""
+    return f"{socket.gethostname()}-{Ids(clock).new()}"
 
 
 class Membership:
@@ -54,7 +61,7 @@ class Membership:
         self._looked_at = now
 
     async def leave(self, consumer: str) -> None:
-        """Says goodbye and takes the consumer, which must hold nothing, out of the group."""
+        """Says goodbye and takes the consumer out of the group; what it still holds is due for others at once."""
         if self.subjects:
             await self._groups.deliver(self.subjects, self._group, consumer, 0, ack_timeout=timedelta(0))
         for subject in self.subjects:

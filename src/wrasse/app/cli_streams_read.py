@@ -1,0 +1,231 @@
+"""wrasse streams read: messages as they are, or as a member of a group.
+
+Without a group nothing is changed: nobody sees that we looked. With one, each message is acked when it has been
+written, so that a reader that is killed gets it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import click
+
+from wrasse.app.cli_asked import Asked, asks, finish
+from wrasse.app.cli_streams import opened
+from wrasse.app.cli_table import printable
+from wrasse.app.job_text import glimpse, text_of
+from wrasse.app.plain import to_json
+from wrasse.app.signals import on_stop
+from wrasse.app.wiring import Store
+from wrasse.clock import SystemClock, from_micros, to_micros
+from wrasse.duration import parse_duration
+from wrasse.errors import BadDuration, StoreBroken, UsageError
+from wrasse.ports.groups import Ack, StartAt, check_group
+from wrasse.ports.streams import START, Entry, EntryId, Streams
+from wrasse.ports.subjects import check_pattern, is_wild
+from wrasse.streams.envelope import Envelope
+from wrasse.streams.letters import envelope_in
+from wrasse.streams.membership import Membership, consumer_name
+
+PAGE = 100
+STREAMS_MAX = 1_000
+POLL = 0.2  # seconds
+ACK = timedelta(seconds=30)
+_ID = re.compile(r"\d+-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be read."""
+
+    pattern: str
+    start: str
+    limit: int | None
+    follow: bool
+
+
+@click.command()
+@click.argument("pattern")
+@click.option("--group", help="Read as a member of this group, and ack what was written.")
+@click.option(
+    "--from",
+    "start",
+    default="first",
+    show_default=True,
+    metavar="WHERE",
+    help="first, last (only what comes from now on), a while ago (5m), or after an entry (its id). A group that exists "
+    "goes on where it is.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until told to stop.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many messages.")
+@asks
+def read(asked: Asked, pattern: str, group: str | None, start: str, follow: bool, limit: int | None) -> None:
+    """Read messages of one stream, or of all that match PATTERN: `*` is one token, `>` the rest. With --json, one
+    object per line.
+
+    \b
+    Examples:
+      wrasse streams read gbe.events.audit.change --from=1h
+      wrasse streams read 'orders.>' --follow --json
+      wrasse streams read gbe._deadletter.tasks --group=triage --limit=10
+    """
+    check_pattern(pattern)
+    wanted = Wanted(pattern, start, limit, follow)
+    if group is not None:
+        check_group("any", group)
+    finish(_read(asked, wanted, group))
+
+
+async def _read(asked: Asked, wanted: Wanted, group: str | None) -> None:
+    stopped = asyncio.Event()
+    with on_stop(lambda _: stopped.set()):
+        async with opened(asked.config()) as store:
+            if group is None:
+                await _look(asked, wanted, store, stopped)
+            else:
+                await _consume(asked, wanted, store, group, stopped)
+
+
+async def _look(asked: Asked, wanted: Wanted, store: Store, stopped: asyncio.Event) -> None:
+    """Reads without a trace."""
+    now = (await store.pulse()).at
+    count = 0
+    async for entry in _entries(store.streams, wanted, start_at(wanted.start, now), stopped):
+        _write(asked, entry, None)
+        count += 1
+        if count == wanted.limit or stopped.is_set():
+            return
+
+
+async def _entries(
+    streams: Streams, wanted: Wanted, start: StartAt, stopped: asyncio.Event
+) -> AsyncIterator[Entry]:
+    """The entries of all streams that match, the oldest first as far as they are there; then, if told to, those that
+    come."""
+    cursors: dict[str, EntryId] = {}
+    first = True
+    while not stopped.is_set():
+        subjects = await _subjects(streams, wanted.pattern)
+        for subject in subjects:
+            if subject not in cursors:
+                # A stream that appears while we follow is younger than our start.
+                cursors[subject] = await _cursor(streams, subject, start) if first else START
+        first = False
+        waiting = {subject: list(await _after(streams, subject, cursors[subject])) for subject in subjects}
+        while waiting := {subject: entries for subject, entries in waiting.items() if entries}:
+            subject = min(waiting, key=lambda name: (waiting[name][0].id, name))
+            entry = waiting[subject].pop(0)
+            cursors[subject] = entry.id
+            yield entry
+            if not waiting[subject]:
+                waiting[subject] = list(await _after(streams, subject, entry.id))
+        if not wanted.follow:
+            return
+        await asyncio.sleep(POLL)
+
+
+async def _after(streams: Streams, subject: str, after: EntryId) -> tuple[Entry, ...]:
+    return (await streams.read(subject, after, PAGE)).items
+
+
+async def _subjects(streams: Streams, pattern: str) -> tuple[str, ...]:
+    if not is_wild(pattern):
+        return (pattern,)
+    page = await streams.subjects(pattern, None, STREAMS_MAX)
+    if page.more:
+        raise UsageError(f"more than {STREAMS_MAX} streams match {pattern!r}", do="write a narrower pattern")
+    return page.items
+
+
+async def _cursor(streams: Streams, subject: str, start: StartAt) -> EntryId:
+    if start.first:
+        return START
+    if start.at is not None:
+        return EntryId(max(to_micros(start.at) // 1_000, 0), 0).previous
+    if start.after is not None:
+        return start.after
+    state = await streams.info(subject)
+    return START if state is None or state.last is None else state.last
+
+
+def start_at(text: str, now: datetime) -> StartAt:
+    """What --from says."""
+    if text == "first":
+        return StartAt(first=True)
+    if text == "last":
+        return StartAt()
+    if _ID.fullmatch(text):
+        return StartAt(after=EntryId.parse(text))
+    try:
+        return StartAt(at=now - parse_duration(text))
+    except BadDuration:
+        raise UsageError(
+            f"--from {text!r} is no place in a stream", do="write first, last, a duration such as 5m, or an entry's id"
+        ) from None
+
+
+async def _consume(asked: Asked, wanted: Wanted, store: Store, group: str, stopped: asyncio.Event) -> None:
+    """Reads as a member of a group. Without --follow it ends when the group has nothing for us."""
+    clock = SystemClock()
+    start = start_at(wanted.start, (await store.pulse()).at)
+    members = Membership(store.streams, store.groups, clock, wanted.pattern, group, start, timedelta(seconds=1))
+    name = consumer_name(clock)
+    left = wanted.limit
+    try:
+        while not stopped.is_set() and left != 0:
+            await members.look()
+            room = PAGE if left is None else min(left, PAGE)
+            wait = timedelta(seconds=POLL if wanted.follow else 0)
+            found = await store.groups.deliver(members.subjects, group, name, room, ack_timeout=ACK, wait=wait)
+            for delivery in found:
+                _write(asked, delivery.entry, delivery.number)
+            await store.groups.answer([Ack(each.entry.subject, group, each.entry.id) for each in found])
+            left = None if left is None else left - len(found)
+            if not found and not wanted.follow:
+                return
+            if not members.subjects:
+                await asyncio.sleep(POLL)
+    finally:
+        # What was handed out and not written is due for others at once.
+        await members.leave(name)
+
+
+def _write(asked: Asked, entry: Entry, number: int | None) -> None:
+    if asked.json:
+        click.echo(to_json(entry_json(entry, number)))
+    else:
+        envelope = _envelope(entry)
+        at = from_micros(entry.id.ms * 1_000).strftime("%Y-%m-%d %H:%M:%S")
+        id, payload = ("-", entry.body) if envelope is None else (envelope.message_id or "-", envelope.payload)
+        click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}")
+    sys.stdout.flush()
+
+
+def _envelope(entry: Entry) -> Envelope | None:
+    try:
+        return envelope_in(entry)
+    except StoreBroken:
+        return None
+
+
+def entry_json(entry: Entry, number: int | None) -> Mapping[str, object]:
+    """One message as JSON has it; what is none has no message id, and its bytes as payload."""
+    envelope = _envelope(entry)
+    payload = entry.body if envelope is None else envelope.payload
+    return {
+        "entry_id": str(entry.id),
+        "subject": entry.subject,
+        "message_id": None if envelope is None or not envelope.message_id else envelope.message_id,
+        "timestamp": None if envelope is None else from_micros(envelope.timestamp * 1_000),
+        "trace_id": None if envelope is None else envelope.trace_id,
+        "payload": text_of(payload),
+        "payload_b64": base64.b64encode(payload).decode(),
+        "fields": {name: text_of(value) for name, value in (entry.fields or {}).items()},
+        **({} if number is None else {"number": number}),
+    }
