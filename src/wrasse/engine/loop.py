@@ -22,7 +22,7 @@ from wrasse.engine.run import Frame
 from wrasse.engine.schedule import backoff
 from wrasse.engine.state import Held, SweepState, load
 from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, dry_run, remember, take_turn
-from wrasse.errors import Refused, StoreUnavailable, UnknownName
+from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
 from wrasse.leases.lessor import Lessor, leases_in
 from wrasse.ports.journal import Journal, LineFilter
@@ -136,6 +136,8 @@ class Engine:
     def run_now(self, name: str) -> None:
         """Makes one sweep due at once, also if it has just run."""
         post = self._post(name)
+        if not post.scheduled.enabled:
+            raise UsageError(f"{name} is switched off in this process", do=f"set sweeps.{name}.enabled, or sweep once")
         post.force = True
         post.wake.set()
 

@@ -15,7 +15,7 @@ from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.engine.turn import Scheduled
-from wrasse.errors import Refused, StoreUnavailable, UnknownName
+from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
 from wrasse.leases.lessor import Lessor
 from wrasse.ports.journal import Intent, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
@@ -80,6 +80,8 @@ async def test_a_sweep_that_is_not_enabled_runs_only_when_it_is_asked_to(scene: 
     async with _running(engine):
         await _until(lambda: not on.bottles)
         assert len(off.bottles) == 3
+        with pytest.raises(UsageError, match="off is switched off"):
+            engine.run_now("off")
         assert (await engine.sweep_now("off")).done == 3
 
 
