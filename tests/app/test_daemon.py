@@ -224,6 +224,13 @@ def test_metrics_may_have_a_port_of_their_own_without_the_page(shop: Path) -> No
         refused.value.close()
 
 
+def test_beyond_loopback_only_metrics_and_probes_are_served(shop: Path) -> None:
+    with running(shop, "--listen=0.0.0.0:0", env={"WORKER_COUNT": "2"}) as daemon:
+        found = {path: daemon.get(path)[0] for path in ("/", "/status.json", "/metrics", "/healthz")}
+        assert found == {"/": 404, "/status.json": 404, "/metrics": 200, "/healthz": 200}
+        assert daemon.said("set")["source"] == "environment variable WORKER_COUNT"
+
+
 def test_payloads_secrets_and_paths_never_reach_the_log(shop: Path) -> None:
     put("bad", "fail", f"{PAYLOAD} {PATH}")
     put(PATH, "fail", PAYLOAD)

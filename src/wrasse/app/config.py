@@ -11,6 +11,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import yaml
@@ -21,6 +22,7 @@ from wrasse.app.rules import broken_rules
 from wrasse.app.schema import Leaf, leaves, sections
 from wrasse.app.settings import Settings, SweepSettings
 from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar
+from wrasse.duration import format_duration
 from wrasse.errors import ConfigError, UnknownName
 
 DEFAULT_FILE = "wrasse.yaml"
@@ -92,6 +94,7 @@ def load(
         draft.mistakes += _check(settings, draft.sources)
     if draft.mistakes:
         raise _as_error(draft.mistakes)
+    draft.warnings += _doubts(settings, draft.sources)
     return Config(settings, dict(draft.sources), tuple(draft.warnings), path)
 
 
@@ -174,6 +177,16 @@ def _check(settings: Settings, sources: Mapping[str, str]) -> list[Mistake]:
         Mistake(_where(rule.path, sources), f"{rule.path} {rule.what}", rule.do)
         for rule in broken_rules(settings, named)
     ]
+
+
+def _doubts(settings: Settings, sources: Mapping[str, str]) -> Iterator[str]:
+    """What is not wrong, but does less than it seems to say."""
+    idle = sorted(path for path in sources if path in leaves() and leaves()[path].key.later)
+    if idle:
+        yield f"no part of this version uses {', '.join(idle)}"
+    silence, hold = settings.sweeps["stuck_jobs"].fields["silence"], settings.worker.heartbeat_ttl
+    if isinstance(silence, timedelta) and silence < hold:
+        yield f"sweeps.stuck_jobs.silence is shorter than worker.heartbeat_ttl; a hold lasts {format_duration(hold)}"
 
 
 def _where(path: str, sources: Mapping[str, str]) -> str:

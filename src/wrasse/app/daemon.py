@@ -183,7 +183,9 @@ class Daemon:
         if "all" in self._roles and not self._works:
             _log.warning("no handler is set, so jobs are not run: only sweeps are")
         for path, source in self._config.sources.items():
-            _log.debug("setting", extra={"setting": path, "source": source})
+            # Bare names may be another program's: that one of them counts here must be easy to see.
+            bare = source.startswith("environment") and "WRASSE_" not in source
+            _log.log(logging.INFO if bare else logging.DEBUG, "set", extra={"setting": path, "source": source})
 
     async def _live(self) -> None:
         assert self._engine is not None, "built before it lives"

@@ -92,7 +92,7 @@ async def _page(request: web.Request) -> web.Response:
         return web.Response(text=tables(snapshot), content_type="text/html", headers=_SAFE)
     nonce = secrets.token_urlsafe(16)
     policy = (
-        f"default-src 'none'; style-src 'nonce-{nonce}' 'unsafe-inline'; script-src 'nonce-{nonce}'; "
+        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     headers = {**_SAFE, "Content-Security-Policy": policy}

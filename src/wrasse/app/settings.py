@@ -24,6 +24,7 @@ class Key:
     seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
     secret: bool = False  # never shown
     choices: tuple[str, ...] = ()
+    later: bool = False  # read and checked, so that files load; no part of this version uses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +74,18 @@ class Http:
 class Redis:
     """How to reach Redis, as the job queue's design document writes it."""
 
-    addr: Annotated[str, Key("host:port", seed=True)] = "localhost:6379"
-    username: Annotated[str, Key("user to log in as", seed=True)] = ""
-    password: Annotated[str, Key("password to log in with", seed=True, secret=True)] = ""
-    db: Annotated[int, Key("database number", seed=True)] = 0
-    pool_size_multiplier: Annotated[int, Key("connections per processor", seed=True)] = 10
-    min_idle_conns: Annotated[int, Key("connections kept open", seed=True)] = 5
-    dial_timeout: Annotated[timedelta, Key("how long connecting may take", seed=True)] = timedelta(seconds=5)
-    read_timeout: Annotated[timedelta, Key("how long an answer may take", seed=True)] = timedelta(seconds=3)
-    write_timeout: Annotated[timedelta, Key("how long sending may take", seed=True)] = timedelta(seconds=3)
-    max_retries: Annotated[int, Key("how often connecting and reading is tried again", seed=True)] = 3
+    addr: Annotated[str, Key("host:port", seed=True, later=True)] = "localhost:6379"
+    username: Annotated[str, Key("user to log in as", seed=True, later=True)] = ""
+    password: Annotated[str, Key("password to log in with", seed=True, later=True, secret=True)] = ""
+    db: Annotated[int, Key("database number", seed=True, later=True)] = 0
+    pool_size_multiplier: Annotated[int, Key("connections per processor", seed=True, later=True)] = 10
+    min_idle_conns: Annotated[int, Key("connections kept open", seed=True, later=True)] = 5
+    dial_timeout: Annotated[timedelta, Key("how long connecting may take", seed=True, later=True)] = timedelta(
+        seconds=5
+    )
+    read_timeout: Annotated[timedelta, Key("how long an answer may take", seed=True, later=True)] = timedelta(seconds=3)
+    write_timeout: Annotated[timedelta, Key("how long sending may take", seed=True, later=True)] = timedelta(seconds=3)
+    max_retries: Annotated[int, Key("how often connecting and reading is tried again", seed=True, later=True)] = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +112,20 @@ class WorkerSettings:
     backoff: Backoff = field(default_factory=Backoff)
     priorities: Annotated[tuple[str, ...], Key("the order in which queues are served", seed=True)] = ("high", "low")
     queues: Annotated[Mapping[str, str], Key("the queue of each priority", seed=True)] = field(default_factory=_queues)
-    processing_list_pattern: Annotated[str, Key("Redis list of a worker's jobs", seed=True)] = (
+    processing_list_pattern: Annotated[str, Key("Redis list of a worker's jobs", seed=True, later=True)] = (
         "jobqueue:worker:%s:processing"
     )
-    heartbeat_key_pattern: Annotated[str, Key("Redis key of a worker's beat", seed=True)] = (
+    heartbeat_key_pattern: Annotated[str, Key("Redis key of a worker's beat", seed=True, later=True)] = (
         "jobqueue:processing:worker:%s"
     )
-    completed_list: Annotated[str, Key("Redis list of done jobs", seed=True)] = "jobqueue:completed"
-    dead_letter_list: Annotated[str, Key("Redis list of dead jobs", seed=True)] = "jobqueue:dead_letter"
+    completed_list: Annotated[str, Key("Redis list of done jobs", seed=True, later=True)] = "jobqueue:completed"
+    dead_letter_list: Annotated[str, Key("Redis list of dead jobs", seed=True, later=True)] = "jobqueue:dead_letter"
     brpoplpush_timeout: Annotated[timedelta, Key("how long one wait for a job may last", seed=True)] = timedelta(
         seconds=1
     )
-    breaker_pause: Annotated[timedelta, Key("how long an open breaker pauses its queue's worker", seed=True)] = (
-        timedelta(seconds=0.1)
-    )
+    breaker_pause: Annotated[
+        timedelta, Key("how long an open breaker pauses its queue's worker", seed=True, later=True)
+    ] = timedelta(seconds=0.1)
     rescues_max: Annotated[int, Key("how many workers a job may lose before it is buried")] = 3
     timeout: Annotated[timedelta, Key("how long a handler may take, unless its job says otherwise")] = timedelta(
         hours=1
@@ -138,18 +141,21 @@ class WorkerSettings:
 class ProducerSettings:
     """What turns files into jobs."""
 
-    scan_dir: Annotated[str, Key("directory to look in", seed=True)] = "./data"
-    include_globs: Annotated[tuple[str, ...], Key("files to take", seed=True)] = ("**/*",)
-    exclude_globs: Annotated[tuple[str, ...], Key("files to leave", seed=True)] = ("**/*.tmp", "**/.DS_Store")
+    scan_dir: Annotated[str, Key("directory to look in", seed=True, later=True)] = "./data"
+    include_globs: Annotated[tuple[str, ...], Key("files to take", seed=True, later=True)] = ("**/*",)
+    exclude_globs: Annotated[tuple[str, ...], Key("files to leave", seed=True, later=True)] = (
+        "**/*.tmp",
+        "**/.DS_Store",
+    )
     default_priority: Annotated[str, Key("priority of a job that names none", seed=True)] = "low"
-    high_priority_exts: Annotated[tuple[str, ...], Key("extensions that are urgent", seed=True)] = (
+    high_priority_exts: Annotated[tuple[str, ...], Key("extensions that are urgent", seed=True, later=True)] = (
         ".pdf",
         ".docx",
         ".xlsx",
         ".zip",
     )
-    rate_limit_per_sec: Annotated[int, Key("jobs put per second at most; 0: no limit", seed=True)] = 100
-    rate_limit_key: Annotated[str, Key("Redis key the limit is counted under", seed=True)] = (
+    rate_limit_per_sec: Annotated[int, Key("jobs put per second at most; 0: no limit", seed=True, later=True)] = 100
+    rate_limit_key: Annotated[str, Key("Redis key the limit is counted under", seed=True, later=True)] = (
         "jobqueue:rate_limit:producer"
     )
 
@@ -158,18 +164,18 @@ class ProducerSettings:
 class CircuitBreaker:
     """When a queue whose jobs keep failing is left alone for a while."""
 
-    failure_threshold: Annotated[float, Key("share of failures that opens it", seed=True)] = 0.5
-    window: Annotated[timedelta, Key("over which results are counted", seed=True)] = timedelta(seconds=60)
-    cooldown_period: Annotated[timedelta, Key("how long it stays open", seed=True)] = timedelta(seconds=30)
-    min_samples: Annotated[int, Key("results needed before it may open", seed=True)] = 20
+    failure_threshold: Annotated[float, Key("share of failures that opens it", seed=True, later=True)] = 0.5
+    window: Annotated[timedelta, Key("over which results are counted", seed=True, later=True)] = timedelta(seconds=60)
+    cooldown_period: Annotated[timedelta, Key("how long it stays open", seed=True, later=True)] = timedelta(seconds=30)
+    min_samples: Annotated[int, Key("results needed before it may open", seed=True, later=True)] = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
     """Where spans go."""
 
-    enabled: Annotated[bool, Key("whether spans are sent", seed=True)] = False
-    endpoint: Annotated[str, Key("OTLP/HTTP address", seed=True)] = ""
+    enabled: Annotated[bool, Key("whether spans are sent", seed=True, later=True)] = False
+    endpoint: Annotated[str, Key("OTLP/HTTP address", seed=True, later=True)] = ""
 
 
 @dataclass(frozen=True, slots=True)

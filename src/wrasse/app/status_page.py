@@ -38,6 +38,7 @@ tr:last-child td { border-bottom: 0 }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 code { font: .85rem/1.5 ui-monospace, "Cascadia Mono", Menlo, monospace; overflow-wrap: anywhere }
 .good { color: var(--good) } .warn { color: var(--warn) } .bad { color: var(--bad) } .hold { color: var(--hold) }
+.flat { margin: 0 } a { color: inherit }
 .dot::before { content: "●"; margin-right: .4em }
 """
 
@@ -78,7 +79,7 @@ def _checks(snapshot: Snapshot) -> str:
         f'<span class="soft">{escape(check.detail)}</span>'
         for check in snapshot.checks
     )
-    return f'<section><p style="margin:0">{shown} &nbsp; <span class="soft">up {up}</span></p></section>'
+    return f'<section><p class="flat">{shown} &nbsp; <span class="soft">up {up}</span></p></section>'
 
 
 def _queues(snapshot: Snapshot) -> str:
@@ -175,7 +176,7 @@ def _table(
 ) -> str:
     """Cells are HTML already. `numbers`: so many columns after the first are numbers."""
     if not rows:
-        return f'<p class="soft" style="margin:0">{empty}</p>'
+        return f'<p class="soft flat">{empty}</p>'
     css = ["n" if 0 < index <= numbers else "" for index in range(len(columns))]
     head = "".join(f'<th class="{name}">{escape(text)}</th>' for name, text in zip(css, columns, strict=True))
     body = "".join(

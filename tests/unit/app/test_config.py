@@ -270,7 +270,7 @@ def test_an_unknown_setting_on_the_command_line_is_refused() -> None:
 
 
 def test_keys_of_other_programs_only_warn() -> None:
-    config = loaded("exactly_once: {enabled: true}\nobservability: {tracing: {enabled: false, sampling_rate: 1}}\n")
+    config = loaded("exactly_once: {enabled: true}\nobservability: {tracing: {sampling_rate: 1}}\n")
     assert len(config.warnings) == 2
     assert "exactly_once" in config.warnings[0]
     assert "observability.tracing.sampling_rate" in config.warnings[1]
@@ -338,6 +338,13 @@ def test_stuck_jobs_follows_the_worker_unless_it_is_told_otherwise() -> None:
     assert (followed["silence"], followed["rescues_max"]) == (timedelta(minutes=1), 7)
     told = loaded("worker: {heartbeat_ttl: 1m}\nsweeps: {stuck_jobs: {silence: 2m}}").settings.sweeps["stuck_jobs"]
     assert told.fields["silence"] == timedelta(minutes=2)
+
+
+def test_what_does_less_than_it_seems_to_say_is_told() -> None:
+    config = loaded("circuit_breaker: {window: 2m}\nsweeps: {stuck_jobs: {silence: 10s}}")
+    unused, shorter = config.warnings
+    assert unused == "no part of this version uses circuit_breaker.window"
+    assert "shorter than worker.heartbeat_ttl" in shorter
 
 
 def test_secrets_are_neither_shown_nor_told_in_errors() -> None:

@@ -1,0 +1,37 @@
+"""The examples run as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SAID = {
+    "put_and_work.py": ["new greet-once", "hello wrasse / 499500"],
+    "hold_a_lease.py": ["the next token is higher: True"],
+}
+
+
+def run(name: str, place: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], cwd=place, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_an_example_does_what_it_says(name: str, place: Path) -> None:
+    assert set(SAID[name]) <= set(run(name, place))
+
+
+def test_every_example_is_tried() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAID)
+
+
+def test_an_example_may_be_run_twice(place: Path) -> None:
+    run("put_and_work.py", place)
+    assert "known already: greet-once" in run("put_and_work.py", place)

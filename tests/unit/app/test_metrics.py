@@ -1,0 +1,132 @@
+"""Metrics: the design document's names and labels, bounded, and exactly what was counted."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from wrasse.app.logs import LogTally
+from wrasse.app.metrics import METRICS, Facts, SweepFacts, exposition
+from wrasse.engine.report import Totals
+from wrasse.engine.state import Held
+from wrasse.jobs.tally import QUEUES_MAX, Tally
+from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SEED = {
+    "jobs_produced_total": {"queue"},
+    "jobs_consumed_total": {"queue"},
+    "jobs_completed_total": {"queue"},
+    "jobs_failed_total": {"queue", "reason"},
+    "jobs_retried_total": {"queue"},
+    "jobs_dead_letter_total": {"queue"},
+    "job_processing_duration_seconds": {"queue"},
+    "queue_length": {"queue"},
+}
+
+
+def facts(queues: int = 2) -> Facts:
+    tally = Tally()
+    counted = []
+    for n in range(queues):
+        queue = f"q{n}"
+        for count in (tally.produced, tally.consumed, tally.completed, tally.requeued, tally.dead, tally.interrupted):
+            count.add(queue)
+        tally.lost.add(queue)
+        tally.fail(queue, Reason.TIMEOUT)
+        tally.durations.of(queue).observe(0.02)
+        counted.append(QueueCount(queue, ready=n, held=1, oldest_ready_at=NOW - timedelta(seconds=n)))
+    totals = Totals(runs=3, seen=9, kept=4, done=5, lost=1, failed=2, unknown=1, seconds=1.5, last_good_at=NOW)
+    held = Held("mass_death", "5 of 6 workers fell silent", NOW)
+    workers = (WorkerState(WorkerInfo("w"), NOW, NOW + timedelta(seconds=1)), WorkerState(WorkerInfo("v"), NOW, NOW))
+    return Facts(
+        tally,
+        {"stuck_jobs": SweepFacts(totals, held), "finished_jobs": SweepFacts(Totals(), None)},
+        LogTally(),
+        Counts(tuple(counted), workers, NOW),
+        timedelta(seconds=-2),
+        ("q0",),
+    )
+
+
+def samples(of: Facts) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(exposition(of).decode())
+        for sample in family.samples
+    }
+
+
+def test_everything_that_is_exported_is_described_and_the_other_way_round() -> None:
+    exported = {re.sub(r"_(bucket|count|sum)$", "", name) for name, _ in samples(facts())}
+    assert {name for name in exported if not name.startswith("process_")} == set(METRICS)
+
+
+def test_names_and_labels_are_those_of_the_design_document() -> None:
+    assert {name: set(METRICS[name].labels) for name in SEED} == SEED
+    labels = {name: {key for key, _ in pairs} for name, pairs in samples(facts()) if name in SEED}
+    assert labels == {name: keys for name, keys in SEED.items() if name != "job_processing_duration_seconds"}
+
+
+def test_no_creation_times_are_exported() -> None:
+    assert b"_created" not in exposition(facts())
+
+
+def test_with_200_queues_a_label_has_50_values_and_other() -> None:
+    values: dict[str, set[str]] = {}
+    for name, pairs in samples(facts(200)):
+        for key, value in pairs:
+            if key == "queue":
+                values.setdefault(name, set()).add(value)
+    assert values
+    assert {len(found) for found in values.values()} == {QUEUES_MAX + 1}
+    assert all("other" in found for found in values.values())
+
+
+def test_what_shares_a_label_is_summed_and_nothing_is_dropped() -> None:
+    found = samples(facts(200))
+    ready = sum(value for (name, _), value in found.items() if name == "queue_length")
+    produced = sum(value for (name, _), value in found.items() if name == "jobs_produced_total")
+    assert (ready, produced) == (sum(range(200)), 200)
+
+
+def test_a_sweep_exports_runs_outcomes_time_and_last_success() -> None:
+    found = samples(facts())
+    sweep = (("sweep", "stuck_jobs"),)
+    expected = {"runs": 3, "seen": 9, "kept": 4, "done": 5, "lost": 1, "failed": 2, "unknown": 1, "seconds": 1.5}
+    assert {name: found[f"wrasse_sweep_{name}_total", sweep] for name in expected} == expected
+    assert found["wrasse_sweep_last_success_timestamp_seconds", sweep] == NOW.timestamp()
+    assert found["wrasse_sweep_held", (("guard", "mass_death"), *sweep)] == 1
+    assert found["reaper_jobs_moved_total", ()] == found["reaper_recovered_total", ()] == 5
+
+
+def test_the_histogram_counts_up_to_its_last_bucket() -> None:
+    found = samples(facts(1))
+    buckets = [value for (name, _), value in found.items() if name == "job_processing_duration_seconds_bucket"]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == found["job_processing_duration_seconds_count", (("queue", "q0"),)] == 1
+
+
+def test_workers_skew_and_ages_are_told() -> None:
+    found = samples(facts())
+    assert found["wrasse_workers", (("state", "beating"),)] == 1
+    assert found["wrasse_workers", (("state", "silent"),)] == 1
+    assert found["wrasse_clock_skew_seconds", ()] == -2
+    assert found["wrasse_oldest_ready_seconds", (("queue", "q1"),)] == 1
+
+
+def test_a_backend_that_does_not_answer_leaves_its_numbers_out_and_says_so() -> None:
+    known = facts()
+    found = samples(Facts(known.tally, known.sweeps, known.logs))
+    assert found["wrasse_backend_up", ()] == 0
+    assert not [name for name, _ in found if name == "queue_length"]
+    assert found["jobs_produced_total", (("queue", "q0"),)] == 1
+
+
+def test_an_odd_queue_name_cannot_break_the_text() -> None:
+    tally = Tally()
+    tally.produced.add('a"b\\c\nd')
+    found = samples(Facts(tally, {}, LogTally()))
+    assert found["jobs_produced_total", (("queue", 'a"b\\c\nd'),)] == 1

@@ -1,0 +1,79 @@
+"""URLs of stores and addresses of ports, as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wrasse.app.addresses import Address, parse_address
+from wrasse.app.store_url import StoreUrl, hide, parse_store
+from wrasse.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("sqlite:wrasse.db", "wrasse.db"), ("sqlite:a/b.db", "a/b.db"), ("sqlite:///var/x.db", "/var/x.db"),
+     ("sqlite:/var/x.db", "/var/x.db"), ("sqlite:odd name?#.db", "odd name?#.db")],
+)  # fmt: skip
+def test_a_path_is_relative_unless_it_has_three_slashes(text: str, path: str) -> None:
+    assert parse_store(text) == StoreUrl("sqlite", path)
+
+
+@given(st.from_regex(r"/?[a-z0-9 ]+(/[a-z0-9 ]+)*\.db", fullmatch=True))
+def test_a_url_reads_back_as_it_is_written(path: str) -> None:
+    url = StoreUrl("sqlite", path)
+    assert parse_store(str(url)) == url
+    assert parse_store(str(url.resolved())).path.endswith(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "wrasse.db", "sqlite:", "sqlite:dir/", "sqlite://x.db", "SQLITE:x", "nats://x", "x:y"]
+)
+def test_what_names_no_store_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_store(text)
+    assert "sqlite:" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://user:secret@h:1/0", "redis://***@h:1/0"),
+        ("redis://:secret@h", "redis://***@h"),
+        ("s3://bucket?secret_key=abc&endpoint=x", "s3://bucket?secret_key=***&endpoint=x"),
+        ("sqlite:wrasse.db", "sqlite:wrasse.db"),
+        ("mail to somebody at 10:30", "mail to somebody at 10:30"),
+    ],
+)
+def test_users_and_passwords_are_not_shown(text: str, shown: str) -> None:
+    assert hide(text) == shown
+
+
+@given(st.text(st.characters(codec="ascii", exclude_characters="/\n\r\t \x0b\x0c\x1c\x1d\x1e\x1f\x85"), min_size=4))
+def test_no_password_survives(secret: str) -> None:
+    secret = f"PLANTED{secret}"
+    assert "PLANTED" not in hide(f"cannot reach redis://user:{secret}@host:6379/0 now")
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "loopback"),
+    [
+        ("127.0.0.1:9341", Address("127.0.0.1", 9341), True),
+        ("localhost:1", Address("localhost", 1), True),
+        ("[::1]:80", Address("::1", 80), True),
+        (":9090", Address("0.0.0.0", 9090), False),
+        ("10.0.0.5:9341", Address("10.0.0.5", 9341), False),
+        ("example.com:1", Address("example.com", 1), False),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str, address: Address, loopback: bool) -> None:
+    assert parse_address(text) == address
+    assert address.loopback is loopback
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "9341", "host", "host:", "host:x", "::1:80", "h:70000", "h:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_address(text)
