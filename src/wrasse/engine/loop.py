@@ -279,17 +279,19 @@ class Engine:
 
     async def _forget(self) -> None:
         """Deletes journal lines past their time, once an hour. Two engines doing it do no harm."""
-        delay = random.uniform(0, 60)
+        delay, failures = random.uniform(0, 60), 0
         while not self._stopping.asked:
             await _wait(self._journal_wake, delay)
             if self._stopping.asked:
                 return
             try:
                 await self.forget_journal()
-                delay = JOURNAL_EVERY.total_seconds() * random.uniform(1, 1.1)
+                delay, failures = JOURNAL_EVERY.total_seconds() * random.uniform(1, 1.1), 0
             except Exception as error:
-                _log.warning("old journal lines could not be deleted: %s", describe(error))
-                delay = backoff(6, random.random())
+                failures += 1
+                delay = backoff(failures, random.random())
+                if failures == 1:  # said once; the next hour that works needs no word
+                    _log.warning("old journal lines could not be deleted: %s", describe(error))
 
     async def forget_journal(self) -> int:
         """Deletes settled journal lines older than `journal_kept`, by the journal's clock; gives how many."""
@@ -305,7 +307,8 @@ class Engine:
 
 def _told(report: Report) -> str:
     kept = sum(report.kept.values())
-    text = f"{report.seen} seen, {kept} kept, {report.done} done, {report.lost} lost, {report.failed} failed"
+    text = f"{report.sweep}: {report.seen} seen, {kept} kept"
+    text += f", {report.done} done, {report.lost} lost, {report.failed} failed"
     if report.unknown:
         text += f", {report.unknown} unknown"
     if report.stopped_by:

@@ -174,14 +174,14 @@ class Run(Generic[S, C]):
 
     async def _finish(self, batch: _Batch[C]) -> None:
         """Applies a batch and moves past it."""
-        if batch.actions:
-            await self._apply(batch.actions)
         self._tally.seen += batch.seen
         self._tally.failed += len(batch.faults)
         for reason in batch.kept:
             self._tally.keep(reason)
         for error in batch.faults:
             self._tally.fault("decide", error)
+        if batch.actions:
+            await self._apply(batch.actions)
         self.cursor, self._index = batch.cursor, batch.index
         assert self._page is not None, "a batch comes from a page"
         if self._index == len(self._page):

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from faults import FaultyHeart, FaultyJournal, FaultyRecords, Network, Script
+from faults import LOST_REQUEST, FaultyHeart, FaultyJournal, FaultyRecords, Network, Script
 from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
@@ -245,8 +245,8 @@ async def test_only_reports_with_something_new_are_told(scene: Scene, caplog: py
         scene.shelf.fill(bottles)
         await engine.sweep_now("old_bottles")
     assert [record.getMessage() for record in caplog.records] == [
-        "0 seen, 0 kept, 0 done, 0 lost, 0 failed",
-        "2 seen, 0 kept, 2 done, 0 lost, 0 failed",
+        "old_bottles: 0 seen, 0 kept, 0 done, 0 lost, 0 failed",
+        "old_bottles: 2 seen, 0 kept, 2 done, 0 lost, 0 failed",
     ]
 
 
@@ -261,3 +261,17 @@ async def test_settled_journal_lines_are_forgotten_after_their_time_and_open_one
     scene.pass_time(timedelta(seconds=1))
     assert await engine.forget_journal() == 1
     assert [line.intent.id for line in await journal.page(LineFilter(), None, 10)] == ["2"]
+
+
+async def test_an_outage_of_the_journal_is_said_once_and_outlived(
+    scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wrasse.engine.schedule.BACKOFF_FIRST", 0.001)
+    monkeypatch.setattr("wrasse.engine.loop.random.uniform", lambda low, high: low)
+    journal = Script(dict.fromkeys(range(3), LOST_REQUEST))
+    engine = _engine(scene, network=Network(journal))
+    async with _running(engine):
+        await _until(lambda: len(journal.calls) >= 5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "old journal lines could not be deleted: page did not arrive"
+    ]

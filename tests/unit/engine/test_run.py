@@ -183,7 +183,7 @@ async def test_lines_of_a_run_that_may_still_be_alive_are_left_to_it(scene: Scen
 async def test_a_lost_reply_to_the_outcome_leaves_the_work_done_and_counted_once(scene: Scene) -> None:
     scene.shelf.fill(3)
     report = await run_once(OldBottles(scene.shelf), _broken({2: LOST_REPLY}, scene))
-    assert (report.done, report.unknown, report.stopped_by) == (3, 0, "backend_down")
+    assert (report.seen, report.done, report.unknown, report.stopped_by) == (3, 3, 0, "backend_down")
     assert scene.shelf.bottles == {}
 
 
