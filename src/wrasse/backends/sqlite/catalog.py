@@ -1,0 +1,227 @@
+"""References from a user's own SQLite database, which is opened read-only and never changed.
+
+A snapshot is one read transaction, streamed in the byte order of keys; an index on `key` spares it the sorting, and
+makes `referenced` a look-up. What can be a source is said in `catalog_rows.py`. In a database without WAL, a snapshot
+keeps writers waiting while it lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from wrasse.backends.sqlite.catalog_rows import Row, Source
+from wrasse.backends.sqlite.failure import ours
+from wrasse.clock import EPOCH, Clock
+from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
+from wrasse.ports.catalog import Reference
+from wrasse.ports.page import Page
+
+T = TypeVar("T")
+_BUSY_MS = 10_000
+
+_ALL = "SELECT {columns} FROM ({source}\n) WHERE key IS NOT NULL ORDER BY key COLLATE BINARY, 2, 3, 4, 5"
+_FROM = "SELECT {columns} FROM ({source}\n) WHERE key >= :form ORDER BY key COLLATE BINARY, 2, 3, 4, 5"
+_NAMED = "SELECT {columns} FROM ({source}\n) WHERE key = :form"
+_ABOVE = """
+    WITH RECURSIVE cut(size) AS (SELECT 0 UNION ALL SELECT size + 1 FROM cut WHERE size < length(:form))
+    SELECT {columns} FROM cut CROSS JOIN ({source}
+    ) WHERE key = substr(:form, 1, size) AND prefix
+"""
+
+
+class SqliteCatalog:
+    """The port, for one table or query of one database."""
+
+    def __init__(self, path: str | Path, source: str, clock: Clock) -> None:
+        self._path = str(path)
+        self._source = Source.of(source, self._path)
+        self._clock = clock
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[SqliteSnapshot]:
+        view = await _finished(self._open, undo=SqliteSnapshot.close)
+        try:
+            yield view
+        finally:
+            await _finished(view.close)
+
+    async def referenced(self, keys: Sequence[str]) -> Sequence[Reference | None]:
+        return await _finished(lambda: self._referenced(keys))
+
+    def _referenced(self, keys: Sequence[str]) -> list[Reference | None]:
+        view = self._open()
+        try:
+            return [view.protecting(key) for key in keys]
+        finally:
+            view.close()
+
+    def _open(self) -> SqliteSnapshot:
+        with _said(self._path):
+            db = apsw.Connection(os.path.abspath(self._path), apsw.SQLITE_OPEN_READONLY)
+            try:
+                return SqliteSnapshot(db, self._source, self._clock)
+            except BaseException:
+                db.close(True)
+                raise
+
+
+class SqliteSnapshot:
+    """One read transaction, which begins here."""
+
+    def __init__(self, db: apsw.Connection, source: Source, clock: Clock) -> None:
+        self._db = db
+        self._source = source
+        db.set_busy_timeout(_BUSY_MS)
+        if db.pragma("encoding") != "UTF-8":
+            raise Refused(
+                f"the catalog {source.where} is not in UTF-8, so its keys have another order",
+                do="name a copy of it in UTF-8, as `.dump` makes one",
+            )
+        db.execute("BEGIN").fetchall()
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # the first read fixes the view
+        self._at = clock.now()
+        self._names = _column_names(db, source.sql)
+        self._columns = source.columns(self._names)
+        self._turn = asyncio.Lock()
+        self._rows: Iterator[tuple[Reference, str]] = iter(())
+        self._next: tuple[Reference, str] | None = None
+        self._stands: str | None = None  # the cursor after which `_next` and `_rows` go on
+
+    @property
+    def at(self) -> datetime:
+        return self._at
+
+    async def page(self, after: str | None, limit: int) -> Page[Reference]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} references", do="ask for at least one")
+        async with self._turn:
+            return await _finished(lambda: self._page(after, limit))
+
+    def protecting(self, key: str) -> Reference | None:
+        """The reference that protects a key: one that has not ended before one that has, and of those the last."""
+        statements = (_NAMED, _ABOVE) if "prefix" in self._names else (_NAMED,)
+        with _said(self._source.where):
+            found = [
+                self._source.reference(row)
+                for form in _forms(_raw(key))
+                for statement in statements
+                for row in self._select(statement, form)
+            ]
+        return max(found, key=lambda each: (each.ended_at is None, each.ended_at or EPOCH), default=None)
+
+    def close(self) -> None:
+        """Ends the view."""
+        self._db.close(True)
+
+    def _page(self, after: str | None, limit: int) -> Page[Reference]:
+        shown: list[tuple[Reference, str]] = []
+        with _said(self._source.where):
+            if after is None or after != self._stands:
+                self._start(after)
+            while self._next is not None and len(shown) < limit:
+                shown.append(self._next)
+                self._next = next(self._rows, None)
+        self._stands = shown[-1][1] if shown else None
+        return Page(
+            items=tuple(reference for reference, _ in shown),
+            cursors=tuple(cursor for _, cursor in shown),
+            at=self._at,
+            more=self._next is not None,
+        )
+
+    def _start(self, after: str | None) -> None:
+        """Goes to the first reference after a cursor."""
+        if after is None:
+            # From the very first row, so that a key of another type than text is seen, and refused.
+            self._rows = self._numbered(self._select(_ALL, ""))
+            self._next = next(self._rows, None)
+            return
+        number, key = _parsed(after)
+        self._rows = self._numbered(self._select(_FROM, _forms(_raw(key))[0]))
+        self._next = next(self._rows, None)
+        while self._next is not None and _place(self._next[1]) <= (_raw(key), number):
+            self._next = next(self._rows, None)
+
+    def _numbered(self, rows: Iterator[Row]) -> Iterator[tuple[Reference, str]]:
+        """References with their cursor: a key, and which of those with this key it is."""
+        last, number = b"", 0
+        for row in rows:
+            reference = self._source.reference(row)
+            raw = _raw(reference.key)
+            if raw < last:
+                raise StoreBroken(
+                    f"the catalog {self._source.where} has both texts and blobs for keys",
+                    do="make them one kind: SELECT CAST(key AS TEXT) AS key, ...",
+                )
+            number = number + 1 if raw == last else 1
+            last = raw
+            yield reference, f"{number}:{reference.key}"
+
+    def _select(self, statement: str, form: str | bytes) -> Iterator[Row]:
+        sql = statement.format(columns=self._columns, source=self._source.sql)
+        return iter(self._db.execute(sql, {"form": form}))
+
+
+def _column_names(db: apsw.Connection, sql: str) -> frozenset[str]:
+    from apsw.ext import query_info  # large, and needed only here
+
+    return frozenset(name.lower() for name, _ in query_info(db, f"SELECT * FROM ({sql}\n)").description)
+
+
+@contextmanager
+def _said(where: str) -> Iterator[None]:
+    try:
+        yield
+    except apsw.SQLError as error:
+        raise ConfigError(f"the catalog {where} refuses its query: {error}", do="try the query in a shell") from error
+    except apsw.Error as error:
+        raise ours(error, where) from error
+
+
+def _raw(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _forms(raw: bytes) -> list[str | bytes]:
+    """A key as the database may hold it: a text equals no blob."""
+    try:
+        return [raw.decode(), raw]
+    except UnicodeDecodeError:
+        return [raw]
+
+
+def _parsed(cursor: str) -> tuple[int, str]:
+    number, colon, key = cursor.partition(":")
+    if not colon or not number.isdigit():
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of this snapshot gave")
+    return int(number), key
+
+
+def _place(cursor: str) -> tuple[bytes, int]:
+    number, key = _parsed(cursor)
+    return _raw(key), number
+
+
+async def _finished(call: Callable[[], T], *, undo: Callable[[T], None] | None = None) -> T:
+    """Runs a call in a thread, to its end even if nobody waits any more: a connection serves one thread at a time.
+    `undo` gets the answer that nobody is there for."""
+    future = asyncio.get_running_loop().run_in_executor(None, call)
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as why:
+            cancelled = why
+    if cancelled is not None:
+        if future.exception() is None and undo is not None:
+            undo(future.result())
+        raise cancelled
+    return future.result()

@@ -1,0 +1,86 @@
+"""Rows of a user's query as references. Pure, and strict: a reference that was passed over is an archive deleted.
+
+The source is a table or a SELECT with a column `key` and, where there is more to say, `prefix` (everything below the
+key), `owner`, `rule` and `ended_at` (an ISO time or Unix seconds). A NULL key refers to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from wrasse.clock import EPOCH
+from wrasse.errors import ConfigError, StoreBroken
+from wrasse.ports.catalog import Reference
+
+Row = tuple[object, object, object, object, object]
+
+_TABLE = re.compile(r"[A-Za-z_]\w*")
+_OPTIONAL = {"prefix": "0", "owner": "''", "rule": "NULL", "ended_at": "NULL"}
+_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": "an ISO time, Unix seconds, or NULL"}
+_SECONDS_MAX = 100_000_000_000  # beyond it, somebody wrote milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where references come from: a SELECT, how a person calls it, and in which database it is."""
+
+    sql: str
+    rule: str
+    where: str
+
+    @classmethod
+    def of(cls, text: str, where: str) -> Source:
+        """The source that a table's name or a SELECT stands for."""
+        text = text.strip().rstrip(";")
+        if _TABLE.fullmatch(text):
+            return cls(f'SELECT * FROM "{text}"', f"table {text}", where)
+        return cls(text, "query", where)
+
+    def columns(self, names: frozenset[str]) -> str:
+        """What to select of a source with these columns: the five of a row."""
+        if "key" not in names:
+            raise ConfigError(
+                f"the {self.rule} of the catalog {self.where} has no column 'key'",
+                do="write a SELECT that names one: SELECT archive AS key FROM ...",
+            )
+        return ", ".join(["key", *(name if name in names else _OPTIONAL[name] for name in _OPTIONAL)])
+
+    def reference(self, row: Row) -> Reference:
+        """The reference in a row."""
+        key, prefix, owner, rule, ended_at = row
+        if isinstance(key, bytes):
+            key = key.decode("utf-8", "surrogateescape")
+        if not isinstance(key, str):
+            raise self._odd("key", key)
+        if prefix not in (0, 1, None):
+            raise self._odd("prefix", prefix)
+        return Reference(
+            key=key,
+            prefix=bool(prefix),
+            owner="" if owner is None else str(owner),
+            rule=self.rule if rule is None else str(rule),
+            ended_at=self._instant(ended_at),
+        )
+
+    def _instant(self, value: object) -> datetime | None:
+        match value:
+            case None:
+                return None
+            case int() | float() if abs(value) < _SECONDS_MAX:
+                return EPOCH + timedelta(seconds=value)
+            case str():
+                try:
+                    moment = datetime.fromisoformat(value)
+                except ValueError:
+                    raise self._odd("ended_at", value) from None
+                return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+            case _:
+                raise self._odd("ended_at", value)
+
+    def _odd(self, column: str, value: object) -> StoreBroken:
+        return StoreBroken(
+            f"the column {column!r} of the {self.rule} of the catalog {self.where} holds {value!r:.80}",
+            do=f"make it {_FORMS[column]}",
+        )
