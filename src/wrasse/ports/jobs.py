@@ -351,7 +351,7 @@ def check_job(job: Job) -> None:
     """Refuses what no backend could keep, before anything is sent."""
     named = (("id", job.id, 1), ("queue", job.queue, 1), ("kind", job.kind, 0), ("priority", job.priority, 0))
     for what, text, low in named:
-        size = len(text.encode("utf-8", "surrogatepass"))
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if not low <= size <= ID_BYTES_MAX or not text.isprintable():
             raise UsageError(
                 f"the {what} of a job is {size} bytes of {text[:40]!r}",

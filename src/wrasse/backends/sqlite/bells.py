@@ -113,7 +113,7 @@ class Bells:
             version = db.execute("PRAGMA data_version").get
             if version != seen:
                 seen = version
-                ready = [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0")]
+                ready = [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0 AND n > 0")]
                 due = db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get
                 self._tell(frozenset((CHANGED, *ready)))
             if due is not None and due <= to_micros(self._clock.now()):

@@ -158,7 +158,7 @@ def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *
 
 
 def _queues(db: apsw.Connection) -> list[str]:
-    return [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0")]
+    return [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0 AND n > 0")]
 
 
 def _bounded(limit: int) -> int:

@@ -29,7 +29,7 @@ _OLDEST = """
     SELECT queue,
       (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
       (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
-    FROM counts WHERE place = 0
+    FROM counts WHERE place = 0 AND n > 0
 """
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import count, repeat
 
 import apsw
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
-from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, micros, span
+from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, span
 from wrasse.backends.sqlite.step import DELAYED, READY, Step
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
@@ -32,7 +32,11 @@ def put(step: Step, jobs: Sequence[Job], now: int) -> list[bool]:
     if not jobs:
         return []
     promote(step, now)
-    known = set(json.loads(step.db.execute(_KNOWN, (texts(job.id for job in jobs), now)).get))
+    ids = [job.id for job in jobs]
+    known = set(json.loads(step.db.execute(_KNOWN, (texts(ids), now)).get))
+    if not known and len(set(ids)) == len(ids):
+        _insert(step, jobs, now)
+        return [True] * len(jobs)
     answer, fresh = [], []
     for job in jobs:
         answer.append(job.id not in known)
@@ -57,8 +61,8 @@ def promote(step: Step, now: int) -> bool:
             turns,
             ") UPDATE jobs SET place = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
         )
-        for queue, count in Counter(queue for _, queue in rows).items():
-            step.moved(queue, DELAYED, READY, count)
+        for queue, many in Counter(queue for _, queue in rows).items():
+            step.moved(queue, DELAYED, READY, many)
     step.due_changed()
     return True
 
@@ -66,25 +70,31 @@ def promote(step: Step, now: int) -> bool:
 def _insert(step: Step, jobs: Sequence[Job], now: int) -> None:
     first = step.draw(len(jobs))
     dues = [_due(job, now) for job in jobs]
-    rows = [_row(job, seq, now, due) for seq, (job, due) in enumerate(zip(jobs, dues, strict=True), first)]
-    write_rows(step.db, _INSERT, rows)
+    write_rows(step.db, _INSERT, list(map(_row, jobs, count(first), dues, repeat(now))))
     for seq, job in enumerate(jobs, first):
         if len(job.payload) > INLINE_BYTES_MAX:
             step.db.execute("INSERT INTO payloads VALUES (?, ?)", (seq, job.payload))
-    delayed = [due for due in dues if due > now]
-    places = [DELAYED if due > now else READY for due in dues] if delayed else repeat(READY)
-    for (queue, place), count in Counter(zip((job.queue for job in jobs), places, strict=False)).items():
-        step.moved(queue, None, place, count)
-    if delayed:
-        step.due_changed(min(delayed))
+    queues = Counter(job.queue for job in jobs)
+    if delayed := [(job.queue, due) for job, due in zip(jobs, dues, strict=True) if due > now]:
+        step.due_changed(min(due for _, due in delayed))
+        for queue, many in Counter(queue for queue, _ in delayed).items():
+            step.moved(queue, None, DELAYED, many)
+            queues[queue] -= many
+    for queue, many in queues.items():
+        if many:
+            step.moved(queue, None, READY, many)
 
 
 def _due(job: Job, now: int) -> int:
-    asked = now if job.not_before is None else to_micros(job.not_before)
-    return max(asked, now + span(job.delay), now)
+    due = now
+    if job.delay:
+        due = max(due, now + span(job.delay))
+    if job.not_before is not None:
+        due = max(due, to_micros(job.not_before))
+    return due
 
 
-def _row(job: Job, seq: int, now: int, due: int) -> tuple[apsw.SQLiteValue, ...]:
+def _row(job: Job, seq: int, due: int, now: int) -> tuple[apsw.SQLiteValue, ...]:
     size = len(job.payload)
     return (
         seq,
@@ -99,8 +109,8 @@ def _row(job: Job, seq: int, now: int, due: int) -> tuple[apsw.SQLiteValue, ...]
         size,
         job.lasting,
         None if job.timeout is None else span(job.timeout),
-        micros(job.not_before),
-        span(job.delay) or None,
+        None if job.not_before is None else to_micros(job.not_before),
+        span(job.delay) if job.delay else None,
         json.dumps(dict(job.headers)) if job.headers else None,
         job.payload if size <= INLINE_BYTES_MAX else None,
     )

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import apsw
 
-from wrasse.backends.sqlite.bulk import write_rows
+from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.jobs import REQUESTS_KEPT
 
@@ -21,13 +21,17 @@ _KEPT_SECONDS = REQUESTS_KEPT.total_seconds()
 _FRESH = (
     "CASE WHEN ticks <= :ticks THEN :ticks - ticks <= :kept ELSE abs(:now - answered_at) <= 1000000 * :kept END"
 )
+_KNOWN = "SELECT queue, place FROM counts WHERE queue IN carray(?)"
+_ADD = """) UPDATE counts SET n = counts.n + one.n FROM one
+    WHERE counts.queue = one.queue AND counts.place = one.place"""
 
 
 class Step:
     """What an operation gets to work with."""
 
     __slots__ = (
-        "_answers", "_back", "_clock", "_done", "_front", "_gone", "_loaded", "_moved", "_next_due", "db", "rung",
+        "_answers", "_back", "_clock", "_done", "_front", "_gone", "_left", "_loaded", "_moved", "_next_due",
+        "db", "rung",
     )  # fmt: skip
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
@@ -37,6 +41,7 @@ class Step:
         self._loaded: tuple[int, int, int] | None = None
         self._back = self._front = self._gone = 0
         self._moved: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._left = False  # jobs went outside: only then can a queue become empty
         self._done: int | None = None
         self._next_due: tuple[int | None] | None = None
         self._answers: dict[str, bytes] = {}
@@ -69,6 +74,8 @@ class Step:
             self._moved[queue, start] -= count
         if end is not None:
             self._moved[queue, end] += count
+        else:
+            self._left = True
         if self._done is not None:
             self._done += count * ((end == DONE) - (start == DONE))
         if end == READY:
@@ -119,19 +126,22 @@ class Step:
         """Writes what was noted; the last thing before the commit."""
         if self._loaded is not None and self._loaded != (self._back, self._front, self._gone):
             self.db.execute("UPDATE numbers SET back = ?, front = ?, gone = ?", (self._back, self._front, self._gone))
-        moved = [(queue, place, n) for (queue, place), n in self._moved.items() if n]
-        if moved:
-            # A negative row would break the check before it could be added to the one that is there.
-            come = [row for row in moved if row[2] > 0]
-            after = "ON CONFLICT DO UPDATE SET n = n + excluded.n"
-            write_rows(self.db, "INSERT INTO counts (queue, place, n)", come, after)
-            self._take_away([row for row in moved if row[2] < 0])
+        self._write_counts()
         if self._answers:
             self._keep_answers()
 
-    def _take_away(self, left: list[tuple[str, int, int]]) -> None:
-        if left:
-            self.db.executemany("UPDATE counts SET n = n + ?3 WHERE queue = ?1 AND place = ?2", left)
+    def _write_counts(self) -> None:
+        moved = [(queue, place, n) for (queue, place), n in self._moved.items() if n]
+        if not moved:
+            return
+        before = self.db.total_changes()
+        write_rows(self.db, "WITH one (queue, place, n) AS (", moved, _ADD)
+        if self.db.total_changes() - before < len(moved):
+            # Rows that are not there yet: what comes to them is all that comes, so it is not negative.
+            known = set(self.db.execute(_KNOWN, (texts(queue for queue, _, _ in moved),)))
+            fresh = [row for row in moved if row[:2] not in known]
+            write_rows(self.db, "INSERT INTO counts (queue, place, n)", fresh)
+        if self._left:
             self.db.execute("DELETE FROM counts WHERE n = 0")
 
     def _keep_answers(self) -> None:
