@@ -19,16 +19,6 @@ Settings come from, strongest first: the command line; the environment; the file
 A path such as `worker.backoff.base` is a nested key in the file and `WRASSE_WORKER_BACKOFF_BASE` in the environment.
 Where a second environment name is given, it works too. Durations need a unit: `250ms`, `30s`, `5m`, `1h30m`, `7d`.
 In the environment a list is comma-separated or YAML, and a map is YAML."""
-# Settings of design documents that load and are checked, for parts of wrasse that are not built yet.
-WAITING = {
-    "redis": "This version has no Redis backend: naming one of these without `backends.jobs` is refused, so that "
-    "no job lands where nobody expects it.",
-    "circuit_breaker": "Read and checked; this version has no breaker and does not use them.",
-    "producer": "Of these only `producer.default_priority` is used by this version; the others are read and checked.",
-    "observability": "`observability.tracing` is read and not used by this version.",
-    "worker": "`worker.processing_list_pattern`, `worker.heartbeat_key_pattern`, `worker.completed_list`, "
-    "`worker.dead_letter_list` and `worker.breaker_pause` are read and checked; this version does not use them.",
-}
 NAMES: dict[object, str] = {timedelta: "duration", str: "text", int: "number", float: "number", bool: "true or false"}
 
 
@@ -40,8 +30,7 @@ def render() -> str:
             [code(leaf.path), _type(leaf), code(value(leaf.default)), _meaning(leaf), _environment(leaf)]
             for leaf in members
         ]
-        waiting = [WAITING[section]] if section in WAITING else []
-        parts += [f"## {section}", *waiting, table(["setting", "type", "default", "meaning", "environment"], rows)]
+        parts += [f"## {section}", table(["setting", "type", "default", "meaning", "environment"], rows)]
     return page("Settings", INTRO, parts)
 
 
