@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from app.typed import wrasse
+from wrasse.app.cli_sweep import exit_code
 from wrasse.app.wiring import open_store
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock, SystemClock
+from wrasse.engine.report import Report
+from wrasse.engine.state import ENGINE_STATE, Loaded, SweepState, save
 from wrasse.ports.jobs import Finish, Job, JobQueue, WorkerInfo
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -134,9 +137,8 @@ def test_a_sweep_that_another_process_runs_is_refused_with_its_name() -> None:
 
 def test_a_sweep_whose_suspects_cannot_be_judged_fails() -> None:
     in_the_past(timedelta(days=3), finished)
-    # A record whose state nobody wrote stands for any fault in the middle of a run.
-    from wrasse.engine.state import ENGINE_STATE
 
+    # A state that nobody wrote stands for any fault in the middle of a run.
     async def spoil() -> None:
         store = await open_store("sqlite:wrasse.db")
         assert await store.records(ENGINE_STATE).create("finished_jobs", b"not a state")
@@ -146,6 +148,39 @@ def test_a_sweep_whose_suspects_cannot_be_judged_fails() -> None:
     answer = wrasse("sweep", "finished-jobs")
     assert answer.code == 1
     assert "not one that wrasse wrote" in answer.err
+
+
+def test_a_sweep_that_a_guard_holds_back_exits_with_3_and_says_which() -> None:
+    in_the_past(timedelta(minutes=5), left_behind)
+
+    async def another_backend_was_seen_last() -> None:
+        store = await open_store("sqlite:wrasse.db")
+        state = SweepState(memory={"backend_restarted": '{"identity": "another", "evicted": 0}'})
+        assert await save(store.records(ENGINE_STATE), "stuck_jobs", Loaded(SweepState(), None), state)
+        await store.close()
+
+    asyncio.run(another_backend_was_seen_last())
+    answer = wrasse("sweep", "stuck-jobs")
+    assert answer.code == 3
+    assert "stopped by backend_restarted" in answer.out
+    assert wrasse("jobs", "show", "stuck", "--json").json["place"] == "held"
+
+
+@pytest.mark.parametrize(
+    ("reports", "code"),
+    [
+        ([], 0),
+        ([{}], 0),
+        ([{"stopped_by": "actions_max"}], 0),
+        ([{}, {"failed": 1}], 1),
+        ([{"stopped_by": "backend_down"}, {}], 1),
+        ([{"stopped_by": "clock"}], 3),
+        ([{"stopped_by": "clock"}, {"failed": 1}], 1),
+    ],
+)
+def test_the_exit_code_of_a_sweep_tells_failed_from_held(reports: list[dict[str, Any]], code: int) -> None:
+    now = SystemClock().now()
+    assert exit_code([Report("run", "stuck_jobs", now, now, **each) for each in reports]) == code
 
 
 def test_explain_tells_of_a_stuck_job_where_it_is_and_what_comes_next() -> None:

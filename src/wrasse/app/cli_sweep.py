@@ -50,10 +50,10 @@ def sweep(asked: Asked, names: Sequence[str], dry_run: bool, once: bool, wait: t
     asked.answer({"dry_run": dry_run, "reports": [report_json(report) for report in reports]}, lambda: _tell(reports))
     if refused is not None:
         raise refused
-    raise click.exceptions.Exit(_code(reports))
+    raise click.exceptions.Exit(exit_code(reports))
 
 
-def _code(reports: Sequence[Report]) -> int:
+def exit_code(reports: Sequence[Report]) -> int:
     """1 if a run failed, 3 if a guard held one back; a run that used up its budget did what it was asked."""
     if not all(report.good for report in reports):
         return 1

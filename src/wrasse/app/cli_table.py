@@ -54,8 +54,6 @@ def show_pairs(pairs: Sequence[tuple[str, object]]) -> None:
 def printable(value: object) -> str:
     """The value as one line that cannot move the cursor or end the line."""
     text = "" if value is None else str(value)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    )
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
