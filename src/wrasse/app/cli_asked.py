@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def finish(work: Coroutine[object, object, T]) -> T:
-    """Runs the command's work in a loop of its own."""
+    """Runs the command's work in a loop of its own. A command answers with what it returns, so what engine and worker
+    would log is not written a second time."""
+    own = logging.getLogger("wrasse")
+    own.handlers, own.propagate = [logging.NullHandler()], False
     return asyncio.run(work)
 
 

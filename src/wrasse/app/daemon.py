@@ -74,6 +74,18 @@ class Started:
         where = f" · status on http://{self.addresses[0]}/" if self.addresses else ""
         return f"wrasse {__version__} runs {' and '.join(parts)} on {self.backend}{where}"
 
+    def facts(self) -> Mapping[str, object]:
+        """The same for a log that programs read."""
+        return {
+            "roles": self.roles,
+            "slots": self.slots,
+            "queues": self.queues,
+            "sweeps": self.sweeps,
+            "address": [str(address) for address in self.addresses],
+            "version": __version__,
+            "pid": os.getpid(),
+        }
+
 
 def parse_roles(text: str) -> tuple[str, ...]:
     """The roles that a comma-separated text names."""
@@ -170,16 +182,10 @@ class Daemon:
             backend=hide(homes(self._config).jobs),
             addresses=addresses,
         )
-        facts = {
-            "roles": started.roles,
-            "slots": started.slots,
-            "queues": started.queues,
-            "sweeps": started.sweeps,
-            "address": [str(address) for address in addresses],
-            "version": __version__,
-            "pid": os.getpid(),
-        }
-        _log.info("started" if not self._log_handler.human else str(started), extra=facts)
+        if self._log_handler.human:
+            _log.info(str(started))
+        else:
+            _log.info("started", extra=started.facts())
         if "all" in self._roles and not self._works:
             _log.warning("no handler is set, so jobs are not run: only sweeps are")
         for path, source in self._config.sources.items():
