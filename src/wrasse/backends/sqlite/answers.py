@@ -22,6 +22,8 @@ _GROUP = """
     SELECT g.id FROM streams s JOIN entry_groups g ON g.stream = s.id WHERE s.subject = ? AND g.name = ?
 """
 _LOOK = "SELECT json_group_array(json_array(seq, ms, number, consumer)) FROM pending WHERE"
+_COUNT_RANGE = "SELECT count(*), total(ms) FROM pending WHERE entry_group = ? AND seq BETWEEN ? AND ?"
+_DELETE_RANGE = "DELETE FROM pending WHERE entry_group = ? AND seq BETWEEN ? AND ?"
 _EXTEND = "UPDATE pending SET until = ? WHERE"
 _NAK = "UPDATE pending SET until = ?, consumer = '' WHERE"
 _ALIVE = "UPDATE consumers SET seen_at = ?, until = ? WHERE entry_group = ? AND name = ?"
@@ -78,6 +80,8 @@ def extend(step: Step, consumer: str, deliveries: Sequence[Delivery], ack_timeou
 def answer(step: Step, answers: Sequence[Answer]) -> list[Outcome]:
     """Settles deliveries, as if one after the other."""
     now = step.now()
+    if _acked_together(step.db, answers):
+        return [Outcome.DONE] * len(answers)
     outcomes = [Outcome.LOST] * len(answers)
     if len({(a.subject, a.group, a.id.seq) for a in answers}) == len(answers):
         batches = [list(range(len(answers)))]
@@ -87,6 +91,25 @@ def answer(step: Step, answers: Sequence[Answer]) -> list[Outcome]:
         for place in _settle(step, answers, batch, now):
             outcomes[place] = Outcome.DONE
     return outcomes
+
+
+def _acked_together(db: apsw.Connection, answers: Sequence[Answer]) -> bool:
+    """The commonest case by far, in the fewest steps: acks of one group for what was handed out together. False, with
+    nothing changed, if it is anything else."""
+    subject, name = answers[0].subject, answers[0].group
+    if any(type(a) is not Ack or a.subject != subject or a.group != name for a in answers):
+        return False
+    seqs = [a.id.seq for a in answers]
+    low, high = min(seqs), max(seqs)
+    group = group_id(db, subject, name) if high - low == len(set(seqs)) - 1 == len(seqs) - 1 else None
+    if group is None:
+        return False
+    some = (group, low, high)
+    count, sum_ms = db.execute(_COUNT_RANGE, some).get
+    if count != len(seqs) or int(sum_ms) != sum([a.id.ms for a in answers]):
+        return False
+    db.execute(_DELETE_RANGE, some)
+    return True
 
 
 def _settle(step: Step, answers: Sequence[Answer], batch: Sequence[int], now: int) -> list[int]:

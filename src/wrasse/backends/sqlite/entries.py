@@ -6,14 +6,16 @@ blob. SQLite joins blobs as it joins texts, byte for byte, whatever the bytes ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 
 import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
+from wrasse.backends.sqlite.made import made_entry
 from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
 from wrasse.ports.streams import (
@@ -198,14 +200,21 @@ def load(db: apsw.Connection, stream: int, subject: str, found: Range) -> Loaded
     return Loaded(subject, ids, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
 
 
-def taken_apart(loaded: Loaded) -> Iterator[Entry]:
+def taken_apart(loaded: Loaded) -> list[Entry]:
     """The entries in what was loaded."""
-    at = 0
-    for ms, seq, length in _decode_ids(loaded.ids):
-        beside = _decode_fields(loaded.beside[seq]) if seq in loaded.beside else None
-        yield Entry(EntryId(ms, seq), loaded.subject, loaded.bodies[at : at + length], beside)
-        at += length
-    assert at == len(loaded.bodies), "bodies that were joined have the length of all of them"
+    subject, bodies, beside = loaded.subject, loaded.bodies, loaded.beside
+    ids = _decode_ids(loaded.ids)
+    ends = accumulate(length for _, _, length in ids)
+    found = [
+        made_entry(ms, seq, subject, bodies[end - length : end], _fields(beside, seq) if beside else None)
+        for (ms, seq, length), end in zip(ids, ends, strict=True)
+    ]
+    assert sum(len(entry.body) for entry in found) == len(bodies), "bodies that were joined keep their lengths"
+    return found
+
+
+def _fields(beside: Mapping[int, bytes], seq: int) -> Mapping[str, bytes] | None:
+    return _decode_fields(beside[seq]) if seq in beside else None
 
 
 def _pair(id: EntryId) -> tuple[int, int]:
