@@ -66,6 +66,8 @@ class ObjectFiles:
         """Gives a written file its name; None if there is an object already."""
         stamp = self._stamp(path)
         state = self._finish(temp, stamp)
+        if not metadata:
+            return state if self._link(temp.path, path) else None
         with self._sidecars.ahead(path, stamp, metadata):
             return state if self._link(temp.path, path) else None
 
@@ -139,17 +141,26 @@ class ObjectFiles:
         for _ in range(TRIES):
             try:
                 with self._places.settled():
-                    target = self._places.free(path)
-                    if target is None:
-                        return False
-                    self._files.link(temp, target)
-                    self._places.sync(parent(target))
-                    return True
+                    target = self._linked(temp, path)
+                    if target is not None:
+                        self._places.sync(parent(target))
+                    return target is not None
             except FileExistsError:
-                continue  # somebody was there first, or the name has become a directory: look again
+                continue  # it changed between two looks
             except (FileNotFoundError, NotADirectoryError):
                 self._places.make_room(parent(path))
         raise unsteady(self._files)
+
+    def _linked(self, temp: bytes, path: bytes) -> bytes | None:
+        """Where the file got its name; None if there is an object already."""
+        try:
+            self._files.link(temp, path)
+            return path
+        except FileExistsError:
+            target = self._places.free(path)
+            if target is not None:
+                self._files.link(temp, target)
+            return target
 
     def _delete(self, path: bytes, version: str) -> bytes | None:
         """The directory that the object was in; None if it has another version, or is not there."""

@@ -41,10 +41,11 @@ class Temps:
     def __init__(self, files: Files, stamps: Stamps) -> None:
         self._files = files
         self._stamps = stamps
+        self._process = secrets.token_hex(6).encode()  # stamps differ within a process, and this between two
 
     def path(self, suffix: bytes = b"") -> bytes:
         """A path nobody else has."""
-        return b"%s/%016x-%s%s" % (FOLDER, self._stamps.next(), secrets.token_hex(6).encode(), suffix)
+        return b"%s/%016x-%s%s" % (FOLDER, self._stamps.next(), self._process, suffix)
 
     def begin(self, suffix: bytes = b"") -> Temp:
         """A new empty file. The caller ends it with `drop`."""

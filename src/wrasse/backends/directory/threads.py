@@ -1,7 +1,8 @@
 """File work off the event loop, and the one place that turns the system's errors into ours.
 
 A call that has begun runs to its end: whoever is cancelled meanwhile learns of it afterwards. So no file is closed or
-removed under the thread that writes it.
+removed under the thread that writes it. Threads of our own, since a change of a few hundred microseconds would pay a
+third of that for the standard pool's bookkeeping.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 from wrasse.errors import StoreFull, StoreUnavailable, UsageError, WrasseError
 
@@ -21,42 +24,109 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
+class _Call(Generic[T]):
+    """One call on its way through a thread. All but `work` belongs to the event loop."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] = self._loop.create_future()
+        self._error: BaseException | None = None
+        self._answer: list[T] = []
+        self._done = False
+
+    def work(self) -> None:
+        """Makes the call."""
+        try:
+            self._answer.append(self._call())
+        except BaseException as error:  # whatever it is, it belongs to whoever waits
+            self._error = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._finish)
+
+    async def ended(self) -> asyncio.CancelledError | None:
+        """Waits to the end, and says whether somebody wanted to wait no longer."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self._done:
+            try:
+                await self._waiter
+            except asyncio.CancelledError as why:
+                cancelled = why
+                self._waiter = self._loop.create_future()
+        return cancelled
+
+    def undo(self, undo: Callable[[T], None]) -> None:
+        """Hands over the answer that nobody is there for."""
+        for answer in self._answer:
+            undo(answer)
+
+    def answer(self) -> T:
+        """What the call gave, or raised."""
+        if self._error is not None:
+            raise self._error
+        return self._answer[0]
+
+    def _finish(self) -> None:
+        self._done = True
+        if not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class Threads:
-    """A few threads for one root."""
+    """A few threads for one root, started as they are needed."""
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(_THREADS_MAX, "wrasse-directory")
+        self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._under_way = 0
+        self._closed = False
 
     async def run(self, call: Callable[[], T], *, undo: Callable[[T], None] | None = None) -> T:
         """The answer of a call that blocks. `undo` gets the answer that nobody is there for any more."""
-        if self._pool is None:
+        if self._closed:
             raise StoreUnavailable(
                 f"{self._where} is closed", do="open it again; a store serves until its close() and not after"
             )
-        future = asyncio.get_running_loop().run_in_executor(self._pool, call)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.wait({future})
-            except asyncio.CancelledError as why:
-                cancelled = why
+        asked = _Call(call)
+        self._under_way += 1
+        if len(self._threads) < min(self._under_way, _THREADS_MAX):
+            self._start()
+        self._calls.put(asked)  # type: ignore[arg-type]  # what it gives is between it and us
+        cancelled = await asked.ended()
+        self._under_way -= 1
         if cancelled is not None:
-            if future.exception() is None and undo is not None:
-                undo(future.result())
+            if undo is not None:
+                asked.undo(undo)
             raise cancelled
         try:
-            return future.result()
+            return asked.answer()
         except OSError as why:
             raise ours(why, self._where) from why
 
     async def close(self) -> bool:
         """Waits for what has begun; nothing may be asked afterwards. False if it was closed already."""
-        pool, self._pool = self._pool, None
-        if pool is None:
+        if self._closed:
             return False
-        await asyncio.to_thread(pool.shutdown)
+        self._closed = True
+        for _ in self._threads:
+            self._calls.put(None)
+        await asyncio.to_thread(self._join)
         return True
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self) -> None:
+        # A process that ends without closing must not wait for us: to the files that is a crash like any other.
+        thread = threading.Thread(target=self._work, name="wrasse-directory", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.work()
 
 
 def ours(why: OSError, where: str) -> WrasseError:
