@@ -152,11 +152,11 @@ class AppWorker:
         """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace`."""
         app = self._app
         settings = app.config.settings
-        worker = self._worker = await app._build_worker(self._concurrency)
-        engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
-        if self._stopped:
-            return
         with on_stop(lambda _: self.stop(settings.worker.grace)):
+            worker = self._worker = await app._build_worker(self._concurrency)
+            engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
+            if self._stopped:
+                return
             async with asyncio.TaskGroup() as group:
                 sweeping = group.create_task(engine.run())
                 try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from wrasse import __version__
 from wrasse.app.addresses import Address, parse_address
 from wrasse.app.building import (
     JOB_SWEEPS,
+    Opened,
     Working,
     build_engine,
     build_worker,
@@ -112,6 +114,7 @@ class Daemon:
         self._tally = Tally()
         self._working: Working | None = None
         self._engine: Engine | None = None
+        self._asked_to_stop = False
 
     def _with_handlers(self, orders: Orders) -> Handlers:
         functions: Mapping[str, Function] = {}
@@ -128,34 +131,49 @@ class Daemon:
         settings = self._config.settings
         stores = Stores(self._clock, done_max=settings.worker.done_max)
         try:
-            opened = await open_homes(self._config, stores)
-            self._engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
-            if self._works:
-                self._working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
-            watch = Watch(
-                Subject(
-                    clock=self._clock,
-                    roles=self._roles,
-                    backend=hide(homes(self._config).jobs),
-                    jobs=opened.jobs,
-                    journal=opened.engine,
-                    engine=self._engine,
-                    worker=None if self._working is None else self._working.wrong,
-                    tally=self._tally,
-                    logs=self._log_tally,
-                    queues=tuple(settings.worker.queues.values()),
-                ),
-                settings.observability.queue_sample_interval,
-            )
-            server = Server(watch)
-            try:
-                self._say(await self._listen(server))
-                await self._live()
-            finally:
-                await server.close()
+            # Signals are heard from here on: whoever reads that it has started may stop it at once.
+            with on_stop(self._stop):
+                opened = await open_homes(self._config, stores)
+                engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
+                working = None
+                if self._works:
+                    working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
+                self._engine, self._working = engine, working
+                server = Server(self._watch(opened, engine, working))
+                try:
+                    self._say(await self._listen(server))
+                    await self._live(engine, working)
+                finally:
+                    await server.close()
         finally:
             await stores.close()
             self._log_handler.settle()
+
+    def _watch(self, opened: Opened, engine: Engine, working: Working | None) -> Watch:
+        settings = self._config.settings
+        subject = Subject(
+            clock=self._clock,
+            roles=self._roles,
+            backend=hide(homes(self._config).jobs),
+            jobs=opened.jobs,
+            journal=opened.engine,
+            engine=engine,
+            worker=None if working is None else working.wrong,
+            tally=self._tally,
+            logs=self._log_tally,
+            queues=tuple(settings.worker.queues.values()),
+        )
+        return Watch(subject, settings.observability.queue_sample_interval)
+
+    def _stop(self, why: str) -> None:
+        """Drains. Asked before there is anything to drain, it is remembered."""
+        grace = self._config.settings.worker.grace
+        _log.info("stopping", extra={"signal": why, "seconds": grace.total_seconds()})
+        self._asked_to_stop = True
+        if self._engine is not None:
+            self._engine.stop()
+        if self._working is not None:
+            self._working.worker.stop(grace)
 
     async def _listen(self, server: Server) -> tuple[Address, ...]:
         settings = self._config.settings
@@ -183,7 +201,8 @@ class Daemon:
             addresses=addresses,
         )
         if self._log_handler.human:
-            _log.info(str(started))
+            # Not a log line: a person may see the path of their own database.
+            sys.stderr.write(f"{started}\n")
         else:
             _log.info("started", extra=started.facts())
         if "all" in self._roles and not self._works:
@@ -193,28 +212,18 @@ class Daemon:
             bare = source.startswith("environment") and "WRASSE_" not in source
             _log.log(logging.INFO if bare else logging.DEBUG, "set", extra={"setting": path, "source": source})
 
-    async def _live(self) -> None:
-        assert self._engine is not None, "built before it lives"
-        engine, working = self._engine, self._working
-        grace = self._config.settings.worker.grace
-
-        def stop(why: str) -> None:
-            _log.info("stopping", extra={"signal": why, "seconds": grace.total_seconds()})
-            engine.stop()
-            if working is not None:
-                working.worker.stop(grace)
-
+    async def _live(self, engine: Engine, working: Working | None) -> None:
         hear_strangers(self._log_handler)
         try:
-            with on_stop(stop):
-                async with asyncio.TaskGroup() as group:
-                    ticking = group.create_task(self._tick())
+            async with asyncio.TaskGroup() as group:
+                ticking = group.create_task(self._tick())
+                if not self._asked_to_stop:
                     sweeping = group.create_task(engine.run())
                     if working is not None:
                         await working.worker.run()
                         engine.stop()
                     await asyncio.wait([sweeping])
-                    ticking.cancel()
+                ticking.cancel()
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         _log.info("stopped")

@@ -37,7 +37,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING
 _NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn", logging.ERROR: "error"}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # Two segments at least, so that `5 jobs/s` and `application/json` stay readable.
-_PATH = re.compile(r"(?<![\w:/.])(?:~|\.{0,2})(?:/[^\s'\"<>:,;]+)+|\b[A-Za-z]:\\\S+")
+_PATH = re.compile(r"(?<![\w:/.])(?:~|\.{0,2})(?:/[^\s'\"<>:,;]+)+|\b[A-Za-z]:\\\S+|(?<=sqlite:)/\S+")
 
 
 class LogTally:

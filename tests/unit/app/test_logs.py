@@ -84,7 +84,10 @@ def test_text_without_a_path_stays_as_it_is() -> None:
     assert scrub(text) == text
 
 
-@pytest.mark.parametrize("path", [PATH, "~/x/y", "./a/b.db", "../up/z", "'/etc/passwd'", "(/var/x)", "C:\\Users\\x"])
+@pytest.mark.parametrize(
+    "path",
+    [PATH, "~/x/y", "./a/b.db", "../up/z", "'/etc/passwd'", "(/var/x)", "sqlite:///home/y.db", "C:\\Users\\x"],
+)
 def test_a_path_is_taken_out_of_a_text(path: str) -> None:
     assert not any(part in scrub(f"see {path} there") for part in ("home", "y", "b.db", "up", "passwd", "var", "Users"))
 
