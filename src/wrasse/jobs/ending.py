@@ -26,6 +26,8 @@ from wrasse.ports.jobs import (
     TakenJob,
 )
 
+_HELD_BACK = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
+
 
 class Cut(Enum):
     """Why an attempt is ended from outside."""
@@ -58,6 +60,13 @@ def ended_badly(
 def interrupted(taken: TakenJob, error: str) -> Requeue:
     """A job given back unfinished: free, and ready at once."""
     return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
+
+
+def held_back(taken: TakenJob, u: float) -> Requeue:
+    """A job that has been in several deaths, given back for a while because another such job is here."""
+    error = f"was rescued {taken.rescues} times, and another such job runs here; held back"
+    delay = _HELD_BACK.delay(taken.interruptions + 1, u)
+    return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 
 def no_handler(taken: TakenJob, retry: RetryPolicy, u: float) -> Requeue | Bury:

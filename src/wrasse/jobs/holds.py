@@ -38,10 +38,12 @@ class Work:
 class Holds:
     """The worker's holds and their postings."""
 
-    __slots__ = ("_by_place", "_slack", "board")
+    __slots__ = ("_by_place", "_slack", "alone_from", "board", "fragile")
 
-    def __init__(self, places: int, silence: timedelta) -> None:
+    def __init__(self, places: int, silence: timedelta, alone_from: int) -> None:
         self.board = Board.make(places)
+        self.alone_from = alone_from
+        self.fragile = 0  # held jobs that were rescued at least `alone_from` times
         self._by_place: list[Work | None] = [None] * places
         # Beats go on this much longer than the handler may run, so that the worker can still tell of its timeout.
         self._slack = silence.total_seconds()
@@ -50,6 +52,7 @@ class Holds:
         """Posts a job that was just taken."""
         place = self.board.post(taken.hold, since + allowed + self._slack, since)
         work = self._by_place[place] = Work(taken, place, since, allowed)
+        self.fragile += taken.rescues >= self.alone_from
         return work
 
     def begin(self, work: Work, now: float) -> None:
@@ -62,6 +65,7 @@ class Holds:
         """Takes down a job that the backend has settled, or that is no longer ours."""
         assert self._by_place[work.place] is work, "a hold is taken down once"
         self._by_place[work.place] = None
+        self.fragile -= work.taken.rescues >= self.alone_from
         self.board.clear(work.place)
 
     def find(self, gone: Gone) -> Work | None:

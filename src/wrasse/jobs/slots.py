@@ -87,7 +87,8 @@ class Slots:
     def cut(self, work: Work) -> None:
         """Ends an attempt whose hold is gone, unless it has ended by itself."""
         if work.stage is Stage.WAITING:
-            self.backlog.remove(work)
+            if work in self.backlog:
+                self.backlog.remove(work)
             self._settler.forget(work)
         for slot in self._slots:
             if slot.work is work and slot.cut is None:

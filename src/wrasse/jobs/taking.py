@@ -4,6 +4,10 @@ A fast worker takes ahead what it will start within AHEAD, measured by how fast 
 takes only what it has free slots for. What nobody has started after a second is given back: the handlers got slower
 than they were, and another worker may be free.
 
+When a job kills its worker, all that the worker held are rescued with it, and would be taken together and killed
+together again until all their rescues are spent. So of the jobs that have been in several deaths a worker holds only
+one at a time: the next death then tells which it was.
+
 Nothing is taken unless beats go out. A take whose answer is not known, because the backend did not answer or because
 the wait was cut short, is asked again under the same request id, so that no job is held by a worker that does not know.
 """
@@ -21,7 +25,8 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.beats import BeatState
-from wrasse.jobs.holds import Holds
+from wrasse.jobs.ending import held_back
+from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.settling import ASKING_AGAIN, Settler
 from wrasse.jobs.slots import Slots
 from wrasse.jobs.tally import Tally
@@ -88,6 +93,7 @@ class Taker:
         self._request = ""  # of a take whose answer is not known
         self._failed = 0
         self._wait: asyncio.Timeout | None = None
+        self._kept_waiting: Work | None = None  # taken, and not started before others are given back
 
     async def run(self, beats: BeatState) -> None:
         """Takes until cancelled."""
@@ -124,6 +130,10 @@ class Taker:
         self._request = ""
         self._failed = 0
         self._feed(taken.jobs)
+        if self._kept_waiting is not None:
+            # The others must be out of harm's way before it starts.
+            await self._settler.drained()
+            self._start_kept_waiting()
         return len(taken.jobs)
 
     def cut_short(self) -> None:
@@ -133,6 +143,7 @@ class Taker:
 
     async def recover(self) -> None:
         """Finds out what a take that was cut short has taken after all."""
+        self._start_kept_waiting()
         if self._request:
             with suppress(StoreUnavailable):
                 await self.take(max(min(self._slots.idle, self._holds.free), 1), timedelta(0))
@@ -156,12 +167,27 @@ class Taker:
     def _feed(self, taken: tuple[TakenJob, ...]) -> None:
         now = self._clock.monotonic()
         works = []
+        fragile: Work | None = None
         for one in taken:
             timeout = one.job.timeout
-            works.append(self._holds.add(one, now, self._allowed if timeout is None else timeout.total_seconds()))
+            work = self._holds.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
             self._tally.consumed.add(one.job.queue)
+            if one.rescues < self._holds.alone_from:
+                works.append(work)
+            elif self._holds.fragile == 1:
+                fragile = work
+            else:
+                self._settler.add(work, held_back(one, random.random()))
+                self._kept_waiting = fragile
+        if fragile is not None and self._kept_waiting is None:
+            works.append(fragile)
         if works:
             self._slots.feed(works)
+
+    def _start_kept_waiting(self) -> None:
+        work, self._kept_waiting = self._kept_waiting, None
+        if work is not None and work.stage is Stage.WAITING:
+            self._slots.feed((work,))
 
     def _shed(self) -> None:
         backlog = self._slots.backlog

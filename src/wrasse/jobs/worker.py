@@ -17,7 +17,7 @@ import re
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from wrasse.clock import Clock
@@ -43,7 +43,8 @@ _log = logging.getLogger("wrasse.jobs")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How a worker works. `queues` are served in this order, all of the first before any of the second."""
+    """How a worker works. `queues` are served in this order, all of the first before any of the second. Of jobs that
+    were rescued `alone_from` times or more it holds one at a time."""
 
     queues: tuple[str, ...] = ("high", "low")
     concurrency: int = 16
@@ -51,6 +52,7 @@ class WorkerSettings:
     timeout: timedelta = timedelta(hours=1)
     retry: RetryPolicy = _RETRY
     wait: timedelta = timedelta(seconds=1)
+    alone_from: int = 2
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -74,7 +76,7 @@ class _Parts:
         self, worker: Worker, jobs: JobQueue, handlers: Handlers, clock: Clock, settings: WorkerSettings
     ) -> None:
         tally, ids, room = worker.tally, Ids(clock), asyncio.Event()
-        self.holds = Holds(settings.concurrency + 2 * BATCH_MAX, settings.silence)
+        self.holds = Holds(settings.concurrency + 2 * BATCH_MAX, settings.silence, settings.alone_from)
         self.settler = Settler(jobs, self.holds, tally, ids, room)
         self.slots = Slots(
             settings.concurrency, handlers, self.holds, self.settler, settings.retry, tally, clock, worker, room
@@ -156,7 +158,9 @@ class Worker:
         """Runs what is ready now, and what that makes ready, in this loop and without beats; gives how many attempts
         that took. For tests of handlers: what is delayed, also by a failure, stays."""
         self._loop = asyncio.get_running_loop()
-        parts = _Parts(self, self._jobs, self._handlers, self._clock, self.settings)
+        # No process dies here, so nothing is held back for fear of it.
+        settings = replace(self.settings, alone_from=_PENDING_MAX)
+        parts = _Parts(self, self._jobs, self._handlers, self._clock, settings)
         ran = 0
         try:
             async with asyncio.TaskGroup() as group:

@@ -242,18 +242,46 @@ async def test_timeouts_and_task_groups_work_inside_a_handler_also_after_others_
     async def sleeps(job: RunningJob) -> None:
         await asyncio.sleep(600)
 
-    async def inner(job: RunningJob) -> str:
+    async def breaks() -> None:
+        raise ValueError
+
+    async def inner(job: RunningJob) -> list[str]:
+        seen = []
         try:
             async with asyncio.timeout(0.01), asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(600))
         except TimeoutError:
-            return "inner timeout"
-        raise AssertionError
+            seen.append("timeout")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(breaks())
+                await asyncio.sleep(600)
+        except* ValueError:
+            seen.append("group")
+        return seen
 
     settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
     await put(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("inner", kind="inner"))
     async with working(store.jobs, handlers(sleeps=sleeps, inner=inner), settings):
-        assert (await until(store.jobs, "inner", Place.DONE)).result == b'"inner timeout"'
+        assert (await until(store.jobs, "inner", Place.DONE)).result == b'["timeout","group"]'
+
+
+async def test_a_slot_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
+    store = memory()
+
+    async def sleeps(job: RunningJob) -> None:
+        await asyncio.sleep(600)
+
+    async def cancels_itself(job: RunningJob) -> None:
+        raise asyncio.CancelledError
+
+    settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
+    by_kind = handlers(sleeps=sleeps, cancels=cancels_itself, ok=ok)
+    await put(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("odd", kind="cancels"))
+    await put(store.jobs, Job("last", kind="ok"))
+    async with working(store.jobs, by_kind, settings):
+        await until(store.jobs, "last", Place.DONE)
+        assert (await until(store.jobs, "odd", Place.DEAD)).state.reason is Reason.FAILED
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), StopIteration()])

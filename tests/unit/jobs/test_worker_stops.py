@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from faults import LOST_REPLY, LOST_REQUEST, FaultyJobs, Network, Script
+from faults import LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreBroken
@@ -18,7 +18,8 @@ from wrasse.jobs.board import Board
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.running import RunningJob
 from wrasse.jobs.worker import Worker
-from wrasse.ports.jobs import Job, JobQueue, Place, Taken, WorkerInfo
+from wrasse.ports.jobs import Budget, Job, JobFilter, JobQueue, Place, Reason, Requeue, Taken, WorkerInfo
+from wrasse.ports.outcome import Outcome
 
 from .working import CLOCK, QUICK, eventually, memory, numbered, put, record, until, working
 
@@ -296,3 +297,58 @@ async def test_pending_jobs_run_until_none_is_ready_and_delayed_ones_stay() -> N
     clock.advance(timedelta(hours=1))
     assert await worker.run_pending() == 2
     assert (await record(store.jobs, "later")).state.place is Place.DONE
+
+
+async def rescued(store: Memory, times: int, *ids: str) -> None:
+    """Puts jobs that have been in so many deaths."""
+    await put(store.jobs, *(Job(id) for id in ids))
+    for time in range(times):
+        taken = await store.jobs.take(
+            ["low"], len(ids), worker="dead", silence=timedelta(microseconds=1), request=f"{ids} {time}"
+        )
+        await asyncio.sleep(0.001)
+        moves = [Requeue(one.hold, Budget.RESCUES, Reason.WORKER_DIED) for one in taken.jobs]
+        assert await store.jobs.move(moves) == (Outcome.DONE,) * len(ids)
+
+
+async def test_of_jobs_that_were_in_several_deaths_a_worker_holds_one_at_a_time() -> None:
+    store = memory()
+    await rescued(store, 2, "a", "b", "c")
+    await put(store.jobs, Job("fresh 1"), Job("fresh 2"))
+    held_at_start: dict[str, set[str]] = {}
+
+    async def looks(job: RunningJob) -> None:
+        held_at_start[job.id] = {state.id for state in await store.jobs.page(Place.HELD, JobFilter(), None, 10)}
+
+    slow = Network(Script(dict.fromkeys(range(100), Fault(slow_request=0.05)), only="settle"))
+    async with working(FaultyJobs(store.jobs, slow), any_kind(looks)) as worker:
+        await eventually(lambda: worker.tally.completed.total() == 5)
+    assert {id: held_at_start[id] & {"a", "b", "c"} for id in "abc"} == {id: {id} for id in "abc"}
+    assert {(await record(store.jobs, id)).state.failures for id in "abc"} == {0}
+
+
+async def test_jobs_that_were_in_one_death_run_side_by_side() -> None:
+    store = memory()
+    await rescued(store, 1, "a", "b", "c")
+    together = asyncio.Barrier(3)
+
+    async def meets(job: RunningJob) -> None:
+        async with asyncio.timeout(30):
+            await together.wait()
+
+    async with working(store.jobs, any_kind(meets)) as worker:
+        await eventually(lambda: worker.tally.completed.total() == 3)
+    assert worker.tally.interrupted.total() == 0
+
+
+async def test_a_stop_gives_back_also_what_waits_for_others_to_be_out_of_harms_way() -> None:
+    store, beats = memory(), Puppet()
+    network = Network(Script(dict.fromkeys(range(4), LOST_REQUEST), only="settle"))
+    await rescued(store, 2, "a", "b")
+    worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, QUICK)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        beats.state.tell_beating(True)
+        await eventually(lambda: worker.tally.unavailable == 2)
+        worker.stop(timedelta(0))
+    assert [(await record(store.jobs, id)).state.place for id in "ab"] == [Place.READY] * 2

@@ -1,0 +1,158 @@
+"""A worker, a producer or an engine as a process of its own, made to be killed at any moment.
+
+Everything an actor does is written to a side log first, one line per fact in one write, so that what is in the log
+happened even if the process died in the next instant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import random
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from wrasse.app.wiring import Store, open_store
+from wrasse.clock import SystemClock
+from wrasse.engine.guard import MassDeath
+from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
+from wrasse.engine.pulses import backend_guards
+from wrasse.engine.state import ENGINE_STATE
+from wrasse.jobs.beats import ChildBeats
+from wrasse.jobs.handlers import Handlers
+from wrasse.jobs.producer import Producer
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.running import RunningJob
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.leases.lessor import Lessor
+from wrasse.sweeps.stuck_jobs import StuckJobs
+
+CLOCK = SystemClock()
+KEEP_ALL = 1_000_000
+HERE = Path.cwd()
+LOG = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def log(what: str, *facts: object) -> None:
+    os.write(LOG, (json.dumps([what, os.getpid(), *facts]) + "\n").encode())
+
+
+async def work(job: RunningJob) -> dict[str, int]:
+    log("start", job.id, job.token)
+    await asyncio.sleep(random.choice((0, 0, 0.01, 0.05)))
+    log("end", job.id, job.token)
+    return {"token": job.token}
+
+
+def work_in_thread(job: RunningJob) -> dict[str, int]:
+    log("start", job.id, job.token)
+    log("end", job.id, job.token)
+    return {"token": job.token}
+
+
+async def poison(job: RunningJob) -> None:
+    log("start", job.id, job.token)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def freeze(job: RunningJob) -> None:
+    """Sleeps without ever letting go of the interpreter: no other thread of this process runs meanwhile."""
+    log("start", job.id, job.token)
+    ctypes.PyDLL(None).usleep(int(float(job.payload) * 1e6))
+
+
+async def wait(job: RunningJob) -> None:
+    """Waits for a file of the job's name, and says so if it is told to stop."""
+    log("start", job.id, job.token)
+    try:
+        while True:
+            await asyncio.sleep(0.02)
+            if (HERE / job.id).exists():
+                return
+    except asyncio.CancelledError:
+        log("told", job.id, job.gone, await job.still_mine())
+        raise
+
+
+async def block(job: RunningJob) -> None:
+    """Waits for a file of the job's name with the event loop blocked, then asks whether the job is still its own."""
+    log("start", job.id, job.token)
+    while not (HERE / job.id).exists():
+        ctypes.PyDLL(None).usleep(10_000)
+    log("asked", job.id, await job.still_mine())
+
+
+async def run_worker(url: str, silence: timedelta, concurrency: int) -> None:
+    store = await open_store(url, done_max=KEEP_ALL)
+    handlers = Handlers()
+    for handler in (work, work_in_thread, poison, freeze, wait, block):
+        handlers.add(handler.__name__, handler)
+    settings = WorkerSettings(
+        queues=("low",),
+        concurrency=concurrency,
+        silence=silence,
+        retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
+    )
+    tally = Tally()
+    worker = Worker(store.jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, worker.stop, timedelta(seconds=20))
+    log("worker", worker.info.id)
+    await worker.run()
+    log("stopped", tally.lost.total(), tally.completed.total())
+    await store.close()
+
+
+async def run_producer(url: str, prefix: str) -> None:
+    store = await open_store(url, done_max=KEEP_ALL)
+    producer = Producer(store.jobs, CLOCK)
+    for number in range(10_000):
+        kind = "work_in_thread" if number % 10 == 0 else "work"
+        ids = [f"{prefix}-{number}-{part}" for part in range(random.choice((1, 1, 5, 20)))]
+        jobs = [producer.job(kind, os.urandom(20), id=id) for id in ids]
+        log("will", *ids)
+        await producer.put_many(jobs)
+        log("put", *ids)
+        await asyncio.sleep(0.05)
+
+
+def engine_on(store: Store, silence: timedelta) -> Engine:
+    guards = (*backend_guards(store, CLOCK, silence), MassDeath(store.jobs, silence))
+    sweep = Scheduled(
+        StuckJobs(store.jobs, silence=silence), interval=timedelta(milliseconds=300), jitter=0.1, guards=guards
+    )
+    return Engine(
+        [sweep],
+        lessor=Lessor(store.records(ENGINE_LEASES), CLOCK),
+        state=store.records(ENGINE_STATE),
+        journal=store.journal,
+        clock=CLOCK,
+        owner=f"engine-{os.getpid()}",
+        lease_ttl=timedelta(seconds=1),
+    )
+
+
+async def run_engine(url: str, silence: timedelta) -> None:
+    store = await open_store(url, done_max=KEEP_ALL)
+    log("engine")
+    await engine_on(store, silence).run()
+
+
+def main() -> None:
+    role, url, *rest = sys.argv[1:]
+    match role:
+        case "worker":
+            asyncio.run(run_worker(url, timedelta(seconds=float(rest[0])), int(rest[1])))
+        case "producer":
+            asyncio.run(run_producer(url, rest[0]))
+        case "engine":
+            asyncio.run(run_engine(url, timedelta(seconds=float(rest[0]))))
+
+
+if __name__ == "__main__":
+    main()

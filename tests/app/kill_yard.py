@@ -1,0 +1,159 @@
+"""Where actors are started, killed, paused and looked at; see kill_actor.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from wrasse.app.wiring import Store, open_store
+from wrasse.clock import SystemClock
+from wrasse.engine.sweep import Action
+from wrasse.ports.jobs import JobFilter, JobRecord, JobState, Place
+from wrasse.sweeps.stuck_jobs import StuckJobs
+
+ACTOR = Path(__file__).with_name("kill_actor.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One fact from the side log."""
+
+    what: str
+    pid: int
+    facts: tuple[object, ...]
+
+
+class Yard:
+    """A database, a side log, and the processes at work on them."""
+
+    def __init__(self, folder: Path, store: Store, silence: float) -> None:
+        self.folder = folder
+        self.store = store
+        self.jobs = store.jobs
+        self.silence = silence
+        self.url = f"sqlite://{folder}/jobs.db"
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, role: str, *more: object) -> subprocess.Popen[bytes]:
+        """Starts an actor."""
+        command = [sys.executable, str(ACTOR), role, self.url, *(str(one) for one in more)]
+        process = subprocess.Popen(command, cwd=self.folder)
+        self.running.append(process)
+        return process
+
+    def one_silence(self) -> timedelta:
+        """The silence of this yard's workers."""
+        return timedelta(seconds=self.silence)
+
+    def worker(self, concurrency: int = 4) -> subprocess.Popen[bytes]:
+        return self.start("worker", self.silence, concurrency)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL, and its number given back."""
+        process.kill()
+        process.wait()
+        self.running.remove(process)
+
+    def log(self) -> list[Line]:
+        """The side log so far. A line that is not whole was cut off by nobody: each is one write."""
+        path = self.folder / "log"
+        if not path.exists():
+            return []
+        lines = (json.loads(line) for line in path.read_text().splitlines())
+        return [Line(what, pid, tuple(facts)) for what, pid, *facts in lines]
+
+    def logged(self, what: str, *facts: object) -> bool:
+        """Is there such a line?"""
+        return any(line.what == what and line.facts[: len(facts)] == facts for line in self.log())
+
+    async def until_logged(self, what: str, *facts: object) -> None:
+        await eventually(lambda: self.logged(what, *facts))
+
+    def release(self, id: str) -> None:
+        """Lets a handler go on that waits for this file."""
+        (self.folder / id).touch()
+
+    async def sweep(self) -> int:
+        """One run of stuck_jobs by hand; gives how many were moved."""
+        sweep = StuckJobs(self.jobs, silence=self.one_silence())
+        page = await sweep.find(None, 100)
+        verdicts = [sweep.decide(state, page.at) for state in page]
+        actions = [verdict for verdict in verdicts if isinstance(verdict, Action)]
+        return len(await sweep.apply(actions)) if actions else 0
+
+    async def swept(self) -> bool:
+        return await self.sweep() > 0
+
+    async def record(self, id: str) -> JobRecord:
+        found = await self.jobs.get(id)
+        assert found is not None
+        return found
+
+    async def until(self, id: str, place: Place) -> JobRecord:
+        async def there() -> bool:
+            return (await self.record(id)).state.place is place
+
+        await eventually(there)
+        return await self.record(id)
+
+    async def everything(self, place: Place) -> list[JobState]:
+        """All jobs of a place."""
+        found: list[JobState] = []
+        after: str | None = None
+        while True:
+            page = await self.jobs.page(place, JobFilter(), after, 500)
+            found += page
+            if page.cursor is None:
+                return found
+            after = page.cursor
+
+
+@asynccontextmanager
+async def open_yard(folder: Path, silence: float) -> AsyncIterator[Yard]:
+    """A yard in an empty folder; whatever still runs at the end is killed."""
+    store = await open_store(f"sqlite://{folder}/jobs.db", SystemClock(), done_max=1_000_000)
+    yard = Yard(folder, store, silence)
+    try:
+        yield yard
+    finally:
+        for process in list(yard.running):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+            yard.kill(process)
+        await store.close()
+
+
+async def eventually(so: Callable[[], bool | Awaitable[bool]], within: float = 60.0) -> None:
+    """Waits until something is so."""
+    async with asyncio.timeout(within):
+        while True:
+            answer = so()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process started and that still run."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+def alive(pid: int) -> bool:
+    """Does this process run? One that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
