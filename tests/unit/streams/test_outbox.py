@@ -1,0 +1,115 @@
+"""Answers on their way to the backend."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+
+import pytest
+
+from faults import LOST_REPLY, LOST_REQUEST, Fault, Network, Script
+from stream_faults import FaultyGroups
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock
+from wrasse.errors import StoreFull, StoreUnavailable
+from wrasse.ports.groups import Ack, Answer, DeadLetter, StartAt
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import Draft, EntryId, StreamLimits
+from wrasse.streams.outbox import Outbox
+
+PATIENCE = 20
+
+
+class Desk:
+    """A group with ten entries handed out, and an outbox to it."""
+
+    def __init__(self) -> None:
+        self.memory = Memory(ManualClock())
+        self.script = Script({}, only="answer")
+        self.groups = FaultyGroups(self.memory.groups, Network(self.script))
+        self.outbox = Outbox(self.groups)
+        self.ids: Sequence[EntryId] = ()
+
+    async def open(self) -> None:
+        self.ids = await self.memory.streams.append([Draft("s", b"%d" % n) for n in range(10)])
+        await self.memory.groups.join("s", "g", StartAt(first=True))
+        await self.memory.groups.deliver(["s"], "g", "c", 10, ack_timeout=PATIENCE * _SECOND)
+
+    def ack(self, place: int) -> Answer:
+        return Ack("s", "g", self.ids[place])
+
+    async def pending(self) -> int:
+        state = await self.memory.streams.info("s")
+        assert state is not None
+        return state.groups[0].pending
+
+
+_SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    await desk.open()
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(desk.outbox.run())
+        yield desk
+        running.cancel()
+
+
+async def test_answers_that_are_ready_together_go_in_one_call(desk: Desk) -> None:
+    answers = [desk.outbox.put(desk.ack(n)) for n in range(10)]
+    assert await asyncio.gather(*answers) == [Outcome.DONE] * 10
+    assert desk.script.calls == ["answer"]
+
+
+async def test_whoever_hands_in_an_answer_is_told_its_own_outcome(desk: Desk) -> None:
+    answers = [desk.outbox.put(answer) for answer in (desk.ack(0), Ack("s", "g", EntryId(9, 9)), desk.ack(1))]
+    assert await asyncio.gather(*answers) == [Outcome.DONE, Outcome.LOST, Outcome.DONE]
+
+
+@pytest.mark.parametrize("fault", [LOST_REQUEST, LOST_REPLY], ids=["request", "reply"])
+async def test_whoever_could_not_be_heard_is_told_and_may_try_again(desk: Desk, fault) -> None:
+    desk.script.faults = {0: fault}
+    first = [desk.outbox.put(desk.ack(n)) for n in range(2)]
+    told = await asyncio.gather(*first, return_exceptions=True)
+    assert [type(each) for each in told] == [StoreUnavailable] * 2
+    await asyncio.gather(*(desk.outbox.put(desk.ack(n)) for n in range(2)))
+    assert await desk.pending() == 8
+
+
+async def test_one_answer_that_is_refused_does_not_spoil_the_others(desk: Desk) -> None:
+    await desk.memory.streams.ensure("full", StreamLimits(entries_max=0))
+    letter = DeadLetter("s", "g", desk.ids[1], Draft("full", b""))
+    answers = [desk.outbox.put(answer) for answer in (desk.ack(0), letter, desk.ack(2))]
+    told = await asyncio.gather(*answers, return_exceptions=True)
+    assert [type(each) for each in told] == [Outcome, StoreFull, Outcome]
+    assert await desk.pending() == 8
+
+
+async def test_an_outbox_says_when_it_is_empty(desk: Desk) -> None:
+    assert await desk.outbox.empty(0)
+    desk.script.faults = {0: Fault(slow_reply=0.5)}
+    desk.outbox.put(desk.ack(0))
+    assert not await desk.outbox.empty(0.01)
+    assert await desk.outbox.empty(PATIENCE)
+    assert await desk.pending() == 9
+
+
+async def test_what_was_cut_off_is_sent_by_a_flush() -> None:
+    desk = Desk()
+    await desk.open()
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(desk.outbox.run())
+        await asyncio.sleep(0)
+        futures = [desk.outbox.put(desk.ack(n)) for n in range(3)]
+        running.cancel()
+    await desk.outbox.flush()
+    assert await asyncio.gather(*futures) == [Outcome.DONE] * 3
+
+
+async def test_whoever_went_away_is_not_told(desk: Desk) -> None:
+    gone, here = desk.outbox.put(desk.ack(0)), desk.outbox.put(desk.ack(1))
+    gone.cancel()
+    assert await here is Outcome.DONE
