@@ -349,7 +349,11 @@ class JobQueue(Protocol):
 
 def check_job(job: Job) -> None:
     """Refuses what no backend could keep, before anything is sent."""
-    named = (("id", job.id, 1), ("queue", job.queue, 1), ("kind", job.kind, 0), ("priority", job.priority, 0))
+    names = job.id + job.queue + job.kind + job.priority
+    if names.isascii() and names.isprintable() and len(names) <= ID_BYTES_MAX and job.id and job.queue:
+        named: tuple[tuple[str, str, int], ...] = ()  # fits whichever way it is cut: the common case, and cheap to see
+    else:
+        named = (("id", job.id, 1), ("queue", job.queue, 1), ("kind", job.kind, 0), ("priority", job.priority, 0))
     for what, text, low in named:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if not low <= size <= ID_BYTES_MAX or not text.isprintable():

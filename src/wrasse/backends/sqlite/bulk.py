@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import apsw
 
@@ -17,17 +18,28 @@ _TEXT_MAX = 16_000  # apsw keeps the compiled form of texts up to 16 KiB
 _VARIABLES_MAX = 32_766
 
 
-def write_rows(db: apsw.Connection, before: str, rows: Sequence[Sequence[apsw.SQLiteValue]], after: str = "") -> None:
-    """Runs `before VALUES (...), (...) after` for all rows, in as few statements as are worth keeping compiled."""
+def write_rows(
+    db: apsw.Connection,
+    before: str,
+    rows: Sequence[Sequence[apsw.SQLiteValue]],
+    after: str = "",
+    start: tuple[apsw.SQLiteValue, ...] = (),
+) -> None:
+    """Runs `before VALUES (...), (...) after` for all rows, in as few statements as are worth keeping compiled. `start`
+    is for the variables of `before`."""
     if not rows:
         return
     row = f"({','.join('?' * len(rows[0]))})"
-    most = min(_ROWS_MAX, (_TEXT_MAX - len(before) - len(after)) // (len(row) + 1), _VARIABLES_MAX // len(rows[0]))
+    most = min(
+        _ROWS_MAX,
+        (_TEXT_MAX - len(before) - len(after)) // (len(row) + 1),
+        (_VARIABLES_MAX - len(start)) // len(rows[0]),
+    )
     done = 0
     while left := len(rows) - done:
         # Powers of two: a batch of any size is a few texts out of a small set.
         count = 1 << (min(left, most).bit_length() - 1)
-        values = [value for one in rows[done : done + count] for value in one]
+        values = [*start, *chain.from_iterable(rows[done : done + count])]
         db.execute(f"{before} VALUES {','.join([row] * count)} {after}", values)
         done += count
 

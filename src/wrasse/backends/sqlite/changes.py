@@ -32,12 +32,12 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-_CURRENT = """
+SELECT_CURRENT = """
     SELECT json_group_array(seq), json_group_array(queue) FROM jobs
     WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
 """
 _GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
-_FINISH = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
+UPDATE_DONE = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
 _CHANGES = (
     "WITH one (seq, place, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
@@ -103,12 +103,12 @@ def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool
     seqs: list[int] = []
     queues: Counter[str] = Counter()
     for (token, nonce), ids in held.items():
-        found, where = step.db.execute(_CURRENT, (texts(ids), token, nonce)).get
+        found, where = step.db.execute(SELECT_CURRENT, (texts(ids), token, nonce)).get
         seqs += decode_numbers(found)
         queues.update(decode_texts(where))
     if len(seqs) < len(settlements):
         return False
-    step.db.execute(_FINISH, (now, numbers(seqs)))
+    step.db.execute(UPDATE_DONE, (now, numbers(seqs)))
     for queue, count in queues.items():
         step.moved(queue, HELD, DONE, count)
     return True
@@ -185,7 +185,7 @@ def _requeue(fact: Fact, one: Requeue, token: int | None) -> Change:
 def _finish(step: Step, finished: Sequence[tuple[Fact, bytes | None]], now: int) -> None:
     if not finished:
         return
-    step.db.execute(_FINISH, (now, numbers(fact.seq for fact, _ in finished)))
+    step.db.execute(UPDATE_DONE, (now, numbers(fact.seq for fact, _ in finished)))
     results = [(fact.seq, result) for fact, result in finished if result is not None]
     write_rows(step.db, "WITH one (seq, result) AS (", results, _RESULTS)
     for queue, count in Counter(fact.queue for fact, _ in finished).items():

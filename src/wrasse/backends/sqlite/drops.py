@@ -21,7 +21,7 @@ from wrasse.ports.jobs import BATCH_MAX, IDS_KEPT, Delete, Place
 from wrasse.ports.outcome import Outcome
 
 _FROM_OLDEST_DONE = "FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 ORDER BY finished_at, seq LIMIT ?)"
-_OLDEST_DONE = f"""
+SELECT_OLDEST_DONE = f"""
     SELECT json_group_array(seq), json_group_array(queue), max(size), max(attempts), max(lasting) {_FROM_OLDEST_DONE}
 """
 _OLDEST_DONE_FACTS = f"SELECT json_group_array({FACT}) {_FROM_OLDEST_DONE}"
@@ -58,7 +58,7 @@ def trim_done(step: Step, done_max: int, now: int) -> None:
     excess = min(step.done() - done_max, 3 * BATCH_MAX)
     if excess <= 0:
         return
-    seqs, queues, longest, tried, lasting = step.db.execute(_OLDEST_DONE, (excess,)).get
+    seqs, queues, longest, tried, lasting = step.db.execute(SELECT_OLDEST_DONE, (excess,)).get
     if longest > INLINE_BYTES_MAX or tried > 1 or lasting:
         _drop(step, decode_facts(step.db.execute(_OLDEST_DONE_FACTS, (excess,)).get), now, span(IDS_KEPT))
         return

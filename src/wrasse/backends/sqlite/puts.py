@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count, repeat
 
 import apsw
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
-from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, span
+from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, decode_numbers, decode_texts, span
 from wrasse.backends.sqlite.step import DELAYED, READY, Step
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 
-_INSERT = (
-    "INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, timeout,"
-    " not_before, delay, headers, payload)"
-)
-_KNOWN = """
-    SELECT json_group_array(id) FROM (
-      SELECT id FROM jobs WHERE id IN carray(?1) UNION ALL
-      SELECT id FROM ids WHERE id IN carray(?1) AND forget_at > ?2)
+# Most jobs are ready at once and have nothing special about them: half of their columns are known to SQL.
+_INSERT_PLAIN = """
+    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
+    SELECT column1, column2, 0, column3, column1, ?, ?, column4, column5, length(column7), column6, column7 FROM (
 """
+_INSERT = """
+    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, timeout,
+      not_before, delay, headers, payload)
+"""
+_UNLESS_KNOWN = "ON CONFLICT (id) DO NOTHING"
+_KEPT = "SELECT json_group_array(id) FROM ids WHERE id IN carray(?) AND forget_at > ?"
+_STORED = "SELECT json_group_array(seq) FROM jobs WHERE seq >= ? AND seq < ?"
 _DUE = "SELECT seq, queue FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
@@ -32,19 +35,15 @@ def put(step: Step, jobs: Sequence[Job], now: int) -> list[bool]:
     if not jobs:
         return []
     promote(step, now)
-    ids = [job.id for job in jobs]
-    known = set(json.loads(step.db.execute(_KNOWN, (texts(ids), now)).get))
-    if not known and len(set(ids)) == len(ids):
-        _insert(step, jobs, now)
+    kept = set(decode_texts(step.db.execute(_KEPT, (texts([job.id for job in jobs]), now)).get))
+    fresh = [job for job in jobs if job.id not in kept] if kept else jobs
+    first = step.draw(len(fresh))
+    stored = _insert(step, fresh, first, now)
+    if len(stored) == len(jobs):
         return [True] * len(jobs)
-    answer, fresh = [], []
-    for job in jobs:
-        answer.append(job.id not in known)
-        if job.id not in known:
-            known.add(job.id)
-            fresh.append(job)
-    _insert(step, fresh, now)
-    return answer
+    # Of two with one id in this batch the second was not stored, so it is not the id that tells.
+    seqs = count(first)
+    return [job.id not in kept and next(seqs) in stored for job in jobs]
 
 
 def promote(step: Step, now: int) -> bool:
@@ -67,22 +66,48 @@ def promote(step: Step, now: int) -> bool:
     return True
 
 
-def _insert(step: Step, jobs: Sequence[Job], now: int) -> None:
-    first = step.draw(len(jobs))
-    dues = [_due(job, now) for job in jobs]
-    write_rows(step.db, _INSERT, list(map(_row, jobs, count(first), dues, repeat(now))))
-    for seq, job in enumerate(jobs, first):
-        if len(job.payload) > INLINE_BYTES_MAX:
-            step.db.execute("INSERT INTO payloads VALUES (?, ?)", (seq, job.payload))
-    queues = Counter(job.queue for job in jobs)
-    if delayed := [(job.queue, due) for job, due in zip(jobs, dues, strict=True) if due > now]:
-        step.due_changed(min(due for _, due in delayed))
-        for queue, many in Counter(queue for queue, _ in delayed).items():
+def _insert(step: Step, jobs: Sequence[Job], first: int, now: int) -> Collection[int]:
+    """Stores those whose id no job has, numbered from `first`; gives the numbers that were stored."""
+    before = step.db.total_changes()
+    special = not all(map(_is_plain, jobs))
+    if special:
+        write_rows(step.db, _INSERT, list(map(_row, jobs, count(first), repeat(now))), _UNLESS_KNOWN)
+    else:
+        plain = [(seq, j.id, j.queue, j.kind, j.priority, j.lasting, j.payload) for seq, j in enumerate(jobs, first)]
+        write_rows(step.db, _INSERT_PLAIN, plain, f") WHERE true {_UNLESS_KNOWN}", start=(now, now))
+    stored: Collection[int] = range(first, first + len(jobs))
+    if step.db.total_changes() - before < len(jobs):
+        stored = set(decode_numbers(step.db.execute(_STORED, (first, first + len(jobs))).get))
+        jobs = [job for seq, job in enumerate(jobs, first) if seq in stored]
+    delayed: list[Job] = []
+    if special:
+        _store_apart(step, zip(sorted(stored), jobs, strict=True))
+        delayed = [job for job in jobs if _due(job, now) > now]
+    queues = Counter([job.queue for job in jobs])
+    if delayed:
+        step.due_changed(min(_due(job, now) for job in delayed))
+        for queue, many in Counter([job.queue for job in delayed]).items():
             step.moved(queue, None, DELAYED, many)
             queues[queue] -= many
-    for queue, many in queues.items():
-        if many:
-            step.moved(queue, None, READY, many)
+    for queue, many in (+queues).items():
+        step.moved(queue, None, READY, many)
+    return stored
+
+
+def _store_apart(step: Step, jobs: Iterable[tuple[int, Job]]) -> None:
+    for seq, job in jobs:
+        if len(job.payload) > INLINE_BYTES_MAX:
+            step.db.execute("INSERT INTO payloads VALUES (?, ?)", (seq, job.payload))
+
+
+def _is_plain(job: Job) -> bool:
+    return not (
+        job.delay
+        or job.headers
+        or job.not_before is not None
+        or job.timeout is not None
+        or len(job.payload) > INLINE_BYTES_MAX
+    )
 
 
 def _due(job: Job, now: int) -> int:
@@ -94,7 +119,8 @@ def _due(job: Job, now: int) -> int:
     return due
 
 
-def _row(job: Job, seq: int, due: int, now: int) -> tuple[apsw.SQLiteValue, ...]:
+def _row(job: Job, seq: int, now: int) -> tuple[apsw.SQLiteValue, ...]:
+    due = _due(job, now)
     size = len(job.payload)
     return (
         seq,

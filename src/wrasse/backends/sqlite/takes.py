@@ -23,9 +23,9 @@ from wrasse.ports.jobs import Hold, Taken, TakenJob
 TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
 _ROWS = f"SELECT json_group_array(seq), sum(size), max(size), json_group_array({BODY})"
-_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
+SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
 _SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
-_HOLD = """
+UPDATE_HELD = """
     UPDATE jobs SET place = 2, token = ?, nonce = ?, worker = ?, until = ?, taken_at = ?, beat_at = ?,
       attempts = attempts + 1
     WHERE seq IN carray(?)
@@ -97,7 +97,7 @@ def take(step: Step, want: Want) -> Granted | int:
         return now
     grant = Grant(step.draw(), secrets.token_hex(6), rows.seqs)
     until = now + want.silence
-    step.db.execute(_HOLD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
+    step.db.execute(UPDATE_HELD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
     step.remember(want.known, msgspec.json.encode(grant))
     return Granted(grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True)
 
@@ -116,7 +116,7 @@ class _Rows:
 
     def add(self, step: Step, queue: str, limit: int) -> int:
         """Adds the first ready jobs of a queue, as many as there is room for; gives how many."""
-        seqs, size, longest, bodies = step.db.execute(_READY, (queue, limit)).get
+        seqs, size, longest, bodies = step.db.execute(SELECT_READY, (queue, limit)).get
         if size is None:
             return 0
         if size > self.room:
@@ -124,7 +124,7 @@ class _Rows:
             fit = self._fit(size for _, size in step.db.execute(_SIZES, (queue, limit)))
             if fit == 0:
                 return 0
-            seqs, size, longest, bodies = step.db.execute(_READY, (queue, fit)).get
+            seqs, size, longest, bodies = step.db.execute(SELECT_READY, (queue, fit)).get
         found = decode_numbers(seqs)
         self.seqs += found
         self.bodies.append(bodies)
