@@ -35,6 +35,7 @@ from wrasse.app.building import (
 )
 from wrasse.app.config import Config, load
 from wrasse.app.signals import on_stop
+from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.loop import Engine
@@ -157,13 +158,16 @@ class AppWorker:
             engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
             if self._stopped:
                 return
-            async with asyncio.TaskGroup() as group:
-                sweeping = group.create_task(engine.run())
-                try:
-                    await worker.run()
-                finally:
-                    engine.stop()
-                    await asyncio.wait([sweeping])
+            try:
+                async with asyncio.TaskGroup() as group:
+                    sweeping = group.create_task(engine.run())
+                    try:
+                        await worker.run()
+                    finally:
+                        engine.stop()
+                        await asyncio.wait([sweeping])
+            except BaseExceptionGroup as errors:
+                raise first_error(errors) from errors
 
     def stop(self, grace: Duration = "30s") -> None:
         """Ends `run`: nothing new is taken, and running handlers have `grace` to finish."""

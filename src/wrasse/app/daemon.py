@@ -33,6 +33,7 @@ from wrasse.app.logs import LogHandler, LogTally, hear_strangers
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
 from wrasse.app.store_url import hide
+from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine
@@ -225,7 +226,7 @@ class Daemon:
                     await asyncio.wait([sweeping])
                 ticking.cancel()
         except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         _log.info("stopped")
 
     async def _tick(self) -> None:
@@ -233,9 +234,3 @@ class Daemon:
         while True:
             await asyncio.sleep(1)
             self._log_handler.settle()
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first, out of the groups it came in."""
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

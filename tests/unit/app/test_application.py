@@ -12,8 +12,9 @@ import pytest
 
 import wrasse
 from wrasse.app.app_jobs import NewJob
+from wrasse.app.unwrap import first_error
 from wrasse.clock import ManualClock
-from wrasse.errors import BadDuration, ConfigError, JobFailed, LeaseLost, UnknownName, UsageError
+from wrasse.errors import BadDuration, ConfigError, JobFailed, LeaseLost, UnknownName, UsageError, WrasseError
 
 
 @pytest.fixture
@@ -152,6 +153,12 @@ async def test_a_worker_that_was_stopped_before_it_started_does_not_start(app: w
     async with asyncio.timeout(5):
         await worker.run()
     assert (await app.jobs.counts()).workers == ()
+
+
+def test_out_of_many_errors_the_one_that_says_what_to_do_is_told() -> None:
+    ours, other = WrasseError("ours", do="this"), ValueError("other")
+    assert first_error(BaseExceptionGroup("", [other, ExceptionGroup("", [ours])])) is ours
+    assert first_error(BaseExceptionGroup("", [other, KeyError()])) is other
 
 
 async def test_one_holds_a_lease_and_the_next_token_is_higher(app: wrasse.App) -> None:
