@@ -1,0 +1,1 @@
+"""Archives: streams copied into objects, every message once, and read back."""

@@ -1,0 +1,267 @@
+"""Draining one stream: read after the cursor, collect a batch, commit it. Every message ends in exactly one archive.
+
+The commit has three steps. (1) The intent: the cursor record is set to {after, key}. (2) The archive is put at that
+key, create-only. (3) The cursor record is set behind the archive's last entry. Then the group is marked, so that
+trimming may follow, and others are told. A crash between any two steps is mended by whoever comes next: the archive at
+the intent's key, if it is there, is the truth; if not, it is written there. Two archivers at once meet at (1), at (2)
+or at (3); one of them wins, and the other goes on from what the winner wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from wrasse.archives.announce import Announcer
+from wrasse.archives.batch import Batch
+from wrasse.archives.cursor import Cursor, Cursors
+from wrasse.archives.facts import Facts, facts_of, to_metadata
+from wrasse.archives.naming import ArchiveName, name_archive, parse_name
+from wrasse.archives.reader import facts_at
+from wrasse.archives.rule import Rule
+from wrasse.archives.shelf import newest
+from wrasse.archives.tally import Tally
+from wrasse.archives.turns import Turns
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable
+from wrasse.ports.groups import Groups, StartAt
+from wrasse.ports.streams import START, EntryId, GroupState, Streams, StreamState
+
+GROUP = "archiver"
+PAGE = 1_000
+
+
+class Stepped(StrEnum):
+    """How a step on one stream ended: nothing to do, collected but not due, somebody else's turn, or moved on."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    ELSEWHERE = "elsewhere"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What draining any stream needs."""
+
+    streams: Streams
+    groups: Groups
+    cursors: Cursors
+    turns: Turns
+    announcer: Announcer
+    tally: Tally
+    writer: str
+    stopping: asyncio.Event  # once set, nothing more is read
+
+
+class Drain:
+    """One stream on its way into archives. What it keeps in memory can be forgotten at any time."""
+
+    def __init__(self, subject: str, rule: Rule, tools: Tools) -> None:
+        self.subject = subject
+        self.rule = rule
+        self._tools = tools
+        self._cursor: Cursor | None = None
+        self._batch: Batch | None = None
+        self._ends = START  # the last entry of the stream, when it was looked at last
+
+    @property
+    def held(self) -> int:
+        """Bytes of an open batch."""
+        return 0 if self._batch is None else self._batch.held
+
+    @property
+    def open(self) -> bool:
+        """Whether a batch is collected that is not written yet."""
+        return self._batch is not None and self._batch.first is not None
+
+    def forget(self) -> None:
+        """Drops what is in memory: the next step looks at what is stored."""
+        self._cursor = self._batch = None
+
+    async def step(self, *, flush: bool = False) -> Stepped:
+        """Moves on by one archive at most. `flush`: also if the batch is not due yet. Raises Refused where going on
+        would lose or double something; forget, and look again later."""
+        cursor = await self._checked(await self._current())
+        if cursor is None:
+            self.forget()
+            return Stepped.ELSEWHERE
+        if self._ends <= cursor.after:
+            self._batch = None
+            self._tools.turns.forget(self.subject)
+            return Stepped.IDLE
+        if not await self._tools.turns.mine(self.subject):
+            self.forget()
+            return Stepped.ELSEWHERE
+        if cursor.key is not None:
+            if await self._take_over(cursor):
+                return Stepped.MOVED
+            flush = True  # somebody decided before us that this batch was to be written
+        batch, at = await self._filled(cursor)
+        if batch.first is None:
+            return Stepped.IDLE
+        if not flush and not (at is not None and batch.due(at)):
+            return Stepped.WAITING
+        await self._commit(cursor, batch, batch.first)
+        return Stepped.MOVED
+
+    async def _current(self) -> Cursor:
+        if self._cursor is None:
+            self._batch = None
+            self._cursor = await self._tools.cursors.load(self.subject) or await self._first()
+        return self._cursor
+
+    async def _first(self) -> Cursor:
+        """Makes the cursor of a stream that has none."""
+        # Joined before anything is looked at: from here on nothing is trimmed that is not archived.
+        await self._tools.groups.join(self.subject, GROUP, StartAt(first=True))
+        after, passed = await self._known()
+        cursors = self._tools.cursors
+        made = await cursors.create(self.subject, after, passed) or await cursors.load(self.subject)
+        if made is None:
+            raise StoreUnavailable(f"the cursor of {self.subject!r} came and went", do="look who deletes records")
+        return made
+
+    async def _known(self) -> tuple[EntryId, int | None]:
+        """How far the stream is archived by all else that is known: its group, and its newest archive."""
+        tools = self._tools
+        floor = _group(await tools.streams.info(self.subject)).floor
+        shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
+        facts = None if shelved is None else await facts_at(self.rule.objects, shelved.name)
+        after = floor if facts is None else max(floor, facts.last)
+        if after > floor:
+            await tools.groups.mark(self.subject, GROUP, after)
+        state = await tools.streams.info(self.subject)
+        lag = _group(state).lag
+        return after, None if state is None or lag is None else state.appended - lag
+
+    async def _checked(self, cursor: Cursor) -> Cursor | None:
+        """The cursor, once it is known to be the latest and about this very stream; None: look again."""
+        state = await self._tools.streams.info(self.subject)
+        if state is None:
+            return None
+        last = self._ends = state.last or START
+        if last < cursor.after or (cursor.passed is not None and state.appended < cursor.passed):
+            raise Refused(
+                f"the stream {self.subject!r} ends at {last}, and archives go on to {cursor.after}: it was set back",
+                do="find out what was lost; to archive it anew, delete its cursor record and use another prefix",
+            )
+        floor = next((each.floor for each in state.groups if each.name == GROUP), None)
+        if floor is None:
+            await self._tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after))
+        elif floor < cursor.after:
+            # A crash or an outage came between the commit and the mark.
+            await self._tools.groups.mark(self.subject, GROUP, cursor.after)
+        gone = state.appended - state.length
+        lost = 0 if cursor.passed is None else gone - cursor.passed
+        if lost <= 0 and (floor is None or floor <= cursor.after):
+            return cursor
+        return await self._suspicious(cursor, floor, gone, lost)
+
+    async def _suspicious(self, cursor: Cursor, floor: EntryId | None, gone: int, lost: int) -> Cursor | None:
+        """The group is ahead of the cursor, or more entries left the stream than were archived."""
+        stored = await self._tools.cursors.load(self.subject)
+        if stored is None or stored.version != cursor.version:
+            return None  # another archiver moved on: nothing is wrong
+        if floor is not None and floor > cursor.after:
+            # The record is from a backup. Its archives were written, and the first entries of the next may be
+            # trimmed: what would be read now would get another name, so the archives say where to go on.
+            after, passed = await self._known()
+            self._cursor = await self._tools.cursors.move(cursor, after, passed)
+            return None
+        self._tools.tally.lost += lost
+        # Noted in memory now and in the record with the next intent, so that it is told once and stays provable.
+        self._cursor = replace(cursor, passed=gone)
+        await self._tools.announcer.alarm(
+            self.subject,
+            f"{lost} entries of {self.subject!r} were trimmed before they could be archived",
+            "see what trims this stream without protecting the group 'archiver'",
+        )
+        return self._cursor
+
+    async def _filled(self, cursor: Cursor) -> tuple[Batch, datetime | None]:
+        """The batch with what there is to read, and the backend's clock at the last read."""
+        batch = self._batch = self._batch or Batch(self.rule.limits)
+        at: datetime | None = None
+        while not batch.complete and not self._tools.stopping.is_set():
+            room = min(PAGE, self.rule.limits.size - batch.count)
+            page = await self._tools.streams.read(self.subject, batch.last or cursor.after, room)
+            at = page.at
+            batch.extend(page.items)
+            if not page.more:
+                break
+        return batch, at
+
+    async def _take_over(self, cursor: Cursor) -> bool:
+        """Commits the archive that an intent names, if it is there."""
+        name = self._intended(cursor)
+        facts = await facts_at(self.rule.objects, name)
+        if facts is None:
+            return False
+        self._batch = None
+        await self._settled(cursor, name, facts)
+        return True
+
+    def _intended(self, cursor: Cursor) -> ArchiveName:
+        assert cursor.key is not None, "there is an intent"
+        # The prefix may have been changed since: everything before the four parts that we know is the prefix.
+        prefix = cursor.key.rsplit("/", 5)[0]
+        name = parse_name(cursor.key, prefix)
+        if name is None or name.subject != self.subject or name.after != cursor.after:
+            raise StoreBroken(
+                f"the cursor of {self.subject!r} names an archive that is not its own",
+                do="delete that record: it is made again from the group and the newest archive",
+            )
+        return name
+
+    async def _commit(self, cursor: Cursor, batch: Batch, first: EntryId) -> None:
+        self._batch = None
+        if cursor.key is None:
+            name = name_archive(self.rule.prefix, self.rule.domain_of(self.subject), self.subject, cursor.after, first)
+            intended = await self._tools.cursors.intend(cursor, str(name))
+            if intended is None:
+                self.forget()
+                return
+            cursor = intended
+        else:
+            name = self._intended(cursor)
+        sealed = batch.seal()
+        facts = facts_of(sealed, cursor.after, cursor.passed, self._tools.writer)
+        stored = await self.rule.objects.create(str(name), sealed.data, metadata=to_metadata(facts))
+        if stored:
+            self._tools.tally.count(sealed.count, len(sealed.data))
+            await self._settled(cursor, name, facts, len(sealed.data))
+            return
+        # Somebody's archive is there, or our own whose reply was lost: whoever's it is, it is the truth.
+        there = await facts_at(self.rule.objects, name)
+        if there is None:
+            raise StoreUnavailable("an archive was neither stored nor found", do="look at the store of archives")
+        await self._settled(cursor, name, there)
+
+    async def _settled(self, cursor: Cursor, name: ArchiveName, facts: Facts, size: int | None = None) -> None:
+        """The third step, and what follows it."""
+        if facts.start != cursor.after or facts.last <= cursor.after:
+            raise StoreBroken(
+                f"the archive after {cursor.after} of {self.subject!r} says that it starts after {facts.start}",
+                do="see `wrasse archives verify`",
+            )
+        if facts.passed is None and cursor.passed is not None:
+            facts = replace(facts, passed=cursor.passed + facts.count)
+        self._cursor = await self._tools.cursors.commit(cursor, facts)
+        if self._cursor is None:
+            return  # whoever was first tells
+        await self._tools.groups.mark(self.subject, GROUP, facts.last)
+        if size is None:
+            head = await self.rule.objects.head(str(name))
+            size = 0 if head is None else head.info.size
+        await self._tools.announcer.archived(name, facts, size, self.rule.destination)
+
+
+def _group(state: StreamState | None) -> GroupState:
+    groups: Sequence[GroupState] = () if state is None else state.groups
+    found = next((each for each in groups if each.name == GROUP), None)
+    if found is None:
+        raise StoreUnavailable("the group of the archiver came and went", do="look who deletes groups")
+    return found

@@ -1,0 +1,85 @@
+"""One entry as one line of an archive, and back, byte for byte.
+
+An envelope is kept as it was stored, with `stream_id` as one more field at its end. Whatever cannot be kept so (no
+valid envelope, a raw newline, a `stream_id` of its own, fields beside the body) is archived whole: a line that begins
+with `stream_id` and holds the bytes in base64 under `raw`, and its fields under `fields`. Every line is valid JSON and
+ends in a newline; no two entries have one line. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from wrasse.errors import StoreBroken
+from wrasse.ports.streams import Entry, EntryId
+from wrasse.streams.envelope import decode
+
+_MARK = b',"stream_id":"'
+_RAW = b'{"stream_id":"'
+
+
+class _Keys(msgspec.Struct):
+    """Whether an object has a `stream_id` of its own."""
+
+    stream_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Whole(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry that is archived whole."""
+
+    stream_id: str
+    subject: str
+    raw: bytes
+    fields: dict[str, bytes] | msgspec.UnsetType = msgspec.UNSET
+
+
+_KEYS = msgspec.json.Decoder(_Keys)
+_WHOLE = msgspec.json.Decoder(_Whole)
+_ENCODE = msgspec.json.Encoder().encode
+
+
+def line_of(entry: Entry) -> bytes:
+    """The line of an entry."""
+    if keeps_its_form(entry):
+        return b'%b,"stream_id":"%d-%d"}\n' % (entry.body[:-1], entry.id.ms, entry.id.seq)
+    fields: dict[str, bytes] | msgspec.UnsetType = dict(entry.fields) if entry.fields else msgspec.UNSET
+    return _ENCODE(_Whole(str(entry.id), entry.subject, entry.body, fields)) + b"\n"
+
+
+def keeps_its_form(entry: Entry) -> bool:
+    """Whether an entry is an envelope that can be kept as it is; anything else is archived whole."""
+    body = entry.body
+    if entry.fields or not body.endswith(b"}") or b"\n" in body or b"\r" in body:
+        return False
+    try:
+        decode(body)
+        body.decode()  # unknown fields are not looked into above, and every line must be text
+        # A key may also be spelled with escapes; only then, or where the word is there, is a second look needed.
+        if b"stream_id" in body or b"\\u" in body:
+            return _KEYS.decode(body).stream_id is msgspec.UNSET
+    except (StoreBroken, UnicodeDecodeError, msgspec.MsgspecError):
+        return False
+    return True
+
+
+def entry_of(line: bytes, subject: str) -> Entry:
+    """The entry of a line, without its newline; StoreBroken if it is none of ours."""
+    try:
+        if line.startswith(_RAW):
+            whole = _WHOLE.decode(line)
+            fields: Mapping[str, bytes] | None = None if whole.fields is msgspec.UNSET else whole.fields
+            return Entry(EntryId.parse(whole.stream_id), whole.subject, whole.raw, fields)
+        head, mark, tail = line.rpartition(_MARK)
+        if not mark or not tail.endswith(b'"}'):
+            raise ValueError("no stream_id at its end")
+        return Entry(EntryId.parse(tail[:-2].decode("ascii")), subject, head + b"}")
+    except (ValueError, msgspec.MsgspecError) as why:
+        # What the bytes are is not repeated: they are somebody's payload.
+        raise StoreBroken("a line that is not of an archive", do="see `wrasse archives verify`") from why
+
+
+def is_marked(line: bytes) -> bool:
+    """Whether the entry of this line was archived whole."""
+    return line.startswith(_RAW)

@@ -1,0 +1,121 @@
+"""Reading archives back: in order, each message once, with constant memory.
+
+What is read is checked on the way: a broken or cut archive is an error, never a shorter answer. Messages of one stream
+come in its order; several streams come day by day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from wrasse.archives.batch import GZIP
+from wrasse.archives.facts import Facts, from_metadata
+from wrasse.archives.lines import entry_of, is_marked
+from wrasse.archives.naming import ArchiveName, instant_of
+from wrasse.archives.shelf import shelved
+from wrasse.errors import Gone, StoreBroken
+from wrasse.ports.objects import CHUNK_BYTES, Objects
+from wrasse.ports.streams import Entry, EntryId
+
+LINE_BYTES_MAX = 8 << 20  # more than the largest entry takes in base64
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """One message out of an archive. `marked`: it was archived whole, since it is no plain envelope."""
+
+    entry: Entry
+    marked: bool
+    key: str
+
+
+async def read(
+    objects: Objects,
+    prefix: str,
+    pattern: str,
+    *,
+    domain: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> AsyncIterator[Archived]:
+    """The messages of all streams that match, appended at or after `since` and before `until`."""
+    seen: dict[str, EntryId] = {}  # by stream: a message is given once, even where two archives hold it
+    async for each in shelved(objects, prefix, pattern, domain):
+        subject = each.name.subject
+        if until is not None and instant_of(each.name.after) >= until:
+            continue
+        facts = await facts_at(objects, each.name) if since is not None else None
+        if since is not None and facts is not None and instant_of(facts.last) < since:
+            continue
+        async for archived in read_archive(objects, each.name):
+            id, at = archived.entry.id, instant_of(archived.entry.id)
+            if (subject in seen and id <= seen[subject]) or (until is not None and at >= until):
+                continue
+            seen[subject] = id
+            if since is None or at >= since:
+                yield archived
+
+
+async def read_archive(objects: Objects, name: ArchiveName) -> AsyncIterator[Archived]:
+    """The messages of one archive."""
+    async for line in lines_at(objects, str(name)):
+        yield Archived(entry_of(line, name.subject), is_marked(line), str(name))
+
+
+async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
+    """The lines of one archive, without their ends; StoreBroken if it is damaged."""
+    rest, unzip = b"", zlib.decompressobj(GZIP)
+    async for chunk in objects.read(key):
+        while chunk:
+            try:
+                data = unzip.decompress(chunk, CHUNK_BYTES)
+            except zlib.error as why:
+                raise _broken(key, "its bytes are damaged") from why
+            chunk = unzip.unconsumed_tail
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield line
+            if len(rest) > LINE_BYTES_MAX:
+                raise _broken(key, "it has a line that no entry has")
+            if unzip.eof:
+                break
+    if not unzip.eof or unzip.unused_data:
+        raise _broken(key, "it does not end where it should")
+    if rest:
+        raise _broken(key, "its last line has no end")
+
+
+async def facts_at(objects: Objects, name: ArchiveName) -> Facts | None:
+    """What an archive says about itself, or where a copy lost that, what its bytes say; None if it is not there."""
+    head = await objects.head(str(name))
+    if head is None:
+        return None
+    return from_metadata(head.metadata) or await scan(objects, name)
+
+
+async def scan(objects: Objects, name: ArchiveName) -> Facts | None:
+    """The facts of an archive from its bytes alone; None if it is not there, StoreBroken if it is damaged."""
+    first = last = None
+    count = marked = size = 0
+    digest = hashlib.sha256()
+    try:
+        async for line in lines_at(objects, str(name)):
+            digest.update(line + b"\n")
+            entry = entry_of(line, name.subject)
+            if entry.subject != name.subject or entry.id <= (last or name.after):
+                raise _broken(str(name), "its messages are not in order, or of another stream")
+            first, last = first or entry.id, entry.id
+            count, marked, size = count + 1, marked + is_marked(line), size + len(line) + 1
+    except Gone:
+        return None
+    if first is None or last is None:
+        raise _broken(str(name), "it holds no message")
+    return Facts(name.after, first, last, count, marked, size, digest.hexdigest(), None)
+
+
+def _broken(key: str, what: str) -> StoreBroken:
+    return StoreBroken(f"the archive {key!r} is broken: {what}", do="bring it back from a copy of the store")

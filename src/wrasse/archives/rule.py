@@ -1,0 +1,40 @@
+"""Which streams are archived where, and how. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from wrasse.archives.batch import BatchLimits
+from wrasse.archives.naming import domain_of
+from wrasse.ports.objects import Objects
+
+PREFIX = "archive"
+PREFIX_BYTES_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern of streams and where its archives go. `destination` is what events say; `domain` is taken from the
+    subject where it is empty."""
+
+    pattern: str
+    objects: Objects
+    destination: str
+    prefix: str = PREFIX
+    domain: str = ""
+    limits: BatchLimits = field(default_factory=BatchLimits)
+
+    def domain_of(self, subject: str) -> str:
+        """The domain of one of its streams."""
+        return self.domain or domain_of(subject)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some subject matches both patterns: it would be archived twice."""
+    mine, yours = one.split("."), other.split(".")
+    for a, b in zip(mine, yours, strict=False):
+        if ">" in (a, b):
+            return True
+        if a != b and "*" not in (a, b):
+            return False
+    return len(mine) == len(yours)

@@ -1,0 +1,24 @@
+"""What an archiver did and met, for metrics and tests to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counters of one archiver."""
+
+    archives: int = 0
+    messages: int = 0
+    bytes: int = 0  # as stored
+    outages: int = 0
+    alarms: int = 0
+    lost: int = 0  # entries that were gone before they could be archived
+    events_lost: int = 0
+
+    def count(self, messages: int, size: int) -> None:
+        """One archive was written."""
+        self.archives += 1
+        self.messages += messages
+        self.bytes += size

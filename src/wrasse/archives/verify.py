@@ -1,0 +1,148 @@
+"""Verifying archives: that the chain of a stream is whole, from the objects alone, and fits the stream it came from.
+
+Each archive must start where the one before it ended, hold what its metadata says, in order, once; and `passed` must
+grow by exactly what it holds: a larger step means that entries were gone before they could be archived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+from wrasse.archives.facts import Facts, from_metadata
+from wrasse.archives.naming import ArchiveName
+from wrasse.archives.reader import scan
+from wrasse.archives.shelf import Shelved, newest, shelved
+from wrasse.errors import StoreBroken
+from wrasse.ports.objects import Objects
+from wrasse.ports.streams import EntryId, Streams
+
+PROBLEMS_MAX = 100  # of one stream; one broken store should not fill the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it must be. `key` is empty where no one archive is meant."""
+
+    key: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One stream's archives."""
+
+    subject: str
+    domain: str
+    archives: int = 0
+    messages: int = 0
+    marked: int = 0
+    bytes: int = 0
+    start: EntryId | None = None
+    last: EntryId | None = None
+    passed: int | None = None
+    waiting: int | None = None  # in the stream, not archived yet; None where that is not known
+    problems: tuple[Problem, ...] = field(default=())
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing, twice or damaged."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelf:
+    objects: Objects
+    prefix: str
+
+
+async def verify(
+    objects: Objects,
+    prefix: str,
+    pattern: str,
+    *,
+    group: str,
+    domain: str | None = None,
+    streams: Streams | None = None,
+) -> AsyncIterator[Verified]:
+    """Every stream that matches and has archives, in the order of their names."""
+    chains: dict[str, Verified] = {}
+    async for each in shelved(objects, prefix, pattern, domain):
+        so_far = chains.get(each.name.subject, Verified(each.name.subject, each.name.domain))
+        chains[each.name.subject] = await _link(objects, so_far, each)
+    for subject in sorted(chains):
+        chain = chains[subject]
+        yield chain if streams is None else await _against(streams, chain, group, _Shelf(objects, prefix))
+
+
+async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:
+    key = str(each.name)
+    try:
+        seen, said = await scan(objects, each.name), await _said(objects, each.name)
+    except StoreBroken as why:
+        return replace(_noted(chain, key, why.message), archives=chain.archives + 1)
+    if seen is None:
+        return _noted(chain, key, "it was deleted while it was looked at")
+    for what in _differences(chain, each.name, seen, said):
+        chain = _noted(chain, key, what)
+    return replace(
+        chain,
+        archives=chain.archives + 1,
+        messages=chain.messages + seen.count,
+        marked=chain.marked + seen.marked,
+        bytes=chain.bytes + each.info.size,
+        start=chain.start or each.name.after,
+        last=max(seen.last, chain.last or seen.last),
+        passed=None if said is None else said.passed,
+    )
+
+
+async def _said(objects: Objects, name: ArchiveName) -> Facts | None:
+    head = await objects.head(str(name))
+    return None if head is None else from_metadata(head.metadata)
+
+
+def _differences(chain: Verified, name: ArchiveName, seen: Facts, said: Facts | None) -> list[str]:
+    found = []
+    if chain.last is not None and name.after > chain.last:
+        found.append(f"an archive is missing before it: the one before ends at {chain.last}, it starts at {name.after}")
+    if chain.last is not None and name.after < chain.last:
+        found.append(f"it overlaps the one before, which ends at {chain.last}")
+    if said is None:
+        return found  # a copy of the store lost its metadata; its bytes were looked at
+    if replace(said, passed=None, writer="") != replace(seen, passed=None, writer=""):
+        found.append("its metadata says something else than its bytes")
+    if said.passed is not None and chain.passed is not None and said.passed > chain.passed + seen.count:
+        gone = said.passed - chain.passed - seen.count
+        found.append(f"{gone} entries before it were trimmed from the stream before they could be archived")
+    return found
+
+
+async def _against(streams: Streams, chain: Verified, group: str, shelf: _Shelf) -> Verified:
+    """Compares with what the stream ever held."""
+    state = await streams.info(chain.subject)
+    if state is None or chain.last is None:
+        return chain
+    floor = next((each.floor for each in state.groups if each.name == group), None)
+    ends = chain.last
+    if floor is not None and floor > ends:
+        last = await newest(shelf.objects, shelf.prefix, chain.domain, chain.subject)
+        if last is not None and last.name.after >= ends:
+            return chain  # an archiver went on while we looked: what came after our listing is for the next look
+        chain = _noted(chain, "", f"an archive is missing at the end: the group {group!r} is at {floor}")
+    if state.last is not None and state.last < ends:
+        chain = _noted(chain, "", f"the stream ends at {state.last}, before its archives: it was set back")
+    if chain.passed is None:
+        return chain
+    waiting = state.appended - chain.passed
+    if waiting < 0:
+        chain = _noted(chain, "", f"the stream ever held {state.appended} entries, and its archives {chain.passed}")
+    elif waiting > state.length:
+        chain = _noted(chain, "", f"{waiting - state.length} entries were trimmed before they could be archived")
+    return replace(chain, waiting=max(waiting, 0))
+
+
+def _noted(chain: Verified, key: str, what: str) -> Verified:
+    if len(chain.problems) >= PROBLEMS_MAX:
+        return chain
+    return replace(chain, problems=(*chain.problems, Problem(key, what)))
