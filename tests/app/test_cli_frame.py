@@ -228,5 +228,13 @@ def test_a_directory_that_nobody_can_write_is_one_clear_error() -> None:
     assert "do: " in answer.err
 
 
-def test_bench_says_where_the_benchmarks_are() -> None:
-    assert "python3 dev.py bench" in wrasse("bench").err
+def test_bench_says_where_the_benchmarks_are(place: Path) -> None:
+    answer = typed("bench", cwd=place)
+    assert (answer.code, "python3 dev.py bench" in answer.err) == (2, True)
+
+
+def test_bench_runs_what_a_checkout_has(place: Path) -> None:
+    (place / "bench").mkdir()
+    (place / "bench" / "__init__.py").write_text("")
+    (place / "bench" / "__main__.py").write_text("import sys; print('measuring', sys.argv[1:])")
+    assert typed("bench", "jobs_sqlite", "--quick", cwd=place).out == "measuring ['jobs_sqlite', '--quick']\n"

@@ -16,8 +16,12 @@ SAID = {
 
 
 def run(name: str, place: Path) -> list[str]:
+    return python(place, str(EXAMPLES / name))
+
+
+def python(place: Path, *args: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], cwd=place, capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, *args], cwd=place, capture_output=True, text=True, timeout=90, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
@@ -35,3 +39,10 @@ def test_every_example_is_tried() -> None:
 def test_an_example_may_be_run_twice(place: Path) -> None:
     run("put_and_work.py", place)
     assert "known already: greet-once" in run("put_and_work.py", place)
+
+
+def test_a_program_that_closes_nothing_ends_all_the_same_and_has_put_its_job(place: Path) -> None:
+    put = "import wrasse; wrasse.sync.connect('sqlite:x.db').jobs.put('x', id='mine')"
+    look = "import wrasse; print(wrasse.sync.connect('sqlite:x.db').jobs.get('mine').state.place)"
+    python(place, "-c", put)
+    assert python(place, "-c", look) == ["ready"]
