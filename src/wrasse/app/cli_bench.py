@@ -12,7 +12,7 @@ import click
 from wrasse.errors import UsageError
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: Sequence[str]) -> None:
     """Run the benchmarks, in a checkout of the project.
