@@ -207,6 +207,9 @@ def _cursor(log: Log, start: StartAt) -> EntryId:
 
 def _new(joined: Sequence[tuple[Log, Group]], limit: int) -> Iterator[tuple[Log, Group, Entry]]:
     """Entries nobody of the group has had, the oldest of all streams first."""
+    for log, group in joined if limit > 0 else ():
+        if not log.count_after(group.delivered):
+            group.delivered = max(group.delivered, log.last)  # the rest was trimmed: read to the end
     found = [
         (entry.id, log.subject, log, group, entry)
         for log, group in joined
