@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import apsw
@@ -129,19 +130,38 @@ async def test_a_name_that_is_no_file_is_refused(path: str) -> None:
         await Sqlite.open(path)
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_read_only_directory_says_so(exists: bool) -> None:
+@pytest.mark.parametrize(
+    ("exists", "directory", "says"),
+    [
+        pytest.param(False, 0o555, "cannot be opened", id="no file, and none can be made"),
+        pytest.param(True, 0o555, "cannot be written", id="a file in a directory for reading"),
+        pytest.param(True, 0o777, "cannot be written", id="a file for reading"),
+    ],
+)
+def test_what_is_read_only_says_so(exists: bool, directory: int, says: str) -> None:
     # Not below tmp_path, which nobody but its owner can reach.
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
+        path = Path(name) / "wrasse.db"
         if exists:
-            schema.prepare(connection(place / "wrasse.db"), "wrasse.db", schema.load_steps())
-        place.chmod(0o555)
-        child = sqlite_child.start("opens_as_nobody", place / "wrasse.db")
-        said = child.communicate("go\n")[0].splitlines()[-1]
-        place.chmod(0o755)
+            schema.prepare(connection(path), "wrasse.db", schema.load_steps())
+            path.chmod(0o444)
+        path.parent.chmod(directory)
+        said = sqlite_child.start("opens_as_nobody", path).communicate("go\n")[0].splitlines()[-1]
+        path.parent.chmod(0o755)
     assert said.startswith("StoreUnavailable: ")
-    assert "cannot be written" in said if exists else "cannot be opened" in said
+    assert says in said
+
+
+def test_the_switch_to_a_log_waits_for_whoever_is_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "wrasse.db"
+    other = connection(path)
+    other.execute("BEGIN EXCLUSIVE")
+    db = connection(path)  # not patient by itself
+    timer = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
+    timer.start()
+    schema._use_wal(db, "wrasse.db")
+    timer.join()
+    assert db.pragma("journal_mode") == "wal"
 
 
 async def test_a_file_that_was_moved_away_takes_no_more_jobs(tmp_path: Path) -> None:

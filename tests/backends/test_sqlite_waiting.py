@@ -7,6 +7,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.ports.jobs import Budget, Job, Reason, Requeue, Taken
@@ -25,6 +27,13 @@ async def waiting(store: Sqlite, count: int = 1) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.fixture
+def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at what other processes do: what wakes a taker is this process itself."""
+    monkeypatch.setattr("wrasse.backends.sqlite.bells.TICK", 3600)
+
+
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_put_wakes_those_who_wait_for_its_queue(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     async with asyncio.TaskGroup() as group:
@@ -38,6 +47,7 @@ async def test_a_put_wakes_those_who_wait_for_its_queue(tmp_path: Path) -> None:
     assert [taken.result().jobs[0].job.id for taken in (high, low)] == ["a", "b"]
 
 
+@pytest.mark.usefixtures("no_ticks")
 async def test_a_requeue_wakes_who_waits(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.jobs.put([Job("a")], request="p")

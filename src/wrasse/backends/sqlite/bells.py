@@ -25,12 +25,11 @@ _PAUSE_AFTER_FAILURE = 1.0
 class Bell:
     """One taker's bell."""
 
-    __slots__ = ("_event", "closed", "late", "queues")
+    __slots__ = ("_event", "late", "queues")
 
     def __init__(self, queues: frozenset[str]) -> None:
         self.queues = queues
         self.late = False  # its time is over
-        self.closed = False  # nobody will ring it any more
         self._event = asyncio.Event()
 
     def ring(self) -> None:
@@ -88,7 +87,6 @@ class Bells:
         self._stopped.set()
         self._wanted.set()
         for bell in self._bells:
-            bell.closed = True
             bell.expire()
         if self._thread.ident is not None:
             self._thread.join()

@@ -93,7 +93,7 @@ class SqliteJobs:
             return taken
         with self._bells.listen(want.queues, wait) as bell:
             # Once more now that the bell is there: nothing that comes from here on is missed.
-            while not bell.closed and not (taken := await self._grant(want)).jobs and not bell.late:
+            while not (taken := await self._grant(want)).jobs and not bell.late:
                 await bell.rung()
         return taken
 
