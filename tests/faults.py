@@ -86,15 +86,16 @@ class Script:
 
 @dataclass(slots=True)
 class Seeded:
-    """Faults at random, each with its chance. `calm` ends them all."""
+    """Faults at random, each with its chance."""
 
     random: random.Random
     lost_request: float = 0.02
     lost_reply: float = 0.03
     late: float = 0.01
+    late_of: Mapping[str, float] = field(default_factory=dict)  # the chance of single methods, where it differs
     late_max: float = 20.0
     delay_max: float = 0.2
-    calm: bool = False
+    calm: bool = False  # from now on only slow
 
     def next(self, call: str) -> Fault:
         draw = self.random
@@ -102,9 +103,10 @@ class Seeded:
         chance, late = draw.random(), draw.uniform(0, self.late_max)
         if self.calm:
             return Fault(slow_request=slow_request, slow_reply=slow_reply)
-        if chance < self.late:
+        of_late = self.late_of.get(call, self.late)
+        if chance < of_late:
             return Fault(slow_request=slow_request, late=late)
-        chance -= self.late
+        chance -= of_late
         return Fault(
             slow_request=slow_request,
             lost_request=chance < self.lost_request,
@@ -114,41 +116,65 @@ class Seeded:
 
 
 class Network:
-    """Between a caller and a backend. `down` while nobody gets through."""
+    """Between one process and a backend. `down` while nothing gets through, `dead` once the process is gone."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._late: set[asyncio.Task[None]] = set()
+        self._late: list[asyncio.Task[None]] = []
+        self._epoch = 0
+        self._stalled_until = 0.0
         self.down = False
+        self.dead = False
 
     async def call(self, name: str, act: Callable[[], Awaitable[T]]) -> T:
         """Makes the call, or what the plan makes of it."""
-        fault = self._plan.next(name)
+        fault, epoch = self._plan.next(name), self._epoch
         if fault.crash:
-            raise Crashed(name)
+            self.dead = True
+        await self._live()
         await _pass(fault.slow_request)
-        if self.down or fault.lost_request:
+        if self.down or fault.lost_request or epoch != self._epoch:
             raise StoreUnavailable(f"{name} did not arrive")
         if fault.late is not None:
-            self._late.add(asyncio.ensure_future(self._arrive(fault.late, act)))
+            self._late.append(asyncio.ensure_future(self._arrive(fault.late, act)))
             raise StoreUnavailable(f"{name} took too long")
         answer = await act()
         await _pass(fault.slow_reply)
-        if fault.lost_reply:
+        await self._live()
+        if self.down or fault.lost_reply or epoch != self._epoch:
             raise StoreUnavailable(f"the reply to {name} was lost")
         return answer
 
+    def stall(self, seconds: float) -> None:
+        """The process stands still for so long: it asks nothing and does not look at any reply."""
+        self._stalled_until = max(self._stalled_until, asyncio.get_running_loop().time() + seconds)
+
+    def wake(self) -> None:
+        """Ends a stall for whoever asks from now on."""
+        self._stalled_until = 0.0
+
+    def drop(self) -> None:
+        """Whatever is under way is lost, as when the other end of a connection goes away."""
+        self._epoch += 1
+
     async def close(self) -> None:
         """Waits for the requests that are still under way."""
-        while self._late:
-            await asyncio.wait(self._late, timeout=1)
-            for task in [task for task in self._late if task.done()]:
-                self._late.remove(task)
-                task.result()
+        late, self._late = self._late, []
+        await asyncio.gather(*late)
+
+    async def _live(self) -> None:
+        """As long as the process stands still; not at all once it is gone."""
+        loop = asyncio.get_running_loop()
+        while not self.dead and (left := self._stalled_until - loop.time()) > 0:
+            await asyncio.sleep(left)
+        if self.dead:
+            raise Crashed("the process is gone")
 
     async def _arrive(self, after: float, act: Callable[[], Awaitable[object]]) -> None:
+        epoch = self._epoch
         await asyncio.sleep(after)
-        await act()
+        if epoch == self._epoch and not self.down:
+            await act()
 
 
 async def _pass(seconds: float) -> None:

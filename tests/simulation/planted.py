@@ -1,0 +1,150 @@
+"""Bugs, planted on purpose: each takes away one guard or one precondition. The simulation must notice every one.
+
+A bug is a job queue with something left out, or an engine without one of its guards. Nothing here is in the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from wrasse.backends.memory import changes
+from wrasse.backends.memory.jobs import MemoryJobs
+from wrasse.backends.memory.requests import Requests
+from wrasse.backends.memory.shelves import Row, Shelf
+from wrasse.clock import Clock
+from wrasse.engine.guard import Guard, MassDeath
+from wrasse.engine.pulses import BackendDown, BackendRestarted
+from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Requeue, Settlement
+from wrasse.ports.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """What is wrong with this world; nothing, by default."""
+
+    name: str = "none"
+    jobs: type[MemoryJobs] = MemoryJobs
+    without: tuple[type[Any], ...] = ()  # guards that the engines do not have
+
+    def guards(self, guards: Sequence[Guard]) -> tuple[Guard, ...]:
+        return tuple(guard for guard in guards if not isinstance(guard, self.without))
+
+
+class MoveIgnoresTheDeadline(MemoryJobs):
+    def _movable(self, move: Move, now: datetime) -> Row | None:
+        if isinstance(move, Requeue | Bury):
+            return self._shelves.current(move.hold, Place.HELD)
+        return super()._movable(move, now)
+
+
+class MoveIgnoresTheToken(MemoryJobs):
+    def _movable(self, move: Move, now: datetime) -> Row | None:
+        if isinstance(move, Requeue | Bury):
+            row = self._shelves.find(move.hold.id)
+            held = row is not None and row.state.until is not None and row.state.until <= now
+            return row if held else None
+        return super()._movable(move, now)
+
+
+class SettleIgnoresTheToken(MemoryJobs):
+    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
+        row = self._shelves.find(settlement.hold.id)
+        if row is not None and row.state.place is Place.HELD:
+            settlement = replace(settlement, hold=row.state.hold)
+        return super()._end(settlement, now)
+
+
+class TakeGrantsTheOldToken(MemoryJobs):
+    def _hold(self, row: Row, worker: str, now: datetime, until: datetime) -> Row:
+        held = changes.taken(row, max(row.state.token, 1), worker, now, until)
+        self._shelves.set(held)
+        return held
+
+
+class RescuesDoNotCount(MemoryJobs):
+    def _requeue(self, row: Row, requeue: Requeue, now: datetime) -> None:
+        rescues = row.state.rescues - (requeue.spends is Budget.RESCUES)
+        super()._requeue(replace(row, state=replace(row.state, rescues=rescues)), requeue, now)
+
+
+class PutIgnoresKnownIds(MemoryJobs):
+    def _add(self, job: Job, now: datetime) -> bool:
+        known = self._shelves.find(job.id)
+        if known is not None and known.state.place is Place.DONE:
+            self._shelves.drop(known)
+        return super()._add(job, now)
+
+
+class IdsAreForgottenWithTheirJobs(MemoryJobs):
+    def _drop(self, row: Row, ids_kept: timedelta, now: datetime) -> None:
+        self._shelves.drop(row)
+
+
+class _Forgetful(Requests[Any]):
+    def recall(self, request: str) -> Any:
+        self._answers.pop(request, None)
+        self._order.clear()
+        return None
+
+
+class RequestsAreForgotten(MemoryJobs):
+    def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
+        super().__init__(clock, done_max=done_max)
+        self._puts, self._takes, self._settles = (_Forgetful(clock) for _ in range(3))
+
+
+class DeleteIgnoresTheToken(MemoryJobs):
+    def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
+        row = self._shelves.find(delete.hold.id)
+        if row is None or row.state.place is Place.HELD:
+            return Outcome.LOST
+        self._drop(row, ids_kept, now)
+        return Outcome.DONE
+
+
+class FinishAndFollowUpAreTwoSteps(MemoryJobs):
+    """The follow-ups come with the next call, which may never be."""
+
+    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
+        return super()._end(replace(settlement, puts=()) if isinstance(settlement, Finish) else settlement, now)
+
+
+class RescuedJobsAreNeverServed(MemoryJobs):
+    """In exactly one place, and of no use there: only liveness sees it."""
+
+    def _requeue(self, row: Row, requeue: Requeue, now: datetime) -> None:
+        rescued = requeue.spends is Budget.RESCUES
+        super()._requeue(row, replace(requeue, delay=timedelta(days=3650)) if rescued else requeue, now)
+
+
+class DelaysAreIgnored(MemoryJobs):
+    def _now(self) -> datetime:
+        while row := self._shelves.first(Shelf.DELAYED):
+            self._shelves.set(replace(row, state=replace(row.state, not_before=None)))
+        return super()._now()
+
+
+BUGS = (
+    *(
+        Bug(kind.__name__, jobs=kind)
+        for kind in (
+            MoveIgnoresTheDeadline,
+            MoveIgnoresTheToken,
+            SettleIgnoresTheToken,
+            TakeGrantsTheOldToken,
+            RescuesDoNotCount,
+            PutIgnoresKnownIds,
+            IdsAreForgottenWithTheirJobs,
+            RequestsAreForgotten,
+            DeleteIgnoresTheToken,
+            FinishAndFollowUpAreTwoSteps,
+            RescuedJobsAreNeverServed,
+            DelaysAreIgnored,
+        )
+    ),
+    Bug("NoGuardAgainstRestarts", without=(BackendRestarted, BackendDown)),
+    Bug("NoGuardAgainstMassDeath", without=(MassDeath,)),
+)
