@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tools.docs import cli, errors, metrics, ports, sweeps
+from tools.docs import cli, errors, figures, metrics, ports, sweeps
 from tools.docs.pages import pages
 
 from docs.blocks import ROOT
@@ -80,3 +80,12 @@ def test_the_page_of_a_sweep_names_its_settings_and_says_what_to_do(name: str) -
     own = [path for path in leaves() if path.startswith(f"sweeps.{name}.")]
     assert [path for path in own if f"`{path.rsplit('.', 1)[-1]}`" not in page] == []
     assert "## When it fires" in page
+
+
+def test_the_figures_of_a_benchmark_become_tables() -> None:
+    ratio = figures.Ratio("put to the raw insert", 0.8123, 0.7, True)
+    rate = figures.Rate("raw insert", 66_107.2, "jobs/s")
+    run = figures.Run({"cores": 2}, False, [figures.Result("put_sqlite", "bulk put", [rate], [ratio])])
+    text = figures.render(run)
+    assert "| put_sqlite | put to the raw insert | 0.81 | at least 0.7 |" in text
+    assert "| put_sqlite | raw insert | 66,107 | jobs/s |" in text
