@@ -1,6 +1,6 @@
 """Another process that uses a directory: `python -m backends.directory_process <what> <place> <name>`.
 
-`create` waits for the others at a gate and tries to create one key. `live` makes random changes until it is killed, and
+`create` and `count` wait for the others at a gate. `live` makes random changes until it is killed, and
 says each on its output before and after, so that whoever killed it knows what may and what must have happened.
 """
 
@@ -27,13 +27,18 @@ def say(*words: object) -> None:
     print(json.dumps(words), flush=True)
 
 
-async def create(place: Path, name: str) -> None:
-    directory = await Directory.open(place)
+async def at_the_gate(place: Path) -> None:
+    """Waits until all are here."""
     say("ready")
     while True:
         if (place.parent / "gate").exists():
-            break
+            return
         await asyncio.sleep(0.001)
+
+
+async def create(place: Path, name: str) -> None:
+    directory = await Directory.open(place)
+    await at_the_gate(place)
     for n in range(5):
         stored = await directory.objects.create(f"k{n}/x", name.encode() * 10_000, metadata={"name": name})
         say(f"k{n}/x", stored.outcome is Outcome.DONE)
@@ -43,6 +48,7 @@ async def create(place: Path, name: str) -> None:
 async def count(place: Path, name: str) -> None:
     """Adds one to a record, by compare and set, twenty times."""
     directory = await Directory.open(place)
+    await at_the_gate(place)
     records = directory.records(THINGS)
     added = 0
     while added < 20:

@@ -126,6 +126,7 @@ async def opened(place: Path) -> tuple[Directory, WatchedFiles]:
     directory = await Directory.open(place, clock, files=files)
     for key in ("old/a", "old/b", "old/c"):
         await directory.objects.create(key, b"old", metadata={"m": "1"})
+    await directory.objects.create("plain/a", b"old")
     await directory.records(THINGS).create("old", b"old", due_at=clock.now())
     assert watched[0].at_risk() == set()
     return directory, watched[0]
@@ -141,10 +142,10 @@ async def test_what_is_done_survives_a_power_failure(tmp_path: Path, name: str) 
 
 async def test_a_delete_that_is_done_survives_a_power_failure(tmp_path: Path) -> None:
     directory, files = await opened(tmp_path)
-    deletes = [ObjectDelete(key, await version(directory, key)) for key in ("old/a", "old/b")]
+    deletes = [ObjectDelete(key, await version(directory, key)) for key in ("old/a", "old/b", "plain/a")]
     await directory.objects.delete(deletes)
     record = await directory.records(THINGS).get("old")
     assert record is not None
     await directory.records(THINGS).delete("old", at=record.version)
     await directory.close()
-    assert not {b"old/a", b"old/b", b"things/r/old.json"} & files.gone.keys()
+    assert not {b"old/a", b"old/b", b"plain/a", b"things/r/old.json"} & files.gone.keys()

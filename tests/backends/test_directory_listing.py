@@ -115,6 +115,17 @@ async def test_what_changes_in_a_directory_between_two_pages_is_seen(store: Stor
     assert [info.key for info in (*first, *rest)] == expected
 
 
+async def test_a_change_that_the_file_system_gives_no_later_time_is_seen(store: Store) -> None:
+    keys = store.fill("d", 20)
+    store.rest()
+    state = os.stat(store.place / "d")  # changed just now: within one tick of its clock
+    first = await store.objects.page("d/", None, 5)
+    (store.place / "d/000010-new").touch()
+    os.utime(store.place / "d", ns=(state.st_atime_ns, state.st_mtime_ns))
+    rest = await store.objects.page("d/", first.cursor, 100)
+    assert [info.key for info in (*first, *rest)] == sorted([*keys, "d/000010-new"])
+
+
 async def test_a_name_that_is_replaced_while_its_directory_is_read_is_not_missed(store: Store) -> None:
     class Missing(CountingFiles):
         """Passes over a name that is replaced during the first scan, as some file systems do."""

@@ -117,6 +117,18 @@ async def test_finding_what_is_due_does_not_look_at_what_is_not(tmp_path: Path, 
     assert looked == [b"default/.lease-index/buckets.json"]
 
 
+async def test_directories_that_became_empty_go_with_their_last_object(directory: Directory, tmp_path: Path) -> None:
+    for key in ("a/b/c/1", "a/b/c/2", "a/2", "b"):
+        await directory.objects.create(key, b"", metadata={"m": "1"})
+    (tmp_path / "data/kept").mkdir()
+    everything = {info.key: info.version for info in await listed(directory.objects)}
+    left = []
+    for keys in (["a/b/c/1"], ["a/b/c/2"], ["a/2", "b"]):
+        await directory.objects.delete([ObjectDelete(key, everything[key]) for key in keys])
+        left.append({str(path.relative_to(tmp_path / "data")) for path in (tmp_path / "data").glob("[!%]*/**")})
+    assert left == [{"a", "a/b", "a/b/c", "kept"}, {"a", "kept"}, {"kept"}]
+
+
 # Opening
 
 

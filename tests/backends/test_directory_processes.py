@@ -90,6 +90,9 @@ async def test_of_eight_processes_that_create_one_key_one_wins(tmp_path: Path) -
 async def test_no_update_by_four_processes_is_lost(tmp_path: Path) -> None:
     outs = [tmp_path / f"out{n}" for n in range(4)]
     with processes("count", tmp_path / "data", outs) as running:
+        for out in outs:
+            await lines(out, 1)
+        (tmp_path / "gate").touch()
         assert await ended(running) == [0] * 4
     directory = await Directory.open(tmp_path / "data")
     record = await directory.records(THINGS).get("n")
