@@ -1,4 +1,4 @@
-"""`python3 dev.py bench --json | python -m tools.docs.figures` writes the figures of one run into docs/performance.md."""
+"""`python3 dev.py bench --json | python -m tools.docs.figures` writes the figures of a run into docs/performance.md."""
 
 from __future__ import annotations
 
