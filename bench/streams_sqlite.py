@@ -17,11 +17,9 @@ import apsw
 import msgspec
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
+from bench.raw_sqlite import open_raw
 from wrasse.backends.sqlite import answers, deliveries, entries
-from wrasse.backends.sqlite.bulk import write_rows
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.backends.sqlite.connection import File
-from wrasse.backends.sqlite.schema import load_steps, prepare
 from wrasse.clock import SystemClock, to_micros
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import START, Draft
@@ -92,13 +90,6 @@ async def _read(place: Path, count: int) -> float:
     return await _timed(store, [consume(f"{CONSUMER}-{n}") for n in range(TASKS)])
 
 
-def open_raw(place: Path) -> apsw.Connection:
-    """A connection with the settings and tables of a wrasse database."""
-    db = File.at(place / "raw.db", TIMEOUT).open(creates=True)
-    prepare(db, "raw.db", load_steps())
-    return db
-
-
 def _raw_append(place: Path, count: int) -> float:
     db = open_raw(place)
     try:
@@ -115,12 +106,8 @@ def _raw_appends(db: apsw.Connection, count: int) -> None:
         db.execute("BEGIN IMMEDIATE")
         stream, ms, seq, *_ = db.execute(entries._HEAD, (SUBJECT,)).get
         ms = max(ms, to_micros(clock.now()) // 1_000)
-        rows = [(stream, ms, seq + n, len(BODY), None, BODY) for n in range(1, BATCH + 1)]
-        write_rows(db, "INSERT INTO entries (stream, ms, seq, size, fields, body)", rows)
-        db.execute(
-            "UPDATE streams SET length = length + ?, bytes = bytes + ?, last_ms = ?, last_seq = ? WHERE id = ?",
-            (BATCH, BATCH * len(BODY), ms, seq + BATCH, stream),
-        )
+        entries._write_bodies(db, stream, ms, seq + 1, [BODY] * BATCH)
+        db.execute(entries._GROWN, (BATCH, BATCH * len(BODY), ms, seq + BATCH, stream))
         db.execute("COMMIT")
 
 

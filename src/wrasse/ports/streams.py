@@ -165,9 +165,12 @@ def check_drafts(drafts: Sequence[Draft]) -> None:
     """Refuses what no backend could keep, before anything is sent."""
     if len(drafts) > APPENDS_MAX:
         raise UsageError(f"{len(drafts)} entries in one append", do=f"append at most {APPENDS_MAX} at once")
+    for subject in {draft.subject for draft in drafts}:
+        check_subject(subject)
     for draft in drafts:
-        check_subject(draft.subject)
-        if len(draft.body) > BODY_BYTES_MAX or draft_bytes(draft) > BODY_BYTES_MAX + FIELDS_BYTES_MAX:
+        if len(draft.body) > BODY_BYTES_MAX or (
+            draft.fields and draft_bytes(draft) > BODY_BYTES_MAX + FIELDS_BYTES_MAX
+        ):
             raise TooLarge(
                 f"an entry of {draft_bytes(draft)} bytes for {draft.subject!r}",
                 do=f"entries hold at most {BODY_BYTES_MAX} bytes; put the data elsewhere and send its name",

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from itertools import accumulate
 
 import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
-from wrasse.backends.sqlite.made import made_entry
+from wrasse.backends.sqlite.made import made_entry, made_ids
 from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
 from wrasse.ports.streams import (
@@ -30,6 +31,7 @@ from wrasse.ports.streams import (
 
 DEDUP_WINDOW = timedelta(minutes=2)
 LOAD_BYTES_MAX = 32 << 20  # bodies in one answer, unless the first one alone is longer
+_ROWS_MAX = 256
 STREAM_NAME = "\0stream "  # before a subject, where bells also know the names of queues
 
 _HEAD = """
@@ -53,6 +55,7 @@ _RANGE = """
     FROM (SELECT ms, seq, size FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?)
       ORDER BY ms, seq LIMIT ?)
 """
+_GROWN = "UPDATE streams SET length = length + ?, bytes = bytes + ?, last_ms = ?, last_seq = ? WHERE id = ?"
 _KNOWN = "SELECT key, ms, seq FROM entry_keys WHERE stream = ? AND key IN carray(?) AND noted_at > ?"
 
 _decode_ids = msgspec.json.Decoder(list[tuple[int, int, int]]).decode
@@ -99,12 +102,13 @@ def make(step: Step, subject: str) -> Head:
     return found
 
 
-def append(step: Step, drafts: Sequence[Draft]) -> list[tuple[int, int]]:
-    """Stores all drafts; the number and time of each, or of the entry that its key stands for."""
+def append(step: Step, drafts: Sequence[Draft]) -> list[EntryId]:
+    """Stores all drafts; the id of each, or of the entry that its key stands for."""
     now = step.now()
-    if len({draft.subject for draft in drafts}) == 1:
-        return _append_to(step, drafts[0].subject, drafts, now)
-    placed: dict[int, tuple[int, int]] = {}
+    subjects = {draft.subject for draft in drafts}
+    if len(subjects) == 1:
+        return _append_to(step, subjects.pop(), drafts, now)
+    placed: dict[int, EntryId] = {}
     by_subject: dict[str, list[int]] = {}
     for place, draft in enumerate(drafts):
         by_subject.setdefault(draft.subject, []).append(place)
@@ -114,12 +118,45 @@ def append(step: Step, drafts: Sequence[Draft]) -> list[tuple[int, int]]:
     return [placed[place] for place in range(len(drafts))]
 
 
-def _append_to(step: Step, subject: str, drafts: Sequence[Draft], now: int) -> list[tuple[int, int]]:
+def _append_to(step: Step, subject: str, drafts: Sequence[Draft], now: int) -> list[EntryId]:
     stream = make(step, subject)
-    known = _known(step.db, stream.id, drafts, now)
     # The clock may stand still or step back; ids only grow.
-    ms, seq = max(now // 1_000, stream.last.ms), stream.last.seq
-    ids: list[tuple[int, int]] = []
+    ms, first = max(now // 1_000, stream.last.ms), stream.last.seq + 1
+    if any(draft.key or draft.fields is not None for draft in drafts):
+        ids, count, size = _append_special(step.db, stream, drafts, ms, now)
+    else:
+        bodies = [draft.body for draft in drafts]
+        ids, count, size = made_ids(ms, first, len(drafts)), len(drafts), sum(map(len, bodies))
+        _write_bodies(step.db, stream.id, ms, first, bodies)
+    check_limits(subject, stream.limits, stream.length + count, stream.bytes + size)
+    if count:
+        step.db.execute(_GROWN, (count, size, ms, first + count - 1, stream.id))
+        step.rung.add(STREAM_NAME + subject)
+    return ids
+
+
+def _write_bodies(db: apsw.Connection, stream: int, ms: int, first: int, bodies: Sequence[bytes]) -> None:
+    done = 0
+    while left := len(bodies) - done:
+        # Powers of two: a batch of any size is a few texts out of a small set.
+        count = 1 << (min(left, _ROWS_MAX).bit_length() - 1)
+        db.execute(_insert(count), (stream, ms, first + done, *bodies[done : done + count]))
+        done += count
+
+
+@lru_cache(16)
+def _insert(count: int) -> str:
+    rows = ",".join(f"(?1,?2,?3+{n},length(?{n + 4}),NULL,?{n + 4})" for n in range(count))
+    return f"INSERT INTO entries (stream, ms, seq, size, fields, body) VALUES {rows}"
+
+
+def _append_special(
+    db: apsw.Connection, stream: Head, drafts: Sequence[Draft], ms: int, now: int
+) -> tuple[list[EntryId], int, int]:
+    """Entries with keys or fields. Gives their ids, and how many were new and how large."""
+    known = _known(db, stream.id, drafts, now)
+    seq = stream.last.seq
+    ids: list[EntryId] = []
     rows: list[tuple[int, int, int, int, bytes | None, bytes]] = []
     keys: list[tuple[int, str, int, int, int]] = []
     for draft in drafts:
@@ -127,32 +164,24 @@ def _append_to(step: Step, subject: str, drafts: Sequence[Draft], now: int) -> l
             ids.append(known[draft.key])
             continue
         seq += 1
-        ids.append((ms, seq))
+        ids.append(EntryId(ms, seq))
         beside = None if draft.fields is None else _encode_fields(dict(draft.fields))
         rows.append((stream.id, ms, seq, draft_bytes(draft), beside, draft.body))
         if draft.key:
-            known[draft.key] = (ms, seq)
+            known[draft.key] = ids[-1]
             keys.append((stream.id, draft.key, ms, seq, now))
-    size = sum(row[3] for row in rows)
-    check_limits(subject, stream.limits, stream.length + len(rows), stream.bytes + size)
-    if rows:
-        write_rows(step.db, "INSERT INTO entries (stream, ms, seq, size, fields, body)", rows)
-        step.db.execute(
-            "UPDATE streams SET length = length + ?, bytes = bytes + ?, last_ms = ?, last_seq = ? WHERE id = ?",
-            (len(rows), size, ms, seq, stream.id),
-        )
-        step.rung.add(STREAM_NAME + subject)
+    write_rows(db, "INSERT INTO entries (stream, ms, seq, size, fields, body)", rows)
     if keys:
-        _note(step.db, keys, now)
-    return ids
+        _note(db, keys, now)
+    return ids, len(rows), sum(row[3] for row in rows)
 
 
-def _known(db: apsw.Connection, stream: int, drafts: Sequence[Draft], now: int) -> dict[str, tuple[int, int]]:
+def _known(db: apsw.Connection, stream: int, drafts: Sequence[Draft], now: int) -> dict[str, EntryId]:
     keys = [draft.key for draft in drafts if draft.key]
     if not keys:
         return {}
     horizon = now - span(DEDUP_WINDOW)
-    return {key: (ms, seq) for key, ms, seq in db.execute(_KNOWN, (stream, texts(keys), horizon))}
+    return {str(key): EntryId(*id) for key, *id in db.execute(_KNOWN, (stream, texts(keys), horizon))}
 
 
 def _note(db: apsw.Connection, keys: Sequence[tuple[int, str, int, int, int]], now: int) -> None:

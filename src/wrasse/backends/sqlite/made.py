@@ -24,6 +24,15 @@ _set_id, _set_subject, _set_body, _set_fields = _slots(Entry)
 _set_entry, _set_group, _set_consumer, _set_number, _set_until = _slots(Delivery)
 
 
+def made_ids(ms: int, first: int, count: int) -> list[EntryId]:
+    """EntryId(ms, seq) for so many numbers in a row."""
+    ids: list[EntryId] = [_new(EntryId) for _ in range(count)]
+    for seq, id in enumerate(ids, first):
+        _set_ms(id, ms)
+        _set_seq(id, seq)
+    return ids
+
+
 def made_entry(ms: int, seq: int, subject: str, body: bytes, fields: Fields) -> Entry:
     """Entry(EntryId(ms, seq), subject, body, fields)."""
     id: EntryId = _new(EntryId)

@@ -71,8 +71,7 @@ class SqliteStreams:
         check_drafts(drafts)
         if not drafts:
             return ()
-        ids = await self._writer.do(partial(entries.append, drafts=drafts), len(drafts))
-        return tuple(EntryId(ms, seq) for ms, seq in ids)
+        return tuple(await self._writer.do(partial(entries.append, drafts=drafts), len(drafts)))
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         check_subject(subject)
