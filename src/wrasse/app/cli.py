@@ -23,6 +23,7 @@ COMMANDS = {
     "sweep": ("cli_sweep", "run sweeps once, or show what they would do and why"),
     "jobs": ("cli_jobs", "put, list, show, requeue, cancel and purge jobs"),
     "streams": ("cli_streams", "publish and read messages, and see who is how far"),
+    "archives": ("cli_archives", "list, read and verify what was archived of streams"),
     "journal": ("cli_journal", "what sweeps did, when and why"),
     "explain": ("cli_explain", "everything known about a job, a lease or a run, and what happens next"),
     "doctor": ("cli_doctor", "check backends, disk, clock and configuration"),

@@ -1,4 +1,4 @@
-"""wrasse run: a worker, sweeps and the status page until told to stop."""
+"""wrasse run: a worker, sweeps, an archiver and the status page until told to stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from wrasse.app.logs import start_logging
 
 
 @click.command()
-@click.option("--role", "roles", default="all", show_default=True, help="all, worker or sweeper; several with commas.")
+@click.option(
+    "--role",
+    "roles",
+    default="all",
+    show_default=True,
+    help="all, worker, sweeper or archiver; several with commas.",
+)
 @click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs.")
 @click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
 @click.option("--concurrency", metavar="N", help="How many jobs at once; the setting worker.count.")
@@ -23,7 +29,7 @@ from wrasse.app.logs import start_logging
 )
 @asks
 def run(asked: Asked, roles: str, handler: str, command: str, concurrency: str | None, listen: str | None) -> None:
-    """Run until SIGTERM or SIGINT: a worker if there is a handler, and sweeps.
+    """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, and an archiver if archiver.streams is set.
 
     The first signal lets running handlers finish within worker.grace; the second ends everything at once.
 
@@ -32,6 +38,7 @@ def run(asked: Asked, roles: str, handler: str, command: str, concurrency: str |
       wrasse run --handler=shop.work:resize
       wrasse run --role=worker --exec='convert {filepath} out.png' --concurrency=4
       wrasse run --role=sweeper --listen=127.0.0.1:9342
+      wrasse run --role=archiver,sweeper
     """
     from wrasse.app.daemon import Daemon, Orders, parse_roles
     from wrasse.clock import SystemClock

@@ -5,6 +5,7 @@ Values are never quoted in messages of secret settings; the caller passes `hidde
 
 from __future__ import annotations
 
+import dataclasses
 import types
 import typing
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import yaml
 
 from wrasse.app.yaml_file import entries, is_null, parse_yaml
 from wrasse.duration import parse_duration
-from wrasse.errors import ConfigError
+from wrasse.errors import ConfigError, UnknownName
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -40,7 +41,8 @@ def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool =
         raise Unfit("has no value", "write one, or remove the line for the default")
     origin = typing.get_origin(want)
     if origin is tuple:
-        return _list(node, flat)
+        item = typing.get_args(want)[0]
+        return _structs(node, item, flat) if dataclasses.is_dataclass(item) else _list(node, flat)
     if origin is not None and issubclass(typing.cast(type, origin), Mapping):
         return _map(node, flat)
     if not isinstance(node, yaml.ScalarNode):
@@ -88,6 +90,38 @@ def _list(node: yaml.Node, flat: bool) -> tuple[str, ...]:
     if not isinstance(node, yaml.SequenceNode):
         raise Unfit("is not a list", "write [first, second]")
     return tuple(_text(item) for item in node.value)
+
+
+def _structs(node: yaml.Node, want: object, flat: bool) -> tuple[object, ...]:
+    """A list of maps, each with the fields of a struct."""
+    assert isinstance(want, type), "a struct"
+    if flat and isinstance(node, yaml.ScalarNode):
+        node = _inner(str(node.value))
+    if not isinstance(node, yaml.SequenceNode):
+        raise Unfit("is not a list", "write one entry per line, each begun with a dash")
+    return tuple(_struct(item, want, number) for number, item in enumerate(node.value, 1))
+
+
+def _struct(node: yaml.Node, want: type, number: int) -> object:
+    if not isinstance(node, yaml.MappingNode):
+        raise Unfit(f"has an entry {number} that is not a map", "write {name: value}")
+    hints = typing.get_type_hints(want, include_extras=True)
+    values: dict[str, object] = {}
+    for entry in entries(node):
+        if entry.name not in hints:
+            why = UnknownName(entry.name, hints, where=f"its entry {number}")
+            raise Unfit(f"is not right: {why.message}", why.do)
+        kind, key = typing.get_args(hints[entry.name])
+        try:
+            value = values[entry.name] = convert(entry.value, kind)
+        except Unfit as wrong:
+            raise Unfit(f"has an entry {number} whose {entry.name} {wrong.what}", wrong.do) from wrong
+        if key.choices and value not in key.choices:
+            raise Unfit(
+                f"has an entry {number} whose {entry.name} is {value!r}", f"use one of: {', '.join(key.choices)}"
+            )
+    made: object = want(**values)
+    return made
 
 
 def _map(node: yaml.Node, flat: bool) -> Mapping[str, str]:

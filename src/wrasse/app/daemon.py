@@ -1,4 +1,4 @@
-"""wrasse run: a worker, sweeps and the status page in one process, from start to clean stop.
+"""wrasse run: a worker, sweeps, an archiver and the status page in one process, from start to clean stop.
 
 Whatever is wrong with settings, handlers, backends or ports is said at the start, before anything runs. The first
 SIGTERM or SIGINT drains: nothing new is taken, running handlers have `worker.grace` to finish, the rest is given back,
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from wrasse import __version__
 from wrasse.app.addresses import Address, parse_address
+from wrasse.app.archiving import archive_streams, build_archiver
 from wrasse.app.building import (
     JOB_SWEEPS,
     Opened,
@@ -35,6 +36,7 @@ from wrasse.app.status import Subject, Watch
 from wrasse.app.store_url import hide
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
+from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
@@ -42,7 +44,7 @@ from wrasse.jobs.handlers import Function, Handlers
 from wrasse.jobs.tally import Tally
 from wrasse.sweeps import CATALOGUE
 
-ROLES = ("all", "worker", "sweeper")
+ROLES = ("all", "worker", "sweeper", "archiver")
 _log = logging.getLogger("wrasse.daemon")
 
 
@@ -64,6 +66,7 @@ class Started:
     queues: tuple[str, ...]
     slots: int
     sweeps: tuple[str, ...]
+    streams: tuple[str, ...]
     backend: str
     addresses: tuple[Address, ...]
 
@@ -74,6 +77,8 @@ class Started:
             parts.append(f"a worker with {self.slots} slots for {', '.join(self.queues)} ({kinds})")
         if self.sweeps:
             parts.append(f"sweeps {', '.join(self.sweeps)}")
+        if self.streams:
+            parts.append(f"an archiver of {', '.join(self.streams)}")
         where = f" · status on http://{self.addresses[0]}/" if self.addresses else ""
         return f"wrasse {__version__} runs {' and '.join(parts)} on {self.backend}{where}"
 
@@ -84,6 +89,7 @@ class Started:
             "slots": self.slots,
             "queues": self.queues,
             "sweeps": self.sweeps,
+            "streams": self.streams,
             "address": [str(address) for address in self.addresses],
             "version": __version__,
             "pid": os.getpid(),
@@ -110,12 +116,24 @@ class Daemon:
         self._log_handler, self._log_tally = logs
         self._handlers = self._with_handlers(orders)
         self._works = bool(len(self._handlers)) and bool({"all", "worker"} & set(orders.roles))
-        self._sweeps = tuple(CATALOGUE) if {"all", "sweeper"} & set(orders.roles) else JOB_SWEEPS
+        self._sweeps = _sweeps_of(orders.roles)
+        self._streams = self._archived_streams(orders)
         self._roles = orders.roles
         self._tally = Tally()
         self._working: Working | None = None
         self._engine: Engine | None = None
+        self._archiver: Archiver | None = None
         self._asked_to_stop = False
+
+    def _archived_streams(self, orders: Orders) -> tuple[str, ...]:
+        """The patterns of the streams that this process archives."""
+        named = tuple(each.stream for each in archive_streams(self._config.settings))
+        if "archiver" in orders.roles and not named:
+            raise UsageError(
+                "an archiver needs streams to archive",
+                do='set archiver.streams, for example [{stream: "gbe.events.audit.*"}]',
+            )
+        return named if {"all", "archiver"} & set(orders.roles) else ()
 
     def _with_handlers(self, orders: Orders) -> Handlers:
         functions: Mapping[str, Function] = {}
@@ -139,6 +157,8 @@ class Daemon:
                 working = None
                 if self._works:
                     working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
+                if self._streams:
+                    self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
                 self._engine, self._working = engine, working
                 server = Server(self._watch(opened, engine, working))
                 try:
@@ -175,6 +195,8 @@ class Daemon:
             self._engine.stop()
         if self._working is not None:
             self._working.worker.stop(grace)
+        if self._archiver is not None:
+            self._archiver.stop(grace)
 
     async def _listen(self, server: Server) -> tuple[Address, ...]:
         settings = self._config.settings
@@ -198,6 +220,7 @@ class Daemon:
             queues=own.queues if own else (),
             slots=own.concurrency if own else 0,
             sweeps=tuple(name for name in self._sweeps if settings.sweeps[name].enabled),
+            streams=self._streams,
             backend=hide(homes(self._config).jobs),
             addresses=addresses,
         )
@@ -219,11 +242,13 @@ class Daemon:
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick())
                 if not self._asked_to_stop:
-                    sweeping = group.create_task(engine.run())
+                    others = [group.create_task(engine.run())]
+                    if self._archiver is not None:
+                        others.append(group.create_task(self._archiver.run()))
                     if working is not None:
                         await working.worker.run()
                         engine.stop()
-                    await asyncio.wait([sweeping])
+                    await asyncio.wait(others)
                 ticking.cancel()
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
@@ -234,3 +259,9 @@ class Daemon:
         while True:
             await asyncio.sleep(1)
             self._log_handler.settle()
+
+
+def _sweeps_of(roles: tuple[str, ...]) -> tuple[str, ...]:
+    if {"all", "sweeper"} & set(roles):
+        return tuple(CATALOGUE)
+    return JOB_SWEEPS if "worker" in roles else ()

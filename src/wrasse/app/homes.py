@@ -1,4 +1,4 @@
-"""Which backend is the home of what, from the settings: jobs, records, streams, and what the engine keeps.
+"""Which backend is the home of what, from the settings: jobs, records, streams, objects, and what the engine keeps.
 
 The engine's leases, cursors and journal go where `engine.backend` says, else to the first home that was named (records,
 jobs, streams), so that two hosts that share a store also share "the" one lease of a sweep.
@@ -19,6 +19,7 @@ class Homes:
     jobs: str
     records: str
     streams: str
+    objects: str
     engine: str
 
 
@@ -35,4 +36,4 @@ def homes(config: Config) -> Homes:
     if not engine:
         named = ("records", backends.records), ("jobs", backends.jobs), ("streams", backends.streams)
         engine = next((url for port, url in named if config.named(f"backends.{port}")), backends.records)
-    return Homes(backends.jobs, backends.records, backends.streams, engine)
+    return Homes(backends.jobs, backends.records, backends.streams, backends.objects, engine)

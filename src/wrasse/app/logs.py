@@ -27,7 +27,8 @@ CANONICAL = ("level", "ts", "msg", "trace_id", "span_id", "job_id", "queue", "wo
 OURS = (
     "sweep", "run", "outcome", "outcomes", "reason", "count", "guard", "since", "attempt", "kind", "place", "role",
     "roles", "address", "error", "where", "logger", "signal", "seconds", "seen", "kept", "done", "lost", "failed",
-    "setting", "source", "version", "pid", "owner", "key", "slots", "queues", "sweeps", "backend", "of",
+    "setting", "source", "version", "pid", "owner", "key", "slots", "queues", "sweeps", "backend", "of", "stream",
+    "streams",
 )  # fmt: skip
 ALLOWED = frozenset(CANONICAL + OURS)
 LINES_MAX = 100  # of one message, a second

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.addresses import parse_address
-from wrasse.app.settings import Settings, SweepSettings, WorkerSettings
-from wrasse.app.store_url import parse_store
+from wrasse.app.settings import ArchiveStream, Settings, SweepSettings, WorkerSettings
+from wrasse.app.store_url import parse_objects, parse_store
+from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.duration import format_duration
 from wrasse.errors import WrasseError
+from wrasse.ports.subjects import check_pattern
 
 ZERO = timedelta(0)
 SILENCE_MIN = timedelta(seconds=5)
@@ -36,6 +38,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("", _others(settings)),
         ("", _backends(settings, named)),
         ("", _addresses(settings)),
+        ("", _archives(settings)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
     ):
         for right, path, what, do in rules:
@@ -133,6 +136,8 @@ def _addresses(settings: Settings) -> _Rules:
 def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
     yield from _parsed("backends.jobs", settings.backends.jobs, parse_store)
     yield from _parsed("backends.records", settings.backends.records, parse_store)
+    yield from _parsed("backends.streams", settings.backends.streams, parse_store)
+    yield from _parsed("backends.objects", settings.backends.objects, parse_objects)
     yield from _parsed("engine.backend", settings.engine.backend, parse_store)
     yield (
         not (named("redis") and named("backends.jobs")) or settings.backends.jobs.startswith("redis"),
@@ -140,6 +145,50 @@ def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
         "names another home for jobs than the redis settings do",
         "keep one of them",
     )
+
+
+def _archives(settings: Settings) -> _Rules:
+    named = [("archiver.streams", each) for each in settings.archiver.streams]
+    named += [("archival", each) for each in settings.archival]
+    for number, (path, each) in enumerate(named):
+        yield bool(each.stream), path, "has an entry without a stream", 'write stream: "gbe.events.audit.*"'
+        yield from _parsed(path, each.stream, check_pattern)
+        yield from ((right, path, f"{what} for {each.stream!r}", do) for right, what, do in _archive(each))
+        for _, other in named[:number]:
+            yield (
+                not (each.stream and other.stream) or not overlap(each.stream, other.stream),
+                path,
+                f"has {each.stream!r} and {other.stream!r}, which match the same streams: they would be archived twice",
+                "let every stream match one entry",
+            )
+
+
+def _archive(each: ArchiveStream) -> Iterator[tuple[bool, str, str]]:
+    yield each.batch_size >= 1, f"has a batch_size of {each.batch_size}", "use 1 or more"
+    yield each.batch_bytes >= 1, f"has a batch_bytes of {each.batch_bytes}", "use 1 or more"
+    yield each.batch_timeout > ZERO, "has a batch_timeout of 0", "use a time such as 60s"
+    clean = each.prefix == each.prefix.strip("/") and 0 < len(each.prefix.encode()) <= PREFIX_BYTES_MAX
+    yield (
+        clean and each.prefix.isprintable() and "" not in each.prefix.split("/"),
+        f"has the prefix {each.prefix!r}",
+        f"use 1 to {PREFIX_BYTES_MAX} bytes without a slash at either end",
+    )
+    yield "/" not in each.domain and each.domain not in (".", ".."), f"has the domain {each.domain!r}", "use one word"
+    yield (
+        not each.bucket or each.destination == "s3",
+        f"has a bucket and the destination {each.destination!r}",
+        "write destination: s3, or remove the bucket",
+    )
+    if each.destination not in ("", "s3"):
+        for what, do in _unfit(each.destination):
+            yield False, f"has a destination that is not right: {what}", do
+
+
+def _unfit(url: str) -> Iterator[tuple[str, str]]:
+    try:
+        parse_objects(url)
+    except WrasseError as why:
+        yield why.message, why.do
 
 
 def _parsed(path: str, text: str, parse: Callable[[str], object]) -> _Rules:

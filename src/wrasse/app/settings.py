@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Annotated
 
 EMBEDDED = "sqlite:wrasse.db"
+EMBEDDED_OBJECTS = "file:wrasse-data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class Backends:
     jobs: Annotated[str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path or memory:")] = EMBEDDED
     records: Annotated[str, Key("where leases and other small records live, the same forms")] = EMBEDDED
     streams: Annotated[str, Key("where streams of messages live, the same forms")] = EMBEDDED
+    objects: Annotated[str, Key("where archives live: file:wrasse-data, file:///absolute/path or memory:")] = (
+        EMBEDDED_OBJECTS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,37 @@ class Observability:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveStream:
+    """One pattern of streams to archive, as the archiver's design document writes it."""
+
+    stream: Annotated[str, Key("subject or pattern of the streams", seed=True)] = ""
+    destination: Annotated[str, Key("s3 with a bucket, or the URL of a store; empty: backends.objects", seed=True)] = ""
+    bucket: Annotated[str, Key("bucket of the destination s3", seed=True)] = ""
+    batch_size: Annotated[int, Key("messages in one archive at most", seed=True)] = 1_000
+    batch_timeout: Annotated[timedelta, Key("how old a message may get before it is archived", seed=True)] = timedelta(
+        seconds=60
+    )
+    batch_bytes: Annotated[int, Key("bytes of lines in one archive at most")] = 16 << 20
+    format: Annotated[str, Key("what an archive holds", seed=True, choices=("jsonl",))] = "jsonl"
+    compression: Annotated[str, Key("how it is compressed", seed=True, choices=("gzip",))] = "gzip"
+    partition: Annotated[str, Key("which archives share a directory", seed=True, choices=("daily",))] = "daily"
+    prefix: Annotated[str, Key("what every key begins with")] = "archive"
+    domain: Annotated[str, Key("the part after the prefix; empty: from the subject")] = ""
+
+
+ARCHIVE_KEYS = "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, prefix, domain"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiverSettings:
+    """What copies streams into archives."""
+
+    streams: Annotated[
+        tuple[ArchiveStream, ...], Key(f"what is archived where, a list of maps with {ARCHIVE_KEYS}")
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SweepSettings:
     """When one sweep runs and how much one run may do; `fields` are the settings of its class."""
 
@@ -219,4 +254,8 @@ class Settings:
     producer: ProducerSettings = field(default_factory=ProducerSettings)
     circuit_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     observability: Observability = field(default_factory=Observability)
+    archiver: ArchiverSettings = field(default_factory=ArchiverSettings)
+    archival: Annotated[
+        tuple[ArchiveStream, ...], Key("another place for the entries of archiver.streams; both count")
+    ] = ()
     sweeps: Mapping[str, SweepSettings] = field(default_factory=dict)

@@ -73,4 +73,8 @@ def _form(value: object, *, secret: bool) -> object:
         return hide(value)
     if isinstance(value, Mapping):
         return {key: _form(each, secret=False) for key, each in value.items()}
+    if dataclasses.is_dataclass(value):
+        # One entry of a list: what is not set there is left out.
+        own = {each.name: (getattr(value, each.name), each.default) for each in dataclasses.fields(value)}
+        return {name: _form(each, secret=False) for name, (each, default) in own.items() if each != default}
     return [_form(each, secret=False) for each in value] if isinstance(value, tuple) else value

@@ -14,6 +14,7 @@ from pathlib import Path
 from wrasse.errors import ConfigError
 
 HERE = ("sqlite", "memory")
+OBJECTS_HERE = ("file", "memory")
 ELSEWHERE = ("redis", "rediss", "redis+streams", "nats", "postgresql", "s3", "file", "az", "gs")
 _USERINFO = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s'\"(])[^\s/:@'\"]+:[^\s/]*@")
 _QUERY_SECRET = re.compile(r"(?i)([?&](?:password|secret|token|key|access_key|secret_key)=)[^&\s]*")
@@ -21,7 +22,7 @@ _QUERY_SECRET = re.compile(r"(?i)([?&](?:password|secret|token|key|access_key|se
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """One store. `path` is the file of an sqlite store."""
+    """One store. `path` is the file of an sqlite store, or the directory of a file store."""
 
     scheme: str
     path: str = ""
@@ -32,7 +33,7 @@ class StoreUrl:
 
     def resolved(self) -> StoreUrl:
         """The same store, whatever the working directory becomes."""
-        return StoreUrl(self.scheme, str(Path(self.path).absolute())) if self.scheme == "sqlite" else self
+        return self if self.scheme == "memory" else StoreUrl(self.scheme, str(Path(self.path).absolute()))
 
 
 def parse_store(text: str) -> StoreUrl:
@@ -50,18 +51,34 @@ def parse_store(text: str) -> StoreUrl:
             f"there is no backend {scheme!r}",
             do=f"write {near[0]}:{rest}" if near else "write sqlite:wrasse.db or memory:",
         )
-    return StoreUrl("sqlite", _sqlite_path(rest)) if scheme == "sqlite" else StoreUrl("memory", rest)
+    return StoreUrl("sqlite", _path(scheme, rest)) if scheme == "sqlite" else StoreUrl("memory", rest)
 
 
-def _sqlite_path(rest: str) -> str:
+def parse_objects(text: str) -> StoreUrl:
+    """The same for a store of objects, such as archives."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "memory":
+        return StoreUrl(scheme, rest)
+    if colon and scheme == "file":
+        return StoreUrl(scheme, _path(scheme, rest.rstrip("/") or rest))
+    if colon and scheme in ELSEWHERE:
+        raise ConfigError(f"this version keeps no objects in {scheme}", do="use file:wrasse-data")
+    raise ConfigError(
+        f"{hide(text)!r} is not the URL of a store of objects", do="write file:wrasse-data or file:///absolute/path"
+    )
+
+
+def _path(scheme: str, rest: str) -> str:
+    example = {"sqlite": "wrasse.db", "file": "wrasse-data"}[scheme]
     if rest.startswith("//"):
         rest = rest[2:]
         if not rest.startswith("/"):
             raise ConfigError(
-                f"sqlite://{rest} has two slashes", do=f"write sqlite:{rest} (relative) or sqlite:///{rest} (absolute)"
+                f"{scheme}://{rest} has two slashes",
+                do=f"write {scheme}:{rest} (relative) or {scheme}:///{rest} (absolute)",
             )
     if not rest or rest.endswith("/") or "\0" in rest:
-        raise ConfigError("the sqlite URL names no file", do="write sqlite:wrasse.db")
+        raise ConfigError(f"the {scheme} URL names no file", do=f"write {scheme}:{example}")
     return rest
 
 

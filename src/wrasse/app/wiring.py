@@ -8,11 +8,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-from wrasse.app.store_url import StoreUrl, parse_store
+from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
+from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.streams import Streams
@@ -56,6 +57,23 @@ class Store(Protocol):
         ...
 
 
+class ObjectStore(Protocol):
+    """A backend of objects as it is opened."""
+
+    @property
+    def objects(self) -> Objects:
+        """The objects."""
+        ...
+
+    async def pulse(self) -> Pulse:
+        """Does it answer?"""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of what is open."""
+        ...
+
+
 async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX) -> Store:
     """Opens the backend that the URL names."""
     return await _open(parse_store(url), clock or SystemClock(), done_max)
@@ -77,15 +95,27 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
     return await Sqlite.open(url.path, clock, done_max=done_max)
 
 
+async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
+    if url.scheme == "memory":
+        from wrasse.backends.memory.connect import Memory
+
+        return Memory(clock)
+    assert url.scheme == "file", "parse_objects lets no other through"
+    from wrasse.backends.directory.connect import Directory
+
+    return await Directory.open(url.path, clock)
+
+
 class Stores:
     """The backends of one process, each opened once, however many ports it serves."""
 
-    __slots__ = ("_clock", "_done_max", "_open", "_stack")
+    __slots__ = ("_clock", "_done_max", "_objects", "_open", "_stack")
 
     def __init__(self, clock: Clock, *, done_max: int = DONE_MAX) -> None:
         self._clock = clock
         self._done_max = done_max
         self._open: dict[StoreUrl, Store] = {}
+        self._objects: dict[StoreUrl, ObjectStore] = {}
         self._stack = AsyncExitStack()
 
     async def open(self, url: str) -> Store:
@@ -97,7 +127,17 @@ class Stores:
             self._open[wanted] = store
         return self._open[wanted]
 
+    async def open_objects(self, url: str) -> Objects:
+        """The objects of the store of this URL."""
+        wanted = parse_objects(url).resolved()
+        if wanted not in self._objects:
+            store = await _open_objects(wanted, self._clock)
+            self._stack.push_async_callback(store.close)
+            self._objects[wanted] = store
+        return self._objects[wanted].objects
+
     async def close(self) -> None:
         """Closes them all, the last opened first."""
         self._open.clear()
+        self._objects.clear()
         await self._stack.aclose()

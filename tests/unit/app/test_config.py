@@ -142,7 +142,9 @@ def in_environment(value: object) -> str:
 def test_every_setting_has_a_variable(path: str) -> None:
     leaf = leaves()[path]
     text = {"observability.log_level": "error", "backends.records": "memory:", "engine.backend": "memory:",
-            "producer.default_priority": "high"}.get(path, in_environment(leaf.default))  # fmt: skip
+            "backends.streams": "memory:", "backends.objects": "memory:", "archival": "[{stream: a.b}]",
+            "archiver.streams": "[{stream: a.b}]", "producer.default_priority": "high",
+            }.get(path, in_environment(leaf.default))  # fmt: skip
     config = loaded("", {leaf.env: text})
     assert config.sources == {path: f"environment variable {leaf.env}"}
     (found,) = [each for each in shown(config) if each.leaf.path == path]

@@ -1,0 +1,60 @@
+"""From settings to an archiver: its rules, the stores it writes to, and the ports it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.settings import ArchiveStream, Settings
+from wrasse.app.store_url import hide
+from wrasse.app.wiring import Stores
+from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.batch import BatchLimits
+from wrasse.archives.cursor import CURSORS
+from wrasse.archives.rule import PREFIX, Rule
+from wrasse.clock import Clock
+from wrasse.engine.loop import ENGINE_LEASES
+from wrasse.leases.lessor import Lessor
+
+
+def archive_streams(settings: Settings) -> tuple[ArchiveStream, ...]:
+    """What is to be archived, wherever it was written."""
+    return (*settings.archiver.streams, *settings.archival)
+
+
+async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: str) -> Archiver:
+    """An archiver for what the settings name. Cursors and leases live where engines on all hosts look."""
+    where = homes(config)
+    streams, engine = await stores.open(where.streams), await stores.open(where.engine)
+    lessor = Lessor(engine.records(ENGINE_LEASES), clock, indexed=False)
+    ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
+    return Archiver(ports, await build_rules(config, stores), clock, owner)
+
+
+async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
+    """The rules with their stores, opened."""
+    found = []
+    for each in archive_streams(config.settings):
+        url = destination(each, homes(config).objects)
+        limits = BatchLimits(each.batch_size, each.batch_bytes, each.batch_timeout)
+        objects = await stores.open_objects(url)
+        found.append(Rule(each.stream, objects, hide(url), each.prefix, each.domain, limits))
+    return found
+
+
+async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:
+    """Every place where archives may be: those of the rules, each once, or the default one."""
+    rules = await build_rules(config, stores)
+    places = {(rule.destination, rule.prefix): rule for rule in rules}
+    if not places:
+        url = homes(config).objects
+        return (Rule(">", await stores.open_objects(url), hide(url), PREFIX),)
+    return tuple(places.values())
+
+
+def destination(each: ArchiveStream, default: str) -> str:
+    """The URL of the store that one entry names."""
+    if each.destination == "s3":
+        return f"s3://{each.bucket}" if each.bucket else default
+    return each.destination or default
