@@ -60,9 +60,9 @@ class StoppedFiles(Files):
         self._reached("unlink", path)
         super().unlink(path)
 
-    def make_folder(self, path: bytes) -> None:
-        self._reached("make_folder", path)
-        super().make_folder(path)
+    def link(self, source: bytes, target: bytes) -> None:
+        self._reached("link", target)
+        super().link(source, target)
 
     def state(self, path: bytes) -> FileState | None:
         self._reached("state", path)
@@ -170,8 +170,8 @@ async def test_nobody_sees_an_object_missing_while_it_becomes_a_directory(in_tur
         "read": lambda: whole(in_turns.second.objects, "a"),
         "create": lambda: in_turns.second.objects.create("a", b"second"),
     }
-    # The name is gone here, and its directory is not there yet.
-    in_turns.files.stop_at("make_folder", b"a", others[what])
+    # The file is gone here, and its directory is still empty.
+    in_turns.files.stop_at("link", b"a/%o", others[what])
     assert await in_turns.first.objects.create("a/b", b"below")
     seen = await in_turns.other()
     assert {
@@ -185,9 +185,9 @@ async def test_nobody_sees_an_object_missing_while_it_becomes_a_directory(in_tur
 async def test_an_object_does_not_become_a_directory_under_somebody_who_looks_for_it(in_turns: Two) -> None:
     at = await made(in_turns.first.objects, "a")
     looked = asyncio.Event()
-    # One is about to look; the other would have taken the name away by then, and wait with its directory.
+    # One is about to look; the other would have taken the file away by then, and not yet filled the directory.
     in_turns.files.pause = 30
-    in_turns.files.stop_at("make_folder", b"a", looked.wait)
+    in_turns.files.stop_at("link", b"a/%o", looked.wait)
     in_turns.others.stop_at("state", b"a", lambda: in_turns.first.objects.create("a/b", b"below"))
     seen = await in_turns.second.objects.head("a")
     looked.set()
