@@ -1,7 +1,7 @@
 """Keys in order, with the cost of finding one flat in how many there are.
 
 Invariant: the chunks, one after another, are the sorted keys; no chunk is empty; `_tops[i]` is the last key of
-`_chunks[i]`. Chunks stay below twice CHUNK, so that adding or taking away moves a bounded number of keys.
+`_chunks[i]`. Chunks stay below twice their size, so that adding or taking away moves a bounded number of keys.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ K = TypeVar("K", int, str, tuple[int, int], tuple[int, str])
 class Ordered(Generic[K]):
     """A sorted set. Walk it or change it, not both at once."""
 
-    __slots__ = ("_chunks", "_size", "_tops")
+    __slots__ = ("_chunk", "_chunks", "_size", "_tops")
 
-    def __init__(self) -> None:
+    def __init__(self, chunk: int = CHUNK) -> None:
+        self._chunk = chunk
         self._chunks: list[list[K]] = []
         self._tops: list[K] = []
         self._size = 0
@@ -39,9 +40,10 @@ class Ordered(Generic[K]):
         at = min(bisect_left(self._tops, key), len(self._tops) - 1)
         chunk = self._chunks[at]
         insort(chunk, key)
-        if len(chunk) >= 2 * CHUNK:
-            self._chunks[at : at + 1] = [chunk[:CHUNK], chunk[CHUNK:]]
-            self._tops[at : at + 1] = [chunk[CHUNK - 1], chunk[-1]]
+        half = self._chunk
+        if len(chunk) >= 2 * half:
+            self._chunks[at : at + 1] = [chunk[:half], chunk[half:]]
+            self._tops[at : at + 1] = [chunk[half - 1], chunk[-1]]
         else:
             self._tops[at] = chunk[-1]
 
