@@ -77,8 +77,9 @@ def test_a_killed_process_leaves_every_answered_put_and_a_sound_file(tmp_path: P
             answered.update(child.stdout.readline().strip() for _ in range(60 * (kill + 1)))
             os.kill(child.pid, signal.SIGKILL)
             # The last line may be torn by the kill; its job was answered, but this cannot be read from it.
-            rest = child.communicate()[0].splitlines(keepends=True)
+            rest = child.stdout.read().splitlines(keepends=True)
             answered.update(line.strip() for line in rest if line.endswith("\n"))
+            child.communicate()
         assert broken_laws(path) == []
     forgotten = {id for (id,) in apsw.Connection(str(path)).execute("SELECT id FROM ids")}
     assert answered

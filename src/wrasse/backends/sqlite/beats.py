@@ -40,4 +40,6 @@ def beat(step: Step, worker: WorkerInfo, holds: Sequence[Hold], silence: int) ->
         step.db.execute(_BEAT, (now, until, numbers(seqs)))
     step.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, until))
     step.db.execute("DELETE FROM workers WHERE until < ?", (now - span(SILENT_WORKERS_KEPT),))
+    # Somebody has to, now and then: queues that were used once must not stay for ever.
+    step.db.execute("DELETE FROM counts WHERE n = 0")
     return Beaten(mine, from_micros(now))

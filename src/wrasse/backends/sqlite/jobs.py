@@ -64,16 +64,16 @@ class SqliteJobs:
         for job in _bounded(jobs):
             check_job(job)
 
+        known = f"put {request}"
+
         def run(step: Step) -> tuple[bool, ...]:
-            now = step.now()
-            known = f"put {request}"
-            answer = step.recall(known, now)
+            answer = step.recall(known)
             if answer is None:
-                answer = bytes(puts.put(step, jobs, now))
+                answer = bytes(puts.put(step, jobs, step.now()))
                 step.remember(known, answer)
             return tuple(map(bool, answer))
 
-        return await self._writer.do(run, len(jobs))
+        return await self._writer.do(run, len(jobs), known)
 
     async def take(
         self,
@@ -109,17 +109,17 @@ class SqliteJobs:
                 for job in settlement.puts:
                     check_job(job)
 
+        known = f"settle {request}"
+
         def run(step: Step) -> tuple[Outcome, ...]:
-            now = step.now()
-            known = f"settle {request}"
-            answer = step.recall(known, now)
+            answer = step.recall(known)
             if answer is None:
-                outcomes = changes.settle(step, settlements, now, self._done_max)
+                outcomes = changes.settle(step, settlements, step.now(), self._done_max)
                 step.remember(known, bytes(outcome is Outcome.LOST for outcome in outcomes))
                 return tuple(outcomes)
             return tuple(Outcome.LOST if lost else Outcome.DONE for lost in answer)
 
-        return await self._writer.do(run, weight)
+        return await self._writer.do(run, weight, known)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         return tuple(await self._writer.do(partial(changes.move, moves=_bounded(moves)), len(moves)))
@@ -163,7 +163,7 @@ class SqliteJobs:
         await self._writer.do(lambda step: puts.promote(step, step.now()))
 
     async def _grant(self, want: Want) -> Taken:
-        answer = self._writer.ask(partial(takes.take, want=want), want.limit)
+        answer = self._writer.ask(partial(takes.take, want=want), want.limit, want.known)
         try:
             return takes.given(await asyncio.shield(answer))
         except asyncio.CancelledError:

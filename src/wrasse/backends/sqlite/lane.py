@@ -27,11 +27,13 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Ask(Generic[C]):
-    """One operation that waits for its turn. `weight` is about how many rows it touches."""
+    """One operation that waits for its turn. `weight` is about how many rows it touches, `request` what it may have
+    been asked under before."""
 
     run: Callable[[C], object]
     answer: asyncio.Future[object]
     weight: int
+    request: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Lane(Generic[C]):
         self._thread.start()
         await self._opened
 
-    def ask(self, run: Callable[[C], A], weight: int = 1) -> asyncio.Future[A]:
+    def ask(self, run: Callable[[C], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
         """Queues an operation; the future has its answer."""
         if self._closing:
             raise closed(self._file.where)
@@ -80,7 +82,7 @@ class Lane(Generic[C]):
             raise UsageError(f"{self._file.where} was opened before a fork", do="open it in the process that uses it")
         assert self._loop is asyncio.get_running_loop(), "a store serves the event loop that opened it"
         answer: asyncio.Future[A] = self._loop.create_future()
-        self._asks.put(Ask(run, answer, weight))  # type: ignore[arg-type]  # one queue for answers of every type
+        self._asks.put(Ask(run, answer, weight, request))  # type: ignore[arg-type]  # one queue for answers of every type
         return answer
 
     def tell(self, answers: Sequence[Answer], then: Callable[[], None] | None = None) -> None:

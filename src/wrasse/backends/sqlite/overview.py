@@ -50,7 +50,7 @@ def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
 def counts(db: apsw.Connection, now: int) -> Counts:
     """Jobs per queue and place, and the workers."""
     numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for queue, place, n in db.execute("SELECT queue, place, n FROM counts ORDER BY queue"):
+    for queue, place, n in db.execute("SELECT queue, place, n FROM counts WHERE n > 0 ORDER BY queue"):
         numbers[queue][place] = n
     oldest = {
         queue: min((at for at in (front, back) if at is not None), default=None)

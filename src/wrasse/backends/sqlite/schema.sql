@@ -8,14 +8,15 @@ CREATE TABLE identity (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NU
 INSERT INTO identity VALUES (1, lower(hex(randomblob(8))));
 
 -- `back` numbers jobs, tokens and versions and only grows; `front` gives a turn before all others and only falls;
--- `gone` counts deleted records that are still remembered.
+-- `gone` counts deleted records that are still remembered, `done` the jobs that are done.
 CREATE TABLE numbers (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   back INTEGER NOT NULL,
   front INTEGER NOT NULL,
-  gone INTEGER NOT NULL CHECK (gone >= 0)
+  gone INTEGER NOT NULL CHECK (gone >= 0),
+  done INTEGER NOT NULL CHECK (done >= 0)
 ) STRICT;
-INSERT INTO numbers VALUES (1, 1, -1, 0);
+INSERT INTO numbers VALUES (1, 1, -1, 0, 0);
 
 -- place: 0 ready, 1 delayed, 2 held, 3 done, 4 dead. The columns that change stand before the bytes that do not.
 CREATE TABLE jobs (
@@ -101,6 +102,12 @@ CREATE TABLE requests (
   answered_at INTEGER NOT NULL,
   ticks REAL NOT NULL
 ) STRICT;
+-- Each new one takes away up to two that are older than a minute, so that they never pile up.
+CREATE TRIGGER requests_forget AFTER INSERT ON requests BEGIN
+  DELETE FROM requests WHERE n IN (SELECT n FROM requests ORDER BY n LIMIT 2)
+    AND CASE WHEN ticks <= NEW.ticks THEN NEW.ticks - ticks > 60
+      ELSE abs(NEW.answered_at - answered_at) > 60000000 END;
+END;
 
 -- `writes` names the last writes to this name and the version each made: all of them that are newer than `since`. A
 -- deleted record stays for a while without its value, so that a write whose reply was lost is still found.

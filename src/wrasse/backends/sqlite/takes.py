@@ -83,7 +83,7 @@ class Granted:
 def take(step: Step, want: Want) -> Granted | int:
     """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
     now = step.now()
-    if (answer := step.recall(want.known, now)) is not None:
+    if (answer := step.recall(want.known)) is not None:
         return _again(step, _decode_grant(answer), now)
     promote(step, now)
     rows = _Rows()

@@ -38,13 +38,13 @@ class Writer:
         self._lane: Lane[Step] = Lane(file, "writer", self._connect, self._serve, weight_max=GROUP_ROWS_MAX)
         self.open, self.close = self._lane.open, self._lane.close
 
-    async def do(self, run: Callable[[Step], A], weight: int = 1) -> A:
-        """Runs an operation in a write transaction; returns when it is durable."""
-        return await self._lane.ask(run, weight)
+    async def do(self, run: Callable[[Step], A], weight: int = 1, request: str = "") -> A:
+        """Runs an operation in a write transaction; returns when it is durable. `request` is what it recalls."""
+        return await self._lane.ask(run, weight, request)
 
-    def ask(self, run: Callable[[Step], A], weight: int = 1) -> asyncio.Future[A]:
+    def ask(self, run: Callable[[Step], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
         """Like `do`, for whoever has to know the answer even after being cancelled."""
-        return self._lane.ask(run, weight)
+        return self._lane.ask(run, weight, request)
 
     def _connect(self) -> apsw.Connection:
         db = self._file.open(creates=True)
@@ -60,7 +60,7 @@ class Writer:
         except Exception as error:
             self._lane.failed(asks, error, db)
             return
-        step = Step(db, self._clock)
+        step = Step(db, self._clock, [ask.request for ask in asks if ask.request])
         try:
             answers = [Answer(ask.answer, ask.run(step)) for ask in asks]
             step.close()
