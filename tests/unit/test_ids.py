@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from functools import reduce
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wrasse.clock import ManualClock, SystemClock
+from wrasse.clock import ManualClock, SystemClock, to_micros
 from wrasse.ids import Ids
 
 CROCKFORD = set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
@@ -48,9 +49,11 @@ def test_two_processes_do_not_make_the_same_id_at_the_same_time() -> None:
     assert len({Ids(clock).new() for _ in range(1_000)}) == 1_000
 
 
-def test_the_first_ten_characters_are_the_time() -> None:
+def test_the_first_ten_characters_are_the_milliseconds_since_1970() -> None:
     clock = ManualClock()
-    assert Ids(clock).new()[:10] == Ids(clock).new()[:10]
+    clock.advance(timedelta(milliseconds=1))
+    digits = ["0123456789ABCDEFGHJKMNPQRSTVWXYZ".index(letter) for letter in Ids(clock).new()[:10]]
+    assert reduce(lambda number, digit: number * 32 + digit, digits) == to_micros(clock.now()) // 1_000
 
 
 def test_threads_share_ids_without_repeating_one() -> None:
