@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import stat as modes
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign 
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _HERE = b"."
+_NAMES = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())  # os.fsencode, ten times as often
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Files:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    yield os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)
+                    yield entry.name.encode(*_NAMES), entry.is_dir(follow_symlinks=False)
         finally:
             os.close(folder)
 

@@ -2,7 +2,7 @@
 
 The order of keys is not the order of names: `a-b`, `a/b`, `a0` are keys in order, and an escaped name stands for
 another byte. So names wait in a heap under the smallest key they can stand for, and a directory is opened when it is
-the smallest. Of a large directory the first WINDOW names are kept, and it is read again from there when they are used
+the smallest. Of a large directory at most WINDOW names are kept, and it is read again from there when they are used
 up.
 
 A directory that changes while it is read is read again, since some file systems then pass over a name that was
@@ -20,7 +20,8 @@ from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.stamps import instant
 from wrasse.clock import SystemClock
 
-WINDOW = 5_000
+WINDOW = 40_000
+WINDOW_FIRST = 2_000
 SCANS = 4
 _SCANS_NOTED_MAX = 1_000
 _REST_MIN = timedelta(seconds=2)  # longer than the ticks in which file systems count
@@ -60,6 +61,7 @@ class Walk:
         self._prefix = prefix
         self._after = after
         self._heap: list[_Item] = [(key, _FOLDER, folder, key, _NOWHERE)]
+        self._window = WINDOW_FIRST
         self._scans: list[Scan] = []
         self._steady = True
 
@@ -83,10 +85,12 @@ class Walk:
 
     def _open(self, item: _Item) -> None:
         _, _, folder, key, floor = item
-        found = heapq.nsmallest(WINDOW + 1, self._items(folder, key, floor))
-        if len(found) > WINDOW:
-            last = found[WINDOW - 1]
-            found[WINDOW:] = [(last[0], _REST, folder, key, last[:2])]
+        # Most walks end with their first page; one that comes back for more is given more at a time.
+        window = self._window = min(self._window * (2 if item[1] == _REST else 1), WINDOW)
+        found = heapq.nsmallest(window + 1, self._items(folder, key, floor))
+        if len(found) > window:
+            last = found[window - 1]
+            found[window:] = [(last[0], _REST, folder, key, last[:2])]
         before = None
         for each in found:
             if each[:3] != before:  # seen in two scans
@@ -94,8 +98,13 @@ class Walk:
             before = each[:3]
 
     def _items(self, folder: bytes, key: bytes, floor: tuple[bytes, int]) -> Iterator[_Item]:
-        start = folder + b"/" if folder else b""
+        start, low, suffix = folder + b"/" if folder else b"", max(self._after or b"", floor[0]), self._sort.suffix
+        plain = key.startswith(self._prefix) and not suffix
         for name, is_folder in self._names(folder, key):
+            if plain and not is_folder and b"%" not in name:  # by far the most
+                if key + name > low:
+                    yield key + name, _THING, start + name, b"", _NOWHERE
+                continue
             part = self._sort.part_of(name)
             if part is None:
                 continue
@@ -104,8 +113,8 @@ class Walk:
             if is_folder and cut:
                 if self._holds(smallest) and (smallest, _FOLDER) > floor:
                     yield smallest, _FOLDER, path, smallest, _NOWHERE
-            elif not cut and (self._sort.nested or not is_folder) and name.endswith(self._sort.suffix):
-                thing = smallest.removesuffix(self._sort.suffix)
+            elif not cut and (self._sort.nested or not is_folder) and name.endswith(suffix):
+                thing = smallest.removesuffix(suffix)
                 if self._wanted(thing) and (thing, _THING) > floor:
                     yield thing, _THING, path, b"", _NOWHERE
                 if is_folder and self._holds(smallest + b"/") and (smallest + b"/", _FOLDER) > floor:
