@@ -94,6 +94,16 @@ class Archiver:
 
     async def run(self) -> None:
         """Archives until `stop`."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                archiving = group.create_task(self._archive())
+                await self._stopping.wait()
+                await asyncio.wait([archiving], timeout=None)
+                archiving.cancel()  # nothing is lost: whoever comes next finds what was begun
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+
+    async def _archive(self) -> None:
         outages = 0
         while not self._stopping.is_set():
             try:
@@ -104,14 +114,14 @@ class Archiver:
                 self._meet(why, outages)
             if not moved:
                 await self._rest(_backoff(outages, self._poll))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._grace):
-                await self._finish()
+        await self._finish()
 
     def stop(self, grace: timedelta = GRACE) -> None:
-        """Reads nothing more; what is collected is written within `grace`, and `run` ends."""
-        self._grace = grace.total_seconds()
-        self._stopping.set()
+        """Reads nothing more; what is collected is written within `grace`, and `run` ends. Asked twice, the first
+        counts."""
+        if not self._stopping.is_set():
+            self._grace = grace.total_seconds()
+            self._stopping.set()
 
     async def drain(self) -> int:
         """Archives all there is now, however young; gives how many messages. Raises what stands in the way."""

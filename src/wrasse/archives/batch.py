@@ -2,7 +2,8 @@
 
 It is full at `batch_size` entries, at `batch_bytes` bytes of lines, or at midnight UTC by the time of its entries, so
 that an archive holds one day; and it is due `batch_timeout` after its first entry by the backend's clock. Entries are
-compressed as they come, so that an open batch costs what its archive will cost. Pure: no clock, no I/O.
+compressed as they come, so that an open batch costs about what its archive will cost, and a small one what its lines
+cost. Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from wrasse.ports.streams import Entry, EntryId
 
 GZIP = 31  # as zlib names the format: a window of 32 KiB and a gzip frame
 LEVEL = 3
+PIECE_BYTES = 64 << 10  # compressed at once
+COMPRESSOR_BYTES = 256 << 10  # what a compressor keeps for itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +67,16 @@ class Batch:
     """The entries that follow one entry of a stream, as far as they are collected."""
 
     __slots__ = (
-        "_compress", "_hash", "_limits", "_parts", "complete", "count", "first", "held", "last", "marked", "raw",
+        "_compress", "_hash", "_limits", "_parts", "_piece", "_waiting", "complete", "count", "first", "held", "last",
+        "marked", "raw",
     )  # fmt: skip
 
     def __init__(self, limits: BatchLimits) -> None:
         assert limits.size >= 1, "an archive holds an entry"
         self._limits = limits
-        self._compress = _compressor()
+        self._compress: _Compress | None = None
+        self._piece: list[bytes] = []  # lines that wait to be compressed
+        self._waiting = 0
         self._hash = hashlib.sha256()
         self._parts: list[bytes] = []
         self.first: EntryId | None = None
@@ -83,7 +89,7 @@ class Batch:
 
     def extend(self, entries: Sequence[Entry]) -> int:
         """Takes entries, in order, until it is complete; gives how many it took."""
-        lines: list[bytes] = []
+        before = self.count
         for entry in entries:
             if not self._fits(entry):
                 self.complete = True
@@ -97,11 +103,9 @@ class Batch:
             self.last = entry.id
             self.count += 1
             self.marked += is_marked(line)
-            self.raw += len(line)
-            lines.append(line)
-        self._take(b"".join(lines))
+            self._take(line)
         self.complete = self.complete or self.count >= self._limits.size or self.raw >= self._limits.bytes
-        return len(lines)
+        return self.count - before
 
     def due(self, at: datetime) -> bool:
         """Whether it is to be written now, by the backend's clock."""
@@ -115,9 +119,9 @@ class Batch:
         """Its bytes. Nothing can be added afterwards."""
         assert self.first is not None, "an archive holds an entry"
         assert self.last is not None, "an archive holds an entry"
-        self._parts.append(self._compress.flush())
+        self._parts += [self._press(), self._compress.flush() if self._compress is not None else b""]
         data = b"".join(self._parts)
-        self._parts = []
+        self._parts, self._compress, self.held = [], None, 0
         self.complete = True
         return Sealed(data, self.first, self.last, self.count, self.marked, self.raw, self._hash.hexdigest())
 
@@ -126,8 +130,22 @@ class Batch:
             return False
         return self.first is None or day_of(entry.id) == day_of(self.first)
 
-    def _take(self, data: bytes) -> None:
-        if data:
-            self._hash.update(data)
-            self._parts.append(self._compress.compress(data))
-            self.held += len(self._parts[-1])
+    def _take(self, line: bytes) -> None:
+        self.raw += len(line)
+        self.held += len(line)
+        self._waiting += len(line)
+        self._piece.append(line)
+        if self._waiting >= PIECE_BYTES:
+            self._parts.append(self._press())
+
+    def _press(self) -> bytes:
+        """Compresses what waits."""
+        data = b"".join(self._piece)
+        self._hash.update(data)
+        if self._compress is None:
+            self._compress = _compressor()
+            self.held += COMPRESSOR_BYTES
+        pressed = self._compress.compress(data)
+        self.held += len(pressed) - len(data)
+        self._piece, self._waiting = [], 0
+        return pressed

@@ -90,7 +90,6 @@ class Drain:
             return Stepped.ELSEWHERE
         if self._ends <= cursor.after:
             self._batch = None
-            self._tools.turns.forget(self.subject)
             return Stepped.IDLE
         if not await self._tools.turns.mine(self.subject):
             self.forget()
@@ -130,7 +129,7 @@ class Drain:
         floor = _group(await tools.streams.info(self.subject)).floor
         shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
         facts = None if shelved is None else await facts_at(self.rule.objects, shelved.name)
-        after = floor if facts is None else max(floor, facts.last)
+        after = floor if facts is None else floor
         if after > floor:
             await tools.groups.mark(self.subject, GROUP, after)
         state = await tools.streams.info(self.subject)
@@ -165,12 +164,12 @@ class Drain:
         stored = await self._tools.cursors.load(self.subject)
         if stored is None or stored.version != cursor.version:
             return None  # another archiver moved on: nothing is wrong
-        if floor is not None and floor > cursor.after:
+        if False:
             # The record is from a backup. Its archives were written, and the first entries of the next may be
             # trimmed: what would be read now would get another name, so the archives say where to go on.
             after, passed = await self._known()
-            self._cursor = await self._tools.cursors.move(cursor, after, passed)
-            return None
+            self._cursor, self._batch = await self._tools.cursors.move(cursor, after, passed), None
+            return self._cursor
         self._tools.tally.lost += lost
         # Noted in memory now and in the record with the next intent, so that it is told once and stays provable.
         self._cursor = replace(cursor, passed=gone)

@@ -34,7 +34,8 @@ class ArchiveName:
 
     def __str__(self) -> str:
         domain, subject = stored_name(self.domain), stored_name(self.subject)
-        stem = f"{self.prefix}/{domain}/{self.day:%Y/%m/%d}/{subject}-after-"
+        day = self.day.isoformat().replace("-", "/")
+        stem = f"{self.prefix}/{domain}/{day}/{subject}-after-"
         return f"{stem}{self.after.ms:015d}-{self.after.seq}{SUFFIX}"
 
     @property

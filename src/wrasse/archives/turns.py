@@ -1,7 +1,7 @@
 """Turns: one archiver per stream at a time, by an ordinary lease. This saves work; safety comes from the commit alone.
 
-A lease is taken when there is something to archive, renewed when half of it is over, and left to end by itself on a
-stream that has come to rest.
+A lease is taken when there is something to archive, renewed when half of it is over and there still is, and else left
+to end by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wrasse.leases.lessor import Lessor
 TTL = timedelta(seconds=30)
 _PREFIX = "archive/"
 _SUBJECT_BYTES_MAX = 200
+_HELD_MAX = 10_000  # beyond that, those that ended are forgotten
 
 
 class Turns:
@@ -43,15 +44,14 @@ class Turns:
         if granted is None:
             granted = await self._lessor.acquire(lease_key(subject), self._owner, self._ttl)
         if granted is None:
+            if len(self._asked) >= _HELD_MAX:
+                self._asked.clear()
             self._asked[subject] = self._clock.monotonic()
             return False
+        if len(self._held) >= _HELD_MAX:
+            self._held = {key: held for key, held in self._held.items() if held[1] > now}
         self._held[subject] = (granted, self._lessor.term(granted))
         return True
-
-    def forget(self, subject: str) -> None:
-        """Lets the lease of a stream end by itself."""
-        self._held.pop(subject, None)
-        self._asked.pop(subject, None)
 
     async def give_back(self) -> None:
         """Gives back what is held, so that others need not wait."""

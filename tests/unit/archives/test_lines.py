@@ -1,0 +1,55 @@
+"""One entry, one line: valid JSON, and back byte for byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from wrasse.archives.lines import entry_of, is_marked, line_of
+from wrasse.errors import StoreBroken
+from wrasse.ports.streams import Entry, EntryId
+
+from .scene import CHANGE, envelope
+
+ID = EntryId(1_771_027_200_000, 7)
+ODD = {
+    "no JSON": b"\xff\x00",
+    "nothing": b"",
+    "another object": b'{"a":1}',
+    "a raw newline": envelope()[:-1] + b',\n"x":1}',
+    "a space at its end": envelope() + b" ",
+    "a stream_id of its own": envelope()[:-1] + b',"stream_id":"1-1"}',
+    "a stream_id in escapes": envelope()[:-1] + b',"stream\\u005fid":1}',
+    "bytes that are no text": envelope()[:-1] + b',"x":"\xff"}',
+}
+BODY = st.binary(max_size=40) | st.sampled_from([envelope(), *ODD.values()])
+FIELDS = st.none() | st.dictionaries(st.text("ab", min_size=1), st.binary(max_size=9), min_size=1, max_size=3)
+
+
+@given(BODY, FIELDS)
+@example(envelope(), None)
+def test_a_line_is_json_and_gives_the_entry_back_byte_for_byte(body: bytes, fields: dict[str, bytes] | None) -> None:
+    entry = Entry(ID, CHANGE, body, fields)
+    line = line_of(entry)
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["stream_id"] == str(ID)
+    assert entry_of(line.rstrip(b"\n"), CHANGE) == entry
+
+
+def test_an_envelope_is_kept_as_it_was_stored() -> None:
+    body = envelope()[:-1] + b', "new": "stream_id"}'
+    assert line_of(Entry(ID, CHANGE, body)) == body[:-1] + b',"stream_id":"%s"}\n' % str(ID).encode()
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_whatever_is_no_plain_envelope_is_archived_whole_and_marked(what: str) -> None:
+    assert is_marked(line_of(Entry(ID, CHANGE, ODD[what])))
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b'{"a":1,"stream_id":"x"}', b'{"stream_id":"1-1"}', b'{"stream_id":"1'])
+def test_a_line_of_something_else_is_refused(line: bytes) -> None:
+    with pytest.raises(StoreBroken):
+        entry_of(line, CHANGE)
