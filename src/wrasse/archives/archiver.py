@@ -98,7 +98,7 @@ class Archiver:
             async with asyncio.TaskGroup() as group:
                 archiving = group.create_task(self._archive())
                 await self._stopping.wait()
-                await asyncio.wait([archiving], timeout=None)
+                await asyncio.wait([archiving], timeout=self._grace)
                 archiving.cancel()  # nothing is lost: whoever comes next finds what was begun
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors

@@ -129,7 +129,7 @@ class Drain:
         floor = _group(await tools.streams.info(self.subject)).floor
         shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
         facts = None if shelved is None else await facts_at(self.rule.objects, shelved.name)
-        after = floor if facts is None else floor
+        after = floor if facts is None else max(floor, facts.last)
         if after > floor:
             await tools.groups.mark(self.subject, GROUP, after)
         state = await tools.streams.info(self.subject)
@@ -164,7 +164,7 @@ class Drain:
         stored = await self._tools.cursors.load(self.subject)
         if stored is None or stored.version != cursor.version:
             return None  # another archiver moved on: nothing is wrong
-        if False:
+        if floor is not None and floor > cursor.after:
             # The record is from a backup. Its archives were written, and the first entries of the next may be
             # trimmed: what would be read now would get another name, so the archives say where to go on.
             after, passed = await self._known()
