@@ -180,6 +180,8 @@ class Consumer:
     async def _serve(self) -> None:
         """One slot: a message after another."""
         while (delivery := await self._queue.get()) is not None:
+            if delivery not in self._flights:
+                continue  # it waited too long here, and is somebody else's now
             if self._closing.is_set():
                 self._post(delivery, self._nak(delivery))
                 continue
@@ -296,7 +298,7 @@ class Consumer:
         """Sends the last answers, gives back what did not start, and leaves the group if nothing is pending."""
         self._closing.set()
         while not self._queue.empty():
-            if (delivery := self._queue.get_nowait()) is not None:
+            if (delivery := self._queue.get_nowait()) is not None and delivery in self._flights:
                 self._post(delivery, self._nak(delivery))
         with suppress(TimeoutError, StoreUnavailable):  # what cannot be said now, the deadline says later
             async with asyncio.timeout(_LEAVE_SECONDS_MAX):
