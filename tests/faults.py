@@ -164,11 +164,12 @@ class Network:
 
     async def _live(self) -> None:
         """As long as the process stands still; not at all once it is gone."""
-        loop = asyncio.get_running_loop()
-        while not self.dead and (left := self._stalled_until - loop.time()) > 0:
-            await asyncio.sleep(left)
+        left = self._stalled_until - asyncio.get_running_loop().time()
         if self.dead:
             raise Crashed("the process is gone")
+        if left > 0:
+            await asyncio.sleep(left)
+            await self._live()  # it may have been stalled again meanwhile
 
     async def _arrive(self, after: float, act: Callable[[], Awaitable[object]]) -> None:
         epoch = self._epoch

@@ -10,6 +10,7 @@ from conformance.conftest import OpenStore
 from conformance.desk import LONGER, SILENCE, Desk, fresh
 from conformance.stores import Store
 from wrasse.errors import TooLarge, UsageError
+from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     BATCH_MAX,
     ERROR_CHARS_MAX,
@@ -340,6 +341,17 @@ async def test_a_dead_job_keeps_bytes_reason_error_and_history(desk: Desk) -> No
 async def test_a_dead_job_is_not_served(desk: Desk) -> None:
     await desk.bury(await desk.held("a"))
     assert await desk.take() == []
+
+
+async def test_a_job_that_always_fails_runs_once_more_than_it_may_fail(desk: Desk, store: Store) -> None:
+    policy, runs = RetryPolicy(failures_max=3, base=SILENCE / 4, max=SILENCE), 0
+    await desk.put("a")
+    while await desk.place("a") is not Place.DEAD:
+        for taken in await desk.take():
+            runs += 1
+            await desk.settle(policy.after_failure(taken.hold, taken.failures, u=0.5))
+        await store.pass_time(LONGER)
+    assert (runs, (await desk.state("a")).failures) == (4, 4)
 
 
 async def test_the_newest_attempts_are_remembered(desk: Desk) -> None:

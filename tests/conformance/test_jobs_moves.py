@@ -76,6 +76,19 @@ async def test_a_job_that_killed_too_many_workers_is_buried(desk: Desk, store: S
     assert await desk.finish(hold) == LOST
 
 
+async def test_what_the_producer_wrote_survives_failure_rescue_burial_and_revival(desk: Desk, store: Store) -> None:
+    job = Job("a", "mail", payload=b"\x00\xff", headers={"x": "1", "später": "ü"}, timeout=SILENCE, lasting=True)
+    await desk.put(job)
+    await desk.fail(await desk.take_one())
+    hold = await desk.take_one()
+    await store.pass_time(LONGER)
+    await desk.rescue(hold)
+    await desk.bury(await desk.take_one())
+    await desk.move(Revive((await desk.state("a")).hold))
+    (taken,) = await desk.take()
+    assert taken.job == job
+
+
 async def test_each_move_of_a_batch_has_its_own_outcome(desk: Desk, store: Store) -> None:
     await desk.put("a", "b")
     a, b = [taken.hold for taken in await desk.take()]

@@ -136,6 +136,17 @@ async def test_overdue_jobs_are_listed_longest_ago_first(desk: Desk, store: Stor
     assert ([state.id for state in page], [state.id for state in rest], rest.more) == (["a", "b"], ["c"], False)
 
 
+async def test_one_stuck_job_is_found_at_once_among_many_others(desk: Desk, store: Store) -> None:
+    await desk.put("stuck")
+    await desk.take_one()
+    await desk.put(*(f"finished-{n}" for n in range(500)))
+    await desk.finish(*[taken.hold for taken in await desk.take(limit=500)])
+    await desk.put(*(f"waiting-{n}" for n in range(500)))
+    await store.pass_time(LONGER)
+    await desk.take(limit=300)
+    assert [state.id for state in await desk.jobs.overdue(None, 1)] == ["stuck"]
+
+
 async def test_a_job_is_overdue_on_the_backends_clock_which_the_page_carries(desk: Desk, store: Store) -> None:
     await desk.held("a")
     await store.pass_time(LONGER)
