@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from conformance.catalog_stores import CATALOG_BACKENDS, CatalogStore
+from faults import LOST_REPLY, Network, Script
+from object_faults import FaultyCatalog
 from wrasse.clock import EPOCH
-from wrasse.errors import UsageError
+from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.catalog import Catalog, Reference, Snapshot
 
 KEYS = ["a", "a-b", "a/", "a/b", "a0", "A", "é", "𝄞", "%", "a b", "ä", "\x01", "\uffff"]
@@ -120,6 +122,17 @@ async def test_many_references_are_streamed(store: CatalogStore) -> None:
     async with store.catalog.snapshot() as snapshot:
         shown = [each.key for each in await everything(snapshot, 999)]
     assert shown == [f"{n:05}" for n in range(20_000)]
+
+
+async def test_a_page_that_is_lost_can_be_asked_again(store: CatalogStore) -> None:
+    store.add([ref(key) for key in KEYS])
+    faulty = FaultyCatalog(store.catalog, Network(Script({1: LOST_REPLY}, only="page")))
+    async with faulty.snapshot() as snapshot:
+        first = await snapshot.page(None, 4)
+        with pytest.raises(StoreUnavailable):
+            await snapshot.page(first.cursor, 4)
+        again = await snapshot.page(first.cursor, 100)
+    assert [each.key for each in (*first, *again)] == sorted(KEYS, key=str.encode)
 
 
 async def test_a_page_of_nothing_and_a_foreign_cursor_are_refused(catalog: Catalog) -> None:

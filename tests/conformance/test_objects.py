@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from conformance.object_stores import OBJECT_BACKENDS, ObjectStore, listed, whole
-from wrasse.errors import Gone, TooLarge, UsageError
+from faults import LOST_REPLY, LOST_REQUEST, Network, Script
+from object_faults import FaultyObjects
+from wrasse.errors import Gone, StoreUnavailable, TooLarge, UsageError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
@@ -292,6 +294,35 @@ async def test_a_reader_that_names_a_version_gets_that_or_nothing(objects: Objec
     with pytest.raises(Gone):
         await whole(objects, "a", at=old)
     assert await whole(objects, "a", at=new) == b"new"
+
+
+# A network in between
+
+
+async def test_after_a_lost_reply_the_object_at_the_key_tells_what_happened(objects: Objects) -> None:
+    faulty = FaultyObjects(objects, Network(Script({0: LOST_REPLY, 2: LOST_REQUEST, 4: LOST_REPLY})))
+    with pytest.raises(StoreUnavailable):
+        await faulty.create("a", b"mine", metadata={"nonce": "n1"})
+    again = await faulty.create("a", b"mine", metadata={"nonce": "n1"})
+    with pytest.raises(StoreUnavailable):
+        await faulty.replace("a", b"never", at="x")
+    head = await faulty.head("a")
+    assert head is not None
+    assert (again.outcome, head.metadata["nonce"], await whole(objects, "a")) == (Outcome.LOST, "n1", b"mine")
+    with pytest.raises(StoreUnavailable):
+        await faulty.delete([ObjectDelete("a", head.info.version)])
+    assert (list(await faulty.delete([ObjectDelete("a", head.info.version)])), await listed(objects)) == (
+        [Outcome.LOST],
+        [],
+    )
+
+
+async def test_a_read_that_breaks_off_is_an_error_and_not_the_end(objects: Objects) -> None:
+    await objects.create("a", bytes(2 * CHUNK_BYTES + 1))
+    faulty = FaultyObjects(objects, Network(Script({2: LOST_REPLY}, only="read")))
+    with pytest.raises(StoreUnavailable):
+        await whole(faulty, "a")
+    assert len(await whole(faulty, "a")) == 2 * CHUNK_BYTES + 1
 
 
 # Listings
