@@ -1,0 +1,155 @@
+"""Reading back in order, and proof that nothing is missing, twice or damaged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from virtual_time import START as BEGAN
+from virtual_time import VirtualClock, run_virtual
+from wrasse.archives.reader import read
+from wrasse.errors import StoreBroken
+from wrasse.ports.objects import NO_METADATA, ObjectDelete, ObjectInfo
+
+from .scene import CHANGE, LOGIN, World
+
+Spoil = Callable[[World, ObjectInfo], Awaitable[object]]
+
+
+async def archived_world(*, per_archive: int = 1, entries: int = 12) -> World:
+    """A stream of twelve, all within one millisecond, so that keys do not sort as their numbers do."""
+    world = World(VirtualClock(), size=per_archive)
+    await world.publish(CHANGE, entries)
+    await world.archiver().drain()
+    return world
+
+
+async def numbers(world: World, pattern: str = ">", **bounds: timedelta) -> list[int]:
+    when = {name: BEGAN + after for name, after in bounds.items()}
+    found = read(world.memory.objects, "archive", pattern, since=when.get("since"), until=when.get("until"))
+    return [archived.entry.id.seq async for archived in found]
+
+
+def test_messages_come_in_the_order_of_their_stream() -> None:
+    async def story() -> list[int]:
+        return await numbers(await archived_world())
+
+    assert run_virtual(story()) == list(range(1, 13))
+
+
+def test_messages_are_found_by_time_and_by_subject() -> None:
+    async def story() -> list[list[int]]:
+        world = World(VirtualClock(), size=2)
+        for _ in range(6):
+            await world.publish(CHANGE, 1)
+            await world.publish(LOGIN, 1)
+            await asyncio.sleep(10)
+        await world.archiver().drain()
+        hour = timedelta(hours=1)
+        return [
+            await numbers(world, CHANGE, since=timedelta(seconds=10), until=timedelta(seconds=40)),
+            await numbers(world, LOGIN, since=timedelta(seconds=45)),
+            await numbers(world, CHANGE, since=hour),
+            await numbers(world, "gbe.events.audit.none"),
+        ]
+
+    assert run_virtual(story()) == [[2, 3, 4], [6], [], []]
+
+
+async def remove(world: World, info: ObjectInfo) -> None:
+    await world.memory.objects.delete([ObjectDelete(info.key, info.version)])
+
+
+async def change(world: World, info: ObjectInfo, edit: Callable[[bytes], bytes], metadata: bool = True) -> None:
+    objects = world.memory.objects
+    head = await objects.head(info.key)
+    assert head is not None
+    data = b"".join([chunk async for chunk in objects.read(info.key)])
+    kept = head.metadata if metadata else NO_METADATA
+    await objects.replace(info.key, edit(data), at=info.version, metadata=kept)
+
+
+async def cut(world: World, info: ObjectInfo) -> None:
+    await change(world, info, lambda data: data[:-9])
+
+
+async def damage(world: World, info: ObjectInfo) -> None:
+    await change(world, info, lambda data: data[:20] + bytes([data[20] ^ 255]) + data[21:])
+
+
+async def lengthen(world: World, info: ObjectInfo) -> None:
+    await change(world, info, lambda data: data + b"more")
+
+
+async def swap(world: World, info: ObjectInfo) -> None:
+    """Puts another archive's bytes there."""
+    first = (await world.memory.objects.page("", None, 1)).items[0]
+    other = b"".join([chunk async for chunk in world.memory.objects.read(first.key)])
+    await change(world, info, lambda _: other)
+
+
+async def problems_after(spoil: Spoil, number: int) -> list[str]:
+    world = await archived_world(per_archive=3)
+    await spoil(world, (await world.memory.objects.page("", None, 100)).items[number])
+    return [problem.what for each in await world.verified() for problem in each.problems]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "number", "said"),
+    [
+        (remove, 1, "an archive is missing before it"),
+        (remove, -1, "an archive is missing at the end"),
+        (cut, 1, "does not end where it should"),
+        (damage, 1, "broken"),
+        (lengthen, 1, "does not end where it should"),
+        (swap, 1, "not in order"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_found(spoil: Spoil, number: int, said: str) -> None:
+    # The keys of one millisecond do not sort as their numbers do: 0, 3, 6, 9 do.
+    found = run_virtual(problems_after(spoil, number))
+    assert said in found[0]
+
+
+def test_an_archive_that_was_written_twice_is_found() -> None:
+    async def twice(world: World, info: ObjectInfo) -> None:
+        data = b"".join([chunk async for chunk in world.memory.objects.read(info.key)])
+        await world.memory.objects.create(info.key.replace("2026/01/01", "2026/01/02"), data)
+
+    assert any("overlaps" in what for what in run_virtual(problems_after(twice, 1)))
+
+
+def test_an_archive_that_lies_about_itself_is_found() -> None:
+    async def lie(world: World, info: ObjectInfo) -> None:
+        head = await world.memory.objects.head(info.key)
+        assert head is not None
+        data = b"".join([chunk async for chunk in world.memory.objects.read(info.key)])
+        told = {**head.metadata, "count": "7"}
+        await world.memory.objects.replace(info.key, data, at=info.version, metadata=told)
+
+    assert run_virtual(problems_after(lie, 1))[0] == "its metadata says something else than its bytes"
+
+
+def test_a_copy_that_lost_its_metadata_is_whole_and_can_be_gone_on_from() -> None:
+    async def story() -> str:
+        world = await archived_world(per_archive=3)
+        for info in (await world.memory.objects.page("", None, 100)).items:
+            await change(world, info, lambda data: data, metadata=False)
+        await world.publish(CHANGE, 2)
+        await world.archiver().drain()
+        return await world.broken()
+
+    assert run_virtual(story()) == ""
+
+
+def test_a_damaged_archive_is_an_error_and_never_a_shorter_answer() -> None:
+    async def story() -> list[int]:
+        world = await archived_world(per_archive=3)
+        await cut(world, (await world.memory.objects.page("", None, 100)).items[1])
+        return await numbers(world)
+
+    with pytest.raises(StoreBroken, match="broken"):
+        run_virtual(story())
