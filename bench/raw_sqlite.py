@@ -72,9 +72,9 @@ class RawLoop:
         self._number = 0
         self.ran = 0
 
-    def run(self) -> None:
-        """The loop."""
-        while ids := self._take():
+    def run(self, enough: int) -> None:
+        """The loop, until at least so many ran."""
+        while self.ran < enough and (ids := self._take()):
             self._finish(ids)
 
     def _take(self) -> list[str]:

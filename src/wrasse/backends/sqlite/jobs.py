@@ -17,6 +17,7 @@ import apsw
 
 from wrasse.backends.sqlite import beats, changes, drops, listing, overview, puts, takes
 from wrasse.backends.sqlite.bells import Bells
+from wrasse.backends.sqlite.given import given
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
@@ -165,7 +166,7 @@ class SqliteJobs:
     async def _grant(self, want: Want) -> Taken:
         answer = self._writer.ask(partial(takes.take, want=want), want.limit, want.known)
         try:
-            return takes.given(await asyncio.shield(answer))
+            return given(await asyncio.shield(answer))
         except asyncio.CancelledError:
             # The taker will never know these jobs: they go back now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):

@@ -7,12 +7,12 @@ from collections import defaultdict
 import apsw
 
 from wrasse.backends.sqlite.beats import SILENT_WORKERS_KEPT
+from wrasse.backends.sqlite.given import job_of
 from wrasse.backends.sqlite.rows import (
     BODY,
     decode_bodies,
     decode_states,
     instant,
-    job_of,
     long_payloads,
     span,
     state_columns,

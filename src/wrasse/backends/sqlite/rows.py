@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import apsw
@@ -12,12 +11,11 @@ import msgspec
 from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
 from wrasse.clock import from_micros, to_micros
-from wrasse.ports.jobs import ERROR_CHARS_MAX, NOTHING, Hold, Job, JobState, Place, Reason
+from wrasse.ports.jobs import ERROR_CHARS_MAX, Hold, JobState, Place, Reason
 
 PLACES = {READY: Place.READY, DELAYED: Place.READY, HELD: Place.HELD, DONE: Place.DONE, DEAD: Place.DEAD}
 INLINE_BYTES_MAX = 1_024  # longer payloads stand apart
 _MICROSECOND = timedelta(microseconds=1)
-_NO_DELAY = timedelta(0)
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -138,22 +136,6 @@ def state_of(row: StateRow, now: int) -> JobState:
         finished_at=instant(row.finished_at),
         reason=row.reason,
         error=row.error,
-    )
-
-
-def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
-    """As its producer put it; `long` has the payloads that stand apart."""
-    return Job(
-        row.id,
-        row.kind,
-        row.queue,
-        row.priority,
-        long[row.seq] if row.payload is None else bytes.fromhex(row.payload),
-        NOTHING if row.headers is None else json.loads(row.headers),
-        None if row.not_before is None else from_micros(row.not_before),
-        _NO_DELAY if row.delay is None else timedelta(microseconds=row.delay),
-        None if row.timeout is None else timedelta(microseconds=row.timeout),
-        row.lasting == 1,
     )
 
 

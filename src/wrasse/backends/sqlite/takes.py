@@ -1,7 +1,7 @@
 """Taking jobs: in one step ready jobs become held, with a token, a nonce and a deadline. For the writer.
 
-The rows come back as text and are made into jobs after the commit, by whoever asked: other processes wait for us only
-as long as SQLite works.
+The rows come back as text and are made into jobs after the commit (see given), by whoever asked: other processes wait
+for us only as long as SQLite works.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.puts import promote
-from wrasse.backends.sqlite.rows import BODY, decode_bodies, decode_numbers, job_of, long_payloads
+from wrasse.backends.sqlite.rows import BODY, decode_numbers, long_payloads
 from wrasse.backends.sqlite.step import HELD, READY, Step
-from wrasse.clock import from_micros
-from wrasse.ports.jobs import Hold, Taken, TakenJob
 
 TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
@@ -147,34 +144,6 @@ def _again(step: Step, grant: Grant, now: int) -> Granted:
     found = step.db.execute(_AGAIN, (numbers(grant.seqs), grant.token, grant.nonce)).get
     seqs, _, longest, bodies = found
     return Granted(grant, (bodies,), long_payloads(step.db, decode_numbers(seqs), longest or 0), now)
-
-
-def given(granted: Granted | int) -> Taken:
-    """The answer as the port gives it."""
-    if isinstance(granted, int):
-        return Taken((), from_micros(granted))
-    token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
-    until, more = from_micros(granted.until), int(granted.fresh)
-    instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
-    jobs = []
-    for text in granted.bodies:
-        for row in decode_bodies(text):
-            created_at = instants.get(row.created_at)
-            if created_at is None:
-                created_at = instants[row.created_at] = from_micros(row.created_at)
-            jobs.append(
-                TakenJob(
-                    job_of(row, long),
-                    Hold(row.id, token, nonce),
-                    row.attempts + more,
-                    row.failures,
-                    row.rescues,
-                    row.interruptions,
-                    created_at,
-                    until if row.until is None else from_micros(row.until),
-                )
-            )
-    return Taken(tuple(jobs), from_micros(granted.now))
 
 
 def give_back(step: Step, grant: Grant, known: str) -> None:
