@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from faults import FaultyRecords, Network
+from faults import GOOD, Fault, FaultyRecords, Network
 from stream_faults import FaultyGroups, FaultyStreams
 from unit.archives.scene import FaultyObjects, RandomNames
 from wrasse.archives.archiver import ArchivePorts, Archiver
@@ -34,17 +34,19 @@ STORES: Mapping[str, type[FaultyObjects]] = {"true": FaultyObjects, "random": Ra
 
 
 class Deadly:
-    """The plan of a process that kills itself at its nth call: before it, or in the middle of it."""
+    """The plan of a process that kills itself: at its nth call, or at the first that stores an archive or follows that;
+    before the call, or in the middle of it."""
 
     def __init__(self, draw: random.Random) -> None:
+        self._at = draw.choice(["nth", "nth", "store", "after store"])
         self._left = draw.randrange(1, 60)
         self._within = draw.choice([None, 0.0, 0.0005, 0.002])
+        self._before = ""
 
-    def next(self, call: str):  # type: ignore[no-untyped-def]
-        from faults import GOOD
-
+    def next(self, call: str) -> Fault:
         self._left -= 1
-        if self._left == 0:
+        after, self._before = f"after {self._before}", call
+        if self._left == 0 or self._at in (call, after):
             if self._within is None:
                 _die()
             threading.Timer(self._within, _die).start()

@@ -42,7 +42,8 @@ class Story:
 
     async def rounds(self, count: int, at_once: int, store: str) -> None:
         """So many rounds."""
-        environ = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"}
+        path = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
         actor = await asyncio.create_subprocess_exec(
             sys.executable, str(TESTS / "app" / "archiver_actor.py"), str(self.folder), stdin=PIPE, stdout=PIPE,
             env=environ,
