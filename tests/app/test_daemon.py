@@ -194,10 +194,10 @@ def test_probes_page_and_json_answer_and_the_page_only_this_machine(shop: Path) 
         assert daemon.get("/healthz") == (200, "ok\n")
         status, page = daemon.get("/")
         assert (status, "stuck_jobs" in page, "finished_jobs" in page, "<td" in page) == (200, True, True, True)
-        assert daemon.get("/?part=main")[1].startswith("<section>")
+        assert json.loads(daemon.get("/events?once")[1])["main"].startswith("<section")
         shown = json.loads(daemon.get("/status.json")[1])
         assert (shown["roles"], shown["queues"][0]["queue"]) == (["all"], "low")
-        assert [daemon.get(path, host="evil.example")[0] for path in ("/", "/status.json")] == [403, 403]
+        assert [daemon.get(path, host="evil.example")[0] for path in ("/", "/status.json", "/events")] == [403] * 3
         assert daemon.get("/nowhere")[0] == 404
         assert PAYLOAD not in page + json.dumps(shown) + daemon.get("/metrics")[1]
 

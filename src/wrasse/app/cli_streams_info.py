@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -10,8 +10,9 @@ from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_streams import opened
 from wrasse.app.cli_table import show_table
+from wrasse.app.plain import stream_json
 from wrasse.clock import from_micros
-from wrasse.ports.streams import EntryId, GroupState, StreamState
+from wrasse.ports.streams import EntryId, StreamState
 from wrasse.ports.subjects import check_pattern
 
 
@@ -66,30 +67,3 @@ def _tell(found: Sequence[StreamState], more: str | None) -> None:
 
 def _age(id: EntryId | None, state: StreamState) -> str:
     return "" if id is None else ago(from_micros(id.ms * 1_000), state.at)
-
-
-def stream_json(state: StreamState) -> Mapping[str, object]:
-    """One stream in numbers."""
-    return {
-        "subject": state.subject,
-        "length": state.length,
-        "bytes": state.bytes,
-        "appended": state.appended,
-        "first": None if state.first is None else str(state.first),
-        "last": None if state.last is None else str(state.last),
-        "oldest_at": None if state.first is None else from_micros(state.first.ms * 1_000),
-        "groups": [group_json(group) for group in state.groups],
-    }
-
-
-def group_json(group: GroupState) -> Mapping[str, object]:
-    """One group: how far it is."""
-    return {
-        "name": group.name,
-        "floor": str(group.floor),
-        "delivered": str(group.delivered),
-        "pending": group.pending,
-        "oldest_pending_at": group.oldest_pending_at,
-        "lag": group.lag,
-        "consumers": group.consumers,
-    }

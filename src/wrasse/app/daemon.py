@@ -19,6 +19,7 @@ from wrasse.app.addresses import Address, parse_address
 from wrasse.app.archiving import archive_streams, build_archiver
 from wrasse.app.building import (
     JOB_SWEEPS,
+    LEASES,
     Opened,
     Working,
     build_engine,
@@ -42,6 +43,7 @@ from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
 from wrasse.jobs.handlers import Function, Handlers
 from wrasse.jobs.tally import Tally
+from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
 
 ROLES = ("all", "worker", "sweeper", "archiver")
@@ -153,6 +155,7 @@ class Daemon:
             # Signals are heard from here on: whoever reads that it has started may stop it at once.
             with on_stop(self._stop):
                 opened = await open_homes(self._config, stores)
+                streams = (await stores.open(homes(self._config).streams)).streams
                 engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
                 working = None
                 if self._works:
@@ -160,7 +163,7 @@ class Daemon:
                 if self._streams:
                     self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
                 self._engine, self._working = engine, working
-                server = Server(self._watch(opened, engine, working))
+                server = Server(self._watch(opened, streams, engine, working))
                 try:
                     self._say(await self._listen(server))
                     await self._live(engine, working)
@@ -170,7 +173,7 @@ class Daemon:
             await stores.close()
             self._log_handler.settle()
 
-    def _watch(self, opened: Opened, engine: Engine, working: Working | None) -> Watch:
+    def _watch(self, opened: Opened, streams: Streams, engine: Engine, working: Working | None) -> Watch:
         settings = self._config.settings
         subject = Subject(
             clock=self._clock,
@@ -178,6 +181,8 @@ class Daemon:
             backend=hide(homes(self._config).jobs),
             jobs=opened.jobs,
             journal=opened.engine,
+            leases=opened.records.records(LEASES),
+            streams=streams,
             engine=engine,
             worker=None if working is None else working.wrong,
             tally=self._tally,

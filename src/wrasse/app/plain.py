@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
+from wrasse.clock import from_micros
 from wrasse.ports.jobs import QueueCount, WorkerState
 from wrasse.ports.journal import Line
+from wrasse.ports.streams import GroupState, StreamState
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
@@ -69,4 +71,31 @@ def line_json(line: Line) -> Mapping[str, object]:
         "outcome": None if line.outcome is None else line.outcome.value,
         "detail": line.detail,
         "settled_at": line.settled_at,
+    }
+
+
+def stream_json(state: StreamState) -> Mapping[str, object]:
+    """One stream in numbers."""
+    return {
+        "subject": state.subject,
+        "length": state.length,
+        "bytes": state.bytes,
+        "appended": state.appended,
+        "first": None if state.first is None else str(state.first),
+        "last": None if state.last is None else str(state.last),
+        "oldest_at": None if state.first is None else from_micros(state.first.ms * 1_000),
+        "groups": [group_json(group) for group in state.groups],
+    }
+
+
+def group_json(group: GroupState) -> Mapping[str, object]:
+    """One group: how far it is."""
+    return {
+        "name": group.name,
+        "floor": str(group.floor),
+        "delivered": str(group.delivered),
+        "pending": group.pending,
+        "oldest_pending_at": group.oldest_pending_at,
+        "lag": group.lag,
+        "consumers": group.consumers,
     }

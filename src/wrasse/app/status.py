@@ -1,31 +1,39 @@
-"""What this process knows, at one moment: queues, workers, sweeps, the journal's end, and whether all is well.
+"""What this process knows, at one moment: queues, workers, what is stuck, leases, streams, sweeps, the journal's end.
 
 The status page, /status.json, /readyz and /metrics are four views of it. Looking costs a few small reads and is shared:
-however many ask, the backends are asked at most once in `kept`.
+however many ask, the backends are asked at most once in `kept`. A part whose backend does not answer is None, and the
+other parts are shown all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Generic, TypeVar
 
-from wrasse import __version__
 from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, SweepFacts
-from wrasse.app.plain import line_json, queue_json, worker_json
 from wrasse.app.wiring import Store
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine, SweepStatus
-from wrasse.engine.report import Report
 from wrasse.errors import WrasseError
 from wrasse.jobs.tally import Tally
-from wrasse.ports.jobs import Counts
+from wrasse.leases.lease import Lease, decode
+from wrasse.ports.jobs import Counts, JobState
 from wrasse.ports.journal import Line, LineFilter
+from wrasse.ports.records import Records
+from wrasse.ports.streams import Streams, StreamState
+
+T = TypeVar("T")
 
 LINES = 20
+STUCK = 20
+LEASES = 50
+STREAMS = 30
 ASK_MAX = 2.0  # seconds until a backend counts as not answering
+LEASES_AHEAD = timedelta(days=36_500)  # further than any lease lasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,15 @@ class Check:
     name: str
     ok: bool
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Some(Generic[T]):
+    """The first of a listing that may be long, at a moment of its backend's clock."""
+
+    items: tuple[T, ...]
+    more: bool
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +65,9 @@ class Snapshot:
     checks: tuple[Check, ...]
     counts: Counts | None
     skew: timedelta | None
+    stuck: tuple[JobState, ...]
+    leases: Some[Lease] | None
+    streams: Some[StreamState] | None
     sweeps: tuple[SweepStatus, ...]
     lines: tuple[Line, ...]
 
@@ -66,6 +86,8 @@ class Subject:
     backend: str
     jobs: Store
     journal: Store
+    leases: Records
+    streams: Streams
     engine: Engine | None
     worker: Callable[[], str | None] | None = None
     tally: Tally = field(default_factory=Tally)
@@ -73,21 +95,51 @@ class Subject:
     queues: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    skew: timedelta
+    counts: Counts
+    stuck: tuple[JobState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard(Generic[T]):
+    """An answer, or what was wrong with asking."""
+
+    answer: T | None
+    wrong: str = ""
+
+
+async def _hear(ask: Awaitable[T]) -> _Heard[T]:
+    try:
+        async with asyncio.timeout(ASK_MAX):
+            return _Heard(await ask)
+    except WrasseError as why:
+        return _Heard(None, describe(why))
+    except TimeoutError:
+        return _Heard(None, "does not answer")
+
+
 class Watch:
     """Looks at a subject, at most once in `kept`."""
 
     def __init__(self, subject: Subject, kept: timedelta) -> None:
+        self.kept = kept
         self._subject = subject
-        self._kept = kept.total_seconds()
         self._started_at = subject.clock.now()
         self._lock = asyncio.Lock()
         self._looked: tuple[float, Snapshot] | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that snapshots are made by."""
+        return self._subject.clock
 
     async def look(self) -> Snapshot:
         """The present state; old by no more than `kept`."""
         async with self._lock:
             now = self._subject.clock.monotonic()
-            if self._looked is None or now - self._looked[0] >= self._kept:
+            if self._looked is None or now - self._looked[0] >= self.kept.total_seconds():
                 self._looked = (now, await self._ask())
             return self._looked[1]
 
@@ -99,24 +151,52 @@ class Watch:
 
     async def _ask(self) -> Snapshot:
         subject = self._subject
-        counts: Counts | None = None
-        skew: timedelta | None = None
-        lines: tuple[Line, ...] = ()
-        try:
-            async with asyncio.timeout(ASK_MAX):
-                skew = subject.clock.now() - (await subject.jobs.pulse()).at
-                counts = await subject.jobs.jobs.counts()
-                lines = (await subject.journal.journal.page(LineFilter(), None, LINES, newest=True)).items
-                if subject.engine is not None:
-                    await subject.engine.refresh()
-            backend = Check("backend", True, "answers")
-        except (WrasseError, TimeoutError) as why:
-            backend = Check("backend", False, describe(why) if isinstance(why, WrasseError) else "does not answer")
+        # Side by side: homes may differ, and a slow one must not use up the time of the others.
+        async with asyncio.TaskGroup() as group:
+            asked_jobs = group.create_task(_hear(self._jobs()))
+            asked_engine = group.create_task(_hear(self._engine()))
+            asked_leases = group.create_task(_hear(self._leases()))
+            asked_streams = group.create_task(_hear(self._streams()))
+        jobs, lines = asked_jobs.result(), asked_engine.result()
+        wrong = jobs.wrong or lines.wrong
         sweeps = subject.engine.status() if subject.engine is not None else ()
-        checks = (backend, *self._checks(sweeps))
         return Snapshot(
-            subject.clock.now(), self._started_at, subject.roles, subject.backend, checks, counts, skew, sweeps, lines
+            at=subject.clock.now(),
+            started_at=self._started_at,
+            roles=subject.roles,
+            backend=subject.backend,
+            checks=(Check("backend", not wrong, wrong or "answers"), *self._checks(sweeps)),
+            counts=jobs.answer.counts if jobs.answer else None,
+            skew=jobs.answer.skew if jobs.answer else None,
+            stuck=jobs.answer.stuck if jobs.answer else (),
+            leases=asked_leases.result().answer,
+            streams=asked_streams.result().answer,
+            sweeps=sweeps,
+            lines=lines.answer or (),
         )
+
+    async def _jobs(self) -> _Jobs:
+        store = self._subject.jobs
+        skew = self._subject.clock.now() - (await store.pulse()).at
+        return _Jobs(skew, await store.jobs.counts(), (await store.jobs.overdue(None, STUCK)).items)
+
+    async def _engine(self) -> tuple[Line, ...]:
+        lines = await self._subject.journal.journal.page(LineFilter(), None, LINES, newest=True)
+        if self._subject.engine is not None:
+            await self._subject.engine.refresh()
+        return lines.items
+
+    async def _leases(self) -> Some[Lease]:
+        """Those that end soonest. Only what is held has a due time, so what was given back costs nothing here."""
+        ahead = self._subject.clock.now() + LEASES_AHEAD
+        page = await self._subject.leases.due(ahead, None, LEASES)
+        return Some(tuple(decode(record)[0] for record in page), page.more, page.at)
+
+    async def _streams(self) -> Some[StreamState]:
+        streams = self._subject.streams
+        page = await streams.subjects(">", None, STREAMS)
+        found = [state for subject in page if (state := await streams.info(subject)) is not None]
+        return Some(tuple(found), page.more, page.at)
 
     def _checks(self, sweeps: Sequence[SweepStatus]) -> tuple[Check, ...]:
         checks = []
@@ -127,67 +207,3 @@ class Watch:
             bad = [each.name for each in sweeps if each.last is not None and not each.last.good]
             checks.append(Check("sweeps", not bad, f"last run failed: {', '.join(bad)}" if bad else "run"))
         return tuple(checks)
-
-
-def snapshot_json(snapshot: Snapshot) -> Mapping[str, object]:
-    """The snapshot for a program."""
-    counts = snapshot.counts
-    return {
-        "version": __version__,
-        "at": snapshot.at,
-        "started_at": snapshot.started_at,
-        "roles": snapshot.roles,
-        "ready": snapshot.ready,
-        "checks": checks_json(snapshot),
-        "skew_seconds": None if snapshot.skew is None else snapshot.skew.total_seconds(),
-        "queues": [] if counts is None else [queue_json(each) for each in counts.queues],
-        "workers": [] if counts is None else [worker_json(each, counts.at) for each in counts.workers],
-        "sweeps": [sweep_json(each) for each in snapshot.sweeps],
-        "journal": [line_json(line) for line in snapshot.lines],
-    }
-
-
-def checks_json(snapshot: Snapshot) -> Sequence[Mapping[str, object]]:
-    """The list of checks that /readyz answers with."""
-    return [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in snapshot.checks]
-
-
-def sweep_json(status: SweepStatus) -> Mapping[str, object]:
-    """One sweep for a program."""
-    held = status.held
-    return {
-        "name": status.name,
-        "enabled": status.enabled,
-        "interval_seconds": status.interval.total_seconds(),
-        "running": status.running,
-        "elsewhere": status.elsewhere,
-        "next_at": status.next_at,
-        "held": None if held is None else {"guard": held.guard, "reason": held.reason, "since": held.since},
-        "last": None if status.last is None else report_json(status.last),
-    }
-
-
-def report_json(report: Report) -> Mapping[str, object]:
-    """One report for a program; a dry run's with its plan."""
-    answer: dict[str, object] = {
-        "run": report.run,
-        "sweep": report.sweep,
-        "started_at": report.started_at,
-        "ended_at": report.ended_at,
-        "took_seconds": report.took.total_seconds(),
-        "seen": report.seen,
-        "kept": dict(report.kept),
-        "planned": report.planned,
-        "done": report.done,
-        "lost": report.lost,
-        "failed": report.failed,
-        "unknown": report.unknown,
-        "stopped_by": report.stopped_by,
-        "why": report.why,
-        "errors": list(report.errors),
-        "notes": list(report.notes),
-        "dry_run": report.dry_run,
-    }
-    if report.dry_run:
-        answer["plan"] = [{"verb": each.verb, "suspect": each.suspect, "reason": each.reason} for each in report.plan]
-    return answer

@@ -1,194 +1,250 @@
-"""The status page: plain HTML made here, whole and without anything from elsewhere; it reads well without scripts.
+"""The status page: HTML made here, whole and without anything from elsewhere; it reads well without scripts.
 
-Every value is escaped where it is put in, since ids, kinds and errors are whatever somebody's program wrote.
+Every value is escaped where it is put in, since ids, kinds and errors are whatever somebody's program wrote. Payloads
+and results of jobs are not shown. The script changes only what differs, from the same HTML that this file makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from html import escape
 
 from wrasse import __version__
-from wrasse.app.ago import ago
-from wrasse.app.status import Snapshot
+from wrasse.app.plain import plain
+from wrasse.app.status import STUCK, Snapshot
+from wrasse.app.status_html import Column, Row, code, moment, section, size, soft, state, table
+from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.loop import SweepStatus
 from wrasse.engine.report import Report
+from wrasse.leases.lease import holder
 from wrasse.ports.journal import Line
+from wrasse.ports.streams import GroupState
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b2328; --soft: #5b6870; --line: #dde3e6; --page: #f6f8f9; --card: #fff;
-        --good: #12805c; --warn: #a86400; --bad: #c0352b; --hold: #6b4fbb }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4eaed; --soft: #94a3ab; --line: #2b353b; --page: #12171a;
-        --card: #1a2125; --good: #3ecf9b; --warn: #e8a33d; --bad: #ff7a6e; --hold: #b39dff } }
-* { box-sizing: border-box }
-body { margin: 0; background: var(--page); color: var(--ink);
-       font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif }
-header, main { max-width: 72rem; margin: 0 auto; padding: 0 1.25rem }
-header { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; align-items: baseline; padding-top: 1.5rem }
-h1 { font-size: 1.35rem; margin: 0; letter-spacing: -.01em } h2 { font-size: 1rem; margin: 0 0 .5rem }
-header span, small, .soft { color: var(--soft) }
-section { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: 1rem 1.1rem;
-          margin: 1rem 0; overflow-x: auto }
-table { border-collapse: collapse; width: 100% }
-th { text-align: left; font-weight: 500; color: var(--soft); font-size: .85rem; white-space: nowrap }
-th, td { padding: .3rem .8rem .3rem 0; vertical-align: top; border-bottom: 1px solid var(--line) }
-tr:last-child td { border-bottom: 0 }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-code { font: .85rem/1.5 ui-monospace, "Cascadia Mono", Menlo, monospace; overflow-wrap: anywhere }
-.good { color: var(--good) } .warn { color: var(--warn) } .bad { color: var(--bad) } .hold { color: var(--hold) }
-.flat { margin: 0 } a { color: inherit }
-.dot::before { content: "●"; margin-right: .4em }
-"""
-
-# Swaps the tables for newer ones every two seconds; without it the page is read once, like any other.
-SCRIPT = """
-setInterval(async () => {
-  if (document.hidden) return;
-  try {
-    const answer = await fetch("/?part=main", {cache: "no-store"});
-    if (answer.ok) document.querySelector("main").innerHTML = await answer.text();
-    document.body.classList.toggle("stale", !answer.ok);
-  } catch { document.getElementById("live").textContent = "this process does not answer"; }
-}, 2000);
-"""
+SILENCE_SAID = "its backend does not answer"
+_FISH = (
+    '<svg class="fish" viewBox="0 0 32 20" aria-hidden="true" focusable="false">'
+    '<path d="M2 10C7 2 17 1 23 8l7-5c-2 5-2 9 0 14l-7-5C17 19 7 18 2 10z"/><circle cx="8.5" cy="8.5" r="1.4"/></svg>'
+)
 
 
-def page(snapshot: Snapshot, nonce: str) -> str:
-    """The whole page. `nonce` lets this one script run and no other."""
+def page(snapshot: Snapshot, now: datetime) -> str:
+    """The whole page, as it is read without scripts."""
+    about = " · ".join((__version__, ", ".join(snapshot.roles), snapshot.backend))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>wrasse</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,"><style nonce="{nonce}">{STYLE}</style></head>
-<body><header><h1>wrasse</h1><span>{escape(__version__)}</span><span>{escape(", ".join(snapshot.roles))}</span>
-<span>{escape(snapshot.backend)}</span><span id="live">
-<a href="/metrics">metrics</a> · <a href="/readyz">checks</a> · <a href="/status.json">json</a></span></header>
-<main>{tables(snapshot)}</main><script nonce="{nonce}">{SCRIPT}</script></body></html>"""
+<link rel="icon" href="/static/icon.svg" type="image/svg+xml"><link rel="stylesheet" href="/static/status.css">
+<script src="/static/status.js" defer></script></head>
+<body data-version="{escape(__version__)}" data-at="{escape(str(plain(now)))}">
+<a class="skip" href="#main">To the tables</a><header><h1>{_FISH}wrasse</h1><p class="soft">{escape(about)}</p>
+<nav aria-label="Other views"><a href="/metrics">metrics</a><a href="/readyz">checks</a>
+<a href="/status.json">json</a></nav><p id="live" role="status" class="state">as of when it was loaded</p></header>
+<main id="main" tabindex="-1">{tables(snapshot, now)}</main>
+<p id="told" class="unseen" role="status" aria-live="polite"></p></body></html>
+"""
 
 
-def tables(snapshot: Snapshot) -> str:
-    """What changes: everything below the title."""
-    return "".join((_checks(snapshot), _queues(snapshot), _sweeps(snapshot), _workers(snapshot), _journal(snapshot)))
+def tables(snapshot: Snapshot, now: datetime | None = None) -> str:
+    """What changes: everything below the title. Without `now`, times are left to the script."""
+    view = _View(snapshot, now)
+    parts = (_summary, _checks, _stuck, _queues, _workers, _sweeps, _leases, _streams, _journal)
+    return "".join(part(view) for part in parts)
 
 
-def _checks(snapshot: Snapshot) -> str:
-    up = format_duration((snapshot.at - snapshot.started_at) // 1_000_000 * 1_000_000)
-    shown = " &nbsp; ".join(
-        f'<span class="dot {"good" if check.ok else "bad"}">{escape(check.name)}</span> '
-        f'<span class="soft">{escape(check.detail)}</span>'
-        for check in snapshot.checks
-    )
-    return f'<section><p class="flat">{shown} &nbsp; <span class="soft">up {up}</span></p></section>'
+@dataclass(frozen=True, slots=True)
+class _View:
+    snapshot: Snapshot
+    now: datetime | None
+
+    def time(self, at: datetime | None, by: datetime | None = None, *, lasting: bool = False) -> str:
+        """A time of our clock, or of the backend whose clock showed `by` when it was asked."""
+        if at is None:
+            return ""
+        # Whole seconds: the way there and back, a little different each time, is no news.
+        off = 0 if by is None else round((self.snapshot.at - by).total_seconds())
+        return moment(at + timedelta(seconds=off), self.now, lasting=lasting)
 
 
-def _queues(snapshot: Snapshot) -> str:
-    counts = snapshot.counts
+def _summary(view: _View) -> str:
+    snapshot, counts = view.snapshot, view.snapshot.counts
     if counts is None:
-        return _section("Queues", '<p class="bad">the backend does not answer</p>')
+        return ""
+    beating = sum(each.until > counts.at for each in counts.workers)
+    stuck, dead = len(snapshot.stuck), sum(each.dead for each in counts.queues)
+    tiles = (
+        ("ready", str(sum(each.ready for each in counts.queues)), ""),
+        ("held", str(sum(each.held for each in counts.queues)), ""),
+        ("stuck", f"{stuck}{'+' if stuck == STUCK else ''}", "bad" if stuck else ""),
+        ("dead", str(dead), "bad" if dead else ""),
+        ("workers", f"{beating} of {len(counts.workers)}", "bad" if beating < len(counts.workers) else ""),
+    )
+    shown = "".join(
+        f'<div data-key="{name}" class="tile {css}"><dt>{name}</dt><dd data-tell="{name}">{text}</dd></div>'
+        for name, text, css in tiles
+    )
+    return f'<section data-key="summary" class="bare" aria-label="Summary"><dl class="tiles">{shown}</dl></section>'
+
+
+def _checks(view: _View) -> str:
+    checks = "".join(
+        f'<li data-key="{escape(each.name)}" data-tell="check">'
+        f"{state(each.name, 'good' if each.ok else 'bad')} {soft(each.detail)}</li>"
+        for each in view.snapshot.checks
+    )
+    up = f"<li>{soft('up')} {view.time(view.snapshot.started_at, lasting=True)}</li>"
+    return f'<section data-key="checks" class="bare" aria-label="Checks"><ul class="checks">{checks}{up}</ul></section>'
+
+
+def _stuck(view: _View) -> str:
+    counts = view.snapshot.counts
+    if counts is None or not view.snapshot.stuck:
+        return ""
     rows = [
-        (
-            _code(each.queue), each.ready, each.delayed, each.held, each.done,
-            f'<span class="bad">{each.dead}</span>' if each.dead else 0, escape(ago(each.oldest_ready_at, counts.at)),
+        Row(
+            each.id,
+            (code(each.id), code(each.queue), escape(each.kind), code(each.worker), view.time(each.beat_at, counts.at),
+             str(each.attempts), str(each.rescues)),
+        )
+        for each in view.snapshot.stuck
+    ]  # fmt: skip
+    texts = map(Column, ("job", "queue", "kind", "held by", "last beat"))
+    columns = (*texts, Column("attempts", True), Column("rescues", True))
+    body = table("Stuck jobs", columns, rows, empty="", more=len(rows) == STUCK)
+    return section("stuck", "Stuck: held by a silent worker", body)
+
+
+def _queues(view: _View) -> str:
+    counts = view.snapshot.counts
+    if counts is None:
+        return _silent("queues", "Queues")
+    rows = [
+        Row(
+            each.queue,
+            (code(each.queue), str(each.ready), str(each.delayed), str(each.held), str(each.done),
+             f'<span class="bad">{each.dead}</span>' if each.dead else "0", view.time(each.oldest_ready_at, counts.at)),
         )
         for each in counts.queues
     ]  # fmt: skip
-    columns = ("queue", "ready", "delayed", "held", "done", "dead", "oldest ready")
-    return _section("Queues", _table(columns, rows, numbers=5, empty="No jobs yet: <code>wrasse jobs put</code>"))
+    numbers = (Column(name, True) for name in ("ready", "delayed", "held", "done", "dead"))
+    columns = (Column("queue"), *numbers, Column("oldest ready"))
+    empty = "No jobs yet: <code>wrasse jobs put</code>"
+    return section("queues", "Queues", table("Queues", columns, rows, empty=empty), wide=False)
 
 
-def _sweeps(snapshot: Snapshot) -> str:
+def _workers(view: _View) -> str:
+    counts = view.snapshot.counts
+    if counts is None:
+        return _silent("workers", "Workers")
+    # Silent ones first: they are why somebody looks.
     rows = [
-        (_code(each.name), _state(each, snapshot.at), _last(each.last, snapshot.at), _next(each, snapshot.at))
-        for each in snapshot.sweeps
-    ]
-    return _section("Sweeps", _table(("sweep", "state", "last run", "next"), rows, empty="This process runs none."))
-
-
-def _state(status: SweepStatus, now: datetime) -> str:
-    if status.held is not None:
-        since = ago(status.held.since, now)
-        return f'<span class="dot hold">held by {escape(status.held.guard)}</span> since {escape(since)}<br>' + _soft(
-            status.held.reason
+        Row(
+            each.info.id,
+            (code(each.info.id), state("beating", "good") if each.until > counts.at else state("silent", "bad"),
+             str(each.info.slots), view.time(each.beat_at, counts.at)),
         )
+        for each in sorted(counts.workers, key=lambda each: each.until > counts.at)
+    ]  # fmt: skip
+    columns = (Column("worker"), Column("state"), Column("slots", True), Column("last beat"))
+    return section("workers", "Workers", table("Workers", columns, rows, empty="None beats."), wide=False)
+
+
+def _sweeps(view: _View) -> str:
+    rows = [
+        Row(each.name, (code(each.name), _state(view, each), _last(view, each.last), _next(view, each)))
+        for each in view.snapshot.sweeps
+    ]
+    columns = tuple(map(Column, ("sweep", "state", "last run", "next")))
+    return section("sweeps", "Sweeps", table("Sweeps", columns, rows, empty="This process runs none."))
+
+
+def _state(view: _View, status: SweepStatus) -> str:
+    if status.held is not None:
+        since = f"{soft('since')} {view.time(status.held.since)}"
+        return f"{state(f'held by {status.held.guard}', 'hold')} {since}<br>{soft(status.held.reason)}"
     if not status.enabled:
-        return '<span class="dot soft">off</span>'
+        return state("off here", "soft")
     if status.running:
-        return '<span class="dot good">running</span>'
+        return state("running", "good")
     if status.elsewhere:
-        return f'<span class="dot good">running elsewhere</span><br>{_soft(status.elsewhere)}'
+        return f"{state('running elsewhere', 'good')}<br>{soft(status.elsewhere)}"
     if status.last is not None and not status.last.good:
-        return f'<span class="dot bad">failed</span><br>{_soft(status.last.why)}'
-    return '<span class="dot good">waiting</span>'
+        return f"{state('failed', 'bad')}<br>{soft(status.last.why)}"
+    return state("waiting", "good")
 
 
-def _last(report: Report | None, now: datetime) -> str:
+def _last(view: _View, report: Report | None) -> str:
     if report is None:
-        return '<span class="soft">none yet</span>'
+        return soft("none yet")
     kept = ", ".join(f"{count} {reason}" for reason, count in report.kept.items())
     text = f"{report.seen} seen, {report.done} done, {report.lost} lost, {report.failed} failed"
     more = [f"kept: {kept}"] if kept else []
     more += [*report.notes, *report.errors]
     if report.stopped_by:
         more.append(f"stopped by {report.stopped_by}")
-    return f"{escape(text)} {_soft(ago(report.ended_at, now))}" + "".join(f"<br>{_soft(each)}" for each in more)
+    return f"{escape(text)} {view.time(report.ended_at)}" + "".join(f"<br>{soft(each)}" for each in more)
 
 
-def _next(status: SweepStatus, now: datetime) -> str:
-    when = ago(status.next_at, now) if status.enabled else ""
-    return f"{escape(when)} {_soft('every ' + format_duration(status.interval))}"
+def _next(view: _View, status: SweepStatus) -> str:
+    every = soft(f"every {format_duration(status.interval)}")
+    return f"{view.time(status.next_at)}, {every}" if status.enabled and status.next_at else every
 
 
-def _workers(snapshot: Snapshot) -> str:
-    counts = snapshot.counts
+def _leases(view: _View) -> str:
+    leases = view.snapshot.leases
+    if leases is None:
+        return _silent("leases", "Leases")
+    rows = [
+        Row(
+            each.key,
+            (code(each.key), code(each.owner), code(str(each.token)),
+             view.time(each.until, leases.at) + ("" if holder(each, leases.at) else f" {state('ended', 'warn')}")),
+        )
+        for each in leases.items
+    ]  # fmt: skip
+    columns = (Column("key"), Column("owner"), Column("token"), Column("until"))
+    body = table("Leases", columns, rows, empty="Nobody holds one.", more=leases.more)
+    return section("leases", "Leases", body, wide=False)
+
+
+def _streams(view: _View) -> str:
+    streams = view.snapshot.streams
+    if streams is None:
+        return _silent("streams", "Streams")
     rows = []
-    for each in () if counts is None else counts.workers:
-        assert counts is not None, "workers come with counts"
-        alive = each.until > counts.at
-        state = '<span class="dot good">beating</span>' if alive else '<span class="dot bad">silent</span>'
-        rows.append((_code(each.info.id), state, each.info.slots, escape(ago(each.beat_at, counts.at))))
-    return _section("Workers", _table(("worker", "state", "slots", "last beat"), rows, empty="None beats."))
+    for each in streams.items:
+        newest = None if each.last is None else from_micros(each.last.ms * 1_000)
+        groups = "<br>".join(_group(view, group, each.at) for group in each.groups) or soft("none")
+        cells = (code(each.subject), str(each.length), size(each.bytes), view.time(newest, each.at), groups)
+        rows.append(Row(each.subject, cells))
+    columns = (Column("stream"), Column("length", True), Column("size", True), Column("newest"), Column("groups"))
+    empty = "None yet: <code>wrasse streams publish</code>"
+    return section("streams", "Streams", table("Streams", columns, rows, empty=empty, more=streams.more), wide=False)
 
 
-def _journal(snapshot: Snapshot) -> str:
-    rows = [_line(line, snapshot.at) for line in snapshot.lines]
-    empty = "Nothing has been swept yet."
-    return _section("Journal", _table(("when", "sweep", "did", "to", "outcome", "why"), rows, empty=empty))
+def _group(view: _View, group: GroupState, at: datetime) -> str:
+    behind = "" if group.lag is None else f", {group.lag} to read"
+    oldest = f" {soft('since')} {view.time(group.oldest_pending_at, at)}" if group.oldest_pending_at else ""
+    return f"{code(group.name)} {group.pending} pending{oldest}{behind}"
 
 
-def _line(line: Line, now: datetime) -> tuple[str, ...]:
+def _journal(view: _View) -> str:
+    rows = [_line(view, line) for line in view.snapshot.lines]
+    columns = tuple(map(Column, ("when", "sweep", "did", "to", "outcome", "why")))
+    return section("journal", "Journal", table("Journal", columns, rows, empty="Nothing has been swept yet."))
+
+
+def _line(view: _View, line: Line) -> Row:
     intent = line.intent
     outcome = line.outcome.value if line.outcome is not None else "open"
     css = {"done": "good", "lost": "warn", "failed": "bad"}.get(outcome, "hold")
-    many = f" {_soft(f'and {intent.count - 1} more')}" if intent.count > 1 else ""
-    why = escape(intent.reason) + (f"<br>{_soft(line.detail)}" if line.detail else "")
-    when = f'<span title="{escape(line.intended_at.isoformat())}">{escape(ago(line.intended_at, now))}</span>'
-    shown = f'<span class="{css}">{escape(outcome)}</span>'
-    return when, _code(intent.sweep), escape(intent.verb), _code(intent.suspect) + many, shown, why
+    many = f" {soft(f'and {intent.count - 1} more')}" if intent.count > 1 else ""
+    why = escape(intent.reason) + (f"<br>{soft(line.detail)}" if line.detail else "")
+    when = view.time(line.intended_at)
+    cells = (when, code(intent.sweep), escape(intent.verb), code(intent.suspect) + many, state(outcome, css), why)
+    return Row(intent.id, cells)
 
 
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
-
-
-def _table(
-    columns: Sequence[str], rows: Sequence[Iterable[object]], *, numbers: int = 0, empty: str = "nothing"
-) -> str:
-    """Cells are HTML already. `numbers`: so many columns after the first are numbers."""
-    if not rows:
-        return f'<p class="soft flat">{empty}</p>'
-    css = ["n" if 0 < index <= numbers else "" for index in range(len(columns))]
-    head = "".join(f'<th class="{name}">{escape(text)}</th>' for name, text in zip(css, columns, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f'<td class="{name}">{cell}</td>' for name, cell in zip(css, row, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _code(text: str) -> str:
-    return f"<code>{escape(text)}</code>"
-
-
-def _soft(text: str) -> str:
-    return f'<span class="soft">{escape(text)}</span>'
+def _silent(key: str, title: str) -> str:
+    return section(key, title, f'<p class="bad">{SILENCE_SAID}</p>', wide=False)

@@ -1,0 +1,61 @@
+"""A process on the memory backend and a look at it, for the tests of the status page."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from faults import Network, Script
+from stream_faults import FaultyStreams
+from wrasse.app.building import LEASES, Opened, build_engine
+from wrasse.app.config import load
+from wrasse.app.status import Snapshot, Subject, Watch
+from wrasse.app.status_page import page
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock
+from wrasse.leases.lessor import Lessor
+from wrasse.ports.jobs import Job, WorkerInfo
+
+NASTY = "<script>alert(1)</script>&\"'"
+SILENCE = timedelta(seconds=30)
+
+
+class Shown:
+    """What is looked at. `network` is between the process and its streams."""
+
+    def __init__(self, kept: timedelta = timedelta(seconds=2)) -> None:
+        self.clock = ManualClock()
+        self.store = Memory(self.clock)
+        settings = load("none", environ={}).settings
+        opened = Opened(self.store, self.store, self.store)
+        self.engine = build_engine(settings, opened, self.clock, "me")
+        self.lessor = Lessor(self.store.records(LEASES), self.clock)
+        self.network = Network(Script({}))
+        self.wrong: str | None = None
+        subject = Subject(
+            clock=self.clock,
+            roles=("all",),
+            backend="memory:",
+            jobs=self.store,
+            journal=self.store,
+            leases=self.store.records(LEASES),
+            streams=FaultyStreams(self.store.streams, self.network),
+            engine=self.engine,
+            worker=lambda: self.wrong,
+        )
+        self.watch = Watch(subject, kept)
+
+    async def leave_behind(self, id: str, worker: str = "w") -> None:
+        """A job that a worker took; nobody beats for it from here on."""
+        await self.store.jobs.put([Job(id, queue=NASTY)], request=id)
+        await self.store.jobs.beat(WorkerInfo(worker), (), silence=SILENCE)
+        await self.store.jobs.take([NASTY], 1, worker=worker, silence=SILENCE, request=f"take {id}")
+
+    async def look(self) -> Snapshot:
+        """A fresh look."""
+        self.clock.advance(self.watch.kept)
+        return await self.watch.look()
+
+    async def page(self) -> str:
+        """The whole page."""
+        snapshot = await self.look()
+        return page(snapshot, self.clock.now())
