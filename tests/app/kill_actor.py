@@ -44,7 +44,7 @@ def log(what: str, *facts: object) -> None:
 
 async def work(job: RunningJob) -> dict[str, int]:
     log("start", job.id, job.token)
-    await asyncio.sleep(random.choice((0, 0, 0.01, 0.05)))
+    await asyncio.sleep(random.choice((0, 0.01, 0.05, 0.1)))
     log("end", job.id, job.token)
     return {"token": job.token}
 
@@ -113,7 +113,7 @@ async def run_producer(url: str, prefix: str) -> None:
     producer = Producer(store.jobs, CLOCK)
     for number in range(10_000):
         kind = "work_in_thread" if number % 10 == 0 else "work"
-        ids = [f"{prefix}-{number}-{part}" for part in range(random.choice((1, 1, 5, 20)))]
+        ids = [f"{prefix}-{number}-{part}" for part in range(random.choice((1, 1, 3, 12)))]
         jobs = [producer.job(kind, os.urandom(20), id=id) for id in ids]
         log("will", *ids)
         await producer.put_many(jobs)

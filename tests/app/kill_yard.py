@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import apsw
+
 from wrasse.app.wiring import Store, open_store
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
@@ -70,6 +72,19 @@ class Yard:
             return []
         lines = (json.loads(line) for line in path.read_text().splitlines())
         return [Line(what, pid, tuple(facts)) for what, pid, *facts in lines]
+
+    def writable(self) -> bool:
+        """Can others write? Not while a process is stopped in the middle of a change."""
+        connection = apsw.Connection(f"{self.folder}/jobs.db")
+        connection.set_busy_timeout(300)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except apsw.BusyError:
+            return False
+        finally:
+            connection.close()
+        return True
 
     def logged(self, what: str, *facts: object) -> bool:
         """Is there such a line?"""

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,11 +15,14 @@ import msgspec
 import pytest
 
 from app.kill_yard import Yard, eventually, open_yard
-from wrasse.ports.jobs import Job, JobState, Place, Reason
+from wrasse.clock import SystemClock
+from wrasse.jobs.producer import Producer
+from wrasse.ports.jobs import JobState, Place, Reason
 
 SILENCE = 1.5
 RESCUES_MAX = 3
 WORKERS = 3
+PAUSE = 5.0  # longer than it takes to be found silent: the beat child goes on for one silence, the hold for another
 
 
 class Chaos:
@@ -30,7 +34,7 @@ class Chaos:
         self.workers = [yard.worker() for _ in range(WORKERS)]
         self.engines = [yard.start("engine", SILENCE) for _ in range(2)]
         self.producers = [yard.start("producer", "p0")]
-        self.paused: dict[int, subprocess.Popen[bytes]] = {}
+        self.paused: list[tuple[float, subprocess.Popen[bytes]]] = []
 
     async def round(self, number: int) -> None:
         """Lets them work for a moment, kills or pauses one, and starts another in its place."""
@@ -39,8 +43,8 @@ class Chaos:
             if worker.poll() is not None:  # a poison job got it
                 self.yard.running.remove(worker)
                 self.workers[self.workers.index(worker)] = self.yard.worker()
-        self._resume(number)
-        match self.draw.choice(("worker", "worker", "worker", "engine", "producer", "pause")):
+        self._resume()
+        match "pause" if number % 5 == 2 else self.draw.choice(("worker", "worker", "engine", "producer")):
             case "worker":
                 self._replace(self.workers, lambda: self.yard.worker())
             case "engine":
@@ -48,15 +52,16 @@ class Chaos:
             case "producer":
                 self._replace(self.producers, lambda: self.yard.start("producer", f"p{number + 1}"))
             case "pause":
-                worker = self.draw.choice(self.workers)
-                os.kill(worker.pid, signal.SIGSTOP)
-                self.paused[number] = worker
+                worker = await self._pause_in_the_middle()
+                self.paused.append((time.monotonic() + PAUSE, worker))
 
-    def calm(self) -> None:
-        """No more faults, and no more jobs."""
-        self._resume(1_000_000)
+    async def calm(self) -> None:
+        """No more jobs, and no more faults once the last pause is over."""
         for producer in self.producers:
             self.yard.kill(producer)
+        while self.paused:
+            await asyncio.sleep(0.1)
+            self._resume()
 
     async def until_at_rest(self) -> None:
         """Waits until nothing is ready or held, with dead workers replaced as before."""
@@ -70,15 +75,33 @@ class Chaos:
 
         await eventually(at_rest, within=90)
 
-    def _resume(self, number: int) -> None:
-        for since, worker in list(self.paused.items()):
-            if number - since >= 6:
-                del self.paused[since]
+    async def _pause_in_the_middle(self) -> subprocess.Popen[bytes]:
+        """Stops a worker while one of its handlers runs, so that its finish comes too late; not in the middle of a
+        write, which would keep everybody else from writing."""
+        held = [worker for _, worker in self.paused]
+        worker = self.draw.choice([worker for worker in self.workers if worker not in held] or self.workers)
+        for _ in range(100):
+            os.kill(worker.pid, signal.SIGSTOP)
+            if self._handlers_running(worker.pid) and self.yard.writable():
+                break
+            os.kill(worker.pid, signal.SIGCONT)
+            await asyncio.sleep(0.01)
+        return worker
+
+    def _handlers_running(self, pid: int) -> bool:
+        lines = [line.what for line in self.yard.log() if line.pid == pid]
+        return lines.count("start") > lines.count("end")
+
+    def _resume(self) -> None:
+        for until, worker in list(self.paused):
+            if time.monotonic() >= until:
+                self.paused.remove((until, worker))
                 if worker.poll() is None:
                     os.kill(worker.pid, signal.SIGCONT)
 
     def _replace(self, actors: list[subprocess.Popen[bytes]], start: object) -> None:
-        victim = self.draw.choice(actors)
+        held = [worker for _, worker in self.paused]
+        victim = self.draw.choice([actor for actor in actors if actor not in held] or actors)
         self.yard.kill(victim)
         assert callable(start)
         actors[actors.index(victim)] = start()
@@ -121,12 +144,13 @@ async def assert_only_the_poison_is_dead(yard: Yard, dead: list[JobState]) -> No
 async def kill_for(rounds: int, folder: Path) -> None:
     draw = random.Random()
     async with open_yard(folder, SILENCE) as yard:
+        producer = Producer(yard.jobs, SystemClock())
         chaos = Chaos(yard, draw)
         for number in range(rounds):
             if number == rounds // 3:
-                await yard.jobs.put([Job("poison", kind="poison")], request="poison")
+                await producer.put(producer.job("poison", id="poison"))
             await chaos.round(number)
-        chaos.calm()
+        await chaos.calm()
         await chaos.until_at_rest()
         done, dead = await yard.everything(Place.DONE), await yard.everything(Place.DEAD)
         await assert_nothing_lost(yard, done + dead)

@@ -150,6 +150,15 @@ async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(yard: Yar
     worker.terminate()
     os.kill(child, signal.SIGTERM)
     await put(yard, "b", "work")
+
+    async def beaten_meanwhile() -> bool:
+        state = (await yard.record("a")).state
+        assert state.taken_at is not None
+        assert state.beat_at is not None
+        return state.beat_at - state.taken_at > yard.one_silence()
+
+    await eventually(beaten_meanwhile)
+    assert children(worker.pid) == [child]
     yard.release("a")
     await eventually(lambda: worker.poll() is not None)
     assert worker.returncode == 0
