@@ -14,8 +14,8 @@ def test_everything_the_demo_promises_happens(place: Path) -> None:
     answer = typed("demo", "--json", cwd=place)
     assert answer.code == 0, answer.out + answer.err
     steps = answer.json["steps"]
-    assert len(steps) == 8
-    assert [step["ok"] for step in steps] == [True] * 8
+    assert len(steps) == 9
+    assert [step["ok"] for step in steps] == [True] * 9
     assert list(place.iterdir()) == [], "it leaves nothing behind"
 
 
@@ -23,5 +23,5 @@ def test_the_demo_is_told_without_a_terminal(place: Path) -> None:
     answer = typed("demo", cwd=place)
     assert answer.code == 0, answer.out + answer.err
     assert "\x1b" not in answer.out
-    for words in ("SIGKILL", "silent for", "rescued 1 times already", "WOULD", "All of it happened"):
+    for words in ("SIGKILL", "silent for", "rescued 1 times already", "WOULD", "in 3 archives", "All of it happened"):
         assert words in answer.out

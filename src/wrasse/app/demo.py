@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from wrasse.app.app_jobs import NewJob
+from wrasse.app.demo_archive import AUDIT, MESSAGES, publish_and_archive
 from wrasse.app.demo_stage import NotSeen, Stage
 from wrasse.app.demo_work import LEASE
 from wrasse.app.outlook import outlook
@@ -57,6 +58,7 @@ class Demo:
             ("jobs run, each once", self._jobs_run),
             ("a killed worker's job comes back by itself", self._killed_worker),
             ("a lease changes hands, and its token grows", self._lease),
+            ("a stream is archived, and nothing is missing", self._archive),
             ("the job is done by another worker", self._comes_back),
             ("a poison job is buried after its budget", self._poison),
             ("a dry run says what would be swept next, and why", self._dry_run),
@@ -155,6 +157,19 @@ class Demo:
         if second <= first or not first:
             raise NotSeen(f"token {first} was followed by {second}", do="report this")
         return f"token {first} -> {second}"
+
+    async def _archive(self) -> str:
+        stage = self._stage
+        self._head("A stream becomes archives")
+        self._say(f"publishing {MESSAGES} messages to {AUDIT}, and archiving them ten at a time:")
+        kept = await publish_and_archive(stage.app.config, stage.clock)
+        rows = [(each.name, each.info.size) for each in kept.archives]
+        self._tell(Told("each is named after the entry it follows; `wrasse archives verify` walks the chain",
+                        columns=("archive", "bytes"), rows=rows))  # fmt: skip
+        if not kept.whole or len(kept.archives) != 3:
+            found = [problem.what for each in kept.streams for problem in each.problems]
+            raise NotSeen(f"{len(kept.archives)} archives, {found}", do="report this")
+        return f"{MESSAGES} messages in {len(kept.archives)} archives, each once"
 
     async def _comes_back(self) -> str:
         stage = self._stage

@@ -28,7 +28,8 @@ PATIENCE = 40.0  # seconds for any one thing to happen; it takes a few on an idl
 _LOOK_EVERY = 0.05
 
 SETTINGS = """\
-backends: {{jobs: "{url}", records: "{url}"}}
+backends: {{jobs: "{url}", records: "{url}", streams: "{url}", objects: "file://{folder}/archives"}}
+archiver: {{streams: [{{stream: "gbe.events.audit.*", batch_size: 10}}]}}
 engine: {{lease: 5s}}
 http: {{listen: ""}}
 worker:
@@ -146,7 +147,7 @@ async def staged() -> AsyncIterator[Stage]:
     with TemporaryDirectory(prefix="wrasse-demo-") as name:
         folder = Path(name)
         url = f"sqlite://{folder / 'demo.db'}"
-        (folder / "demo.yaml").write_text(SETTINGS.format(url=url))
+        (folder / "demo.yaml").write_text(SETTINGS.format(url=url, folder=folder))
         stage = Stage(folder, App(load(folder / "demo.yaml", environ={})), url)
         try:
             yield stage
