@@ -67,13 +67,13 @@ class Seen:
 
     def open(self, daemon: Daemon) -> None:
         self.page.goto(daemon.address)
-        self.shows("#live", "live")
+        self.expect_shown("#live", "live")
 
-    def shows(self, where: str, text: str) -> None:
+    def expect_shown(self, where: str, text: str) -> None:
         """Waits until the page shows it."""
         expect(self.page.locator(where)).to_contain_text(text, timeout=PATIENCE)
 
-    def hides(self, where: str) -> None:
+    def expect_gone(self, where: str) -> None:
         expect(self.page.locator(where)).to_have_count(0, timeout=PATIENCE)
 
 
@@ -101,18 +101,18 @@ def test_a_worker_is_killed_and_the_page_shows_it_until_its_job_is_done(shop: Pa
         seen.open(watcher)
         with running(shop, *WORKER) as worker:
             put("report-7")
-            seen.shows(cell("low", "held"), "1")
-            seen.shows("#workers ~ table", "beating")
+            seen.expect_shown(cell("low", "held"), "1")
+            seen.expect_shown("#workers ~ table", "beating")
             worker.signal(signal.SIGKILL)
             worker.end()
-        seen.shows("#workers ~ table", "silent")
-        seen.shows("#stuck ~ table", "report-7")
-        seen.shows('[data-tell="stuck"]', "1")
+        seen.expect_shown("#workers ~ table", "silent")
+        seen.expect_shown("#stuck ~ table", "report-7")
+        seen.expect_shown('[data-tell="stuck"]', "1")
         with running(shop, *WORKER):
-            seen.hides("#stuck")
-            seen.shows(cell("low", "done"), "1")
-            seen.shows("#journal ~ table", "requeue")
-            seen.shows("#journal ~ table", "rescue 1 of 3")
+            seen.expect_gone("#stuck")
+            seen.expect_shown(cell("low", "done"), "1")
+            seen.expect_shown("#journal ~ table", "requeue")
+            seen.expect_shown("#journal ~ table", "rescue 1 of 3")
         assert seen.complaints == []
 
 
@@ -123,10 +123,10 @@ def test_what_changed_is_marked_for_a_moment_and_said_aloud(shop: Path, seen: Se
         # The mark may be gone before we look, so the page itself notes every one it makes.
         seen.page.evaluate(NOTE_MARKS)
         put("b")
-        seen.shows(cell("low", "ready"), "2")
-        seen.shows("#told", "ready: 2")
+        seen.expect_shown(cell("low", "ready"), "2")
+        seen.expect_shown("#told", "ready: 2")
         seen.page.wait_for_function("marks.includes('ready')")
-        seen.hides(".changed")
+        seen.expect_gone(".changed")
         assert set(seen.page.evaluate("marks")) == {"ready"}, "the tile and the cell of the queue, and nothing else"
 
 
@@ -136,7 +136,7 @@ def test_rows_that_stay_are_not_made_anew(shop: Path, seen: Seen) -> None:
         seen.open(watcher)
         seen.page.evaluate("document.querySelector('#queues ~ table tr[data-key=low]').mine = true")
         put("b")
-        seen.shows(cell("low", "ready"), "2")
+        seen.expect_shown(cell("low", "ready"), "2")
         assert seen.page.evaluate("document.querySelector('#queues ~ table tr[data-key=low]').mine") is True
 
 
@@ -146,13 +146,13 @@ def test_a_lost_connection_is_shown_and_mends_by_itself(shop: Path, seen: Seen) 
         port = watcher.address.rsplit(":", 1)[1]
         watcher.signal(signal.SIGTERM)
         assert watcher.end() == 0
-        seen.shows("#live", "connection lost")
+        seen.expect_shown("#live", "connection lost")
         expect(seen.page.locator("body.lost")).to_have_count(1)
     put("meanwhile")
     with running(shop, *WATCHER, f"--listen=127.0.0.1:{port}"):
-        seen.shows("#live", "live")
-        seen.shows(cell("low", "ready"), "1")
-        seen.hides("body.lost")
+        seen.expect_shown("#live", "live")
+        seen.expect_shown(cell("low", "ready"), "1")
+        seen.expect_gone("body.lost")
 
 
 def test_a_process_that_hangs_counts_as_lost(shop: Path, seen: Seen) -> None:
@@ -161,18 +161,18 @@ def test_a_process_that_hangs_counts_as_lost(shop: Path, seen: Seen) -> None:
         seen.open(watcher)
         watcher.signal(signal.SIGSTOP)
         seen.page.clock.fast_forward(20_000)
-        seen.shows("#live", "connection lost")
+        seen.expect_shown("#live", "connection lost")
         watcher.signal(signal.SIGCONT)
-        seen.shows("#live", "live")
+        seen.expect_shown("#live", "live")
 
 
 def test_a_page_that_gets_no_stream_asks_now_and_then(shop: Path, seen: Seen) -> None:
     with running(shop, *WATCHER) as watcher:
         seen.page.route("**/events", lambda route: route.fulfill(status=503))
         seen.page.goto(watcher.address)
-        seen.shows("#live", "every 3 s")
+        seen.expect_shown("#live", "every 3 s")
         put("a")
-        seen.shows(cell("low", "ready"), "1")
+        seen.expect_shown(cell("low", "ready"), "1")
 
 
 def test_without_scripts_the_page_still_reads_well(shop: Path, browser: Browser) -> None:
