@@ -14,7 +14,7 @@ Files = dict[str, str]
 Rule = Callable[[Any], Any]
 
 LONG = "def long():\n" + "    x = 1\n" * 61
-PORT = '"""P: a port.\n\nPromise. It keeps.\n\nCosts. One round trip.\n"""\n'
+PORT = '"""P: a port.\n\nPromise. It keeps.\n\nCosts. One round trip.\n"""\nclass P(Protocol):\n    x: int\n'
 
 # For each rule: files it must refuse, and files it must let pass.
 CASES: list[tuple[Rule, Files, Files]] = [
@@ -188,21 +188,17 @@ CASES: list[tuple[Rule, Files, Files]] = [
     (completeness.sweeps_are_complete, {"docs/sweeps/stuck_jobs.md": "# Stuck jobs"}, {"docs/start.md": "# Start"}),
     (
         completeness.ports_are_complete,
-        {"src/wrasse/ports/records.py": "", "src/wrasse/backends/s3/records.py": ""},
-        {"src/wrasse/ports/records.py": "", "tests/conformance/test_records.py": ""},
+        {"src/wrasse/ports/records.py": PORT, "src/wrasse/backends/s3/records.py": ""},
+        {"src/wrasse/ports/page.py": "class Page: ...", "src/wrasse/backends/s3/page.py": ""},
     ),
     (
         completeness.ports_are_small,
-        {"src/wrasse/ports/records.py": '"""Records."""'},
+        {"src/wrasse/ports/records.py": '"""Records."""\nclass P(Protocol):\n    x: int\n'},
         {"src/wrasse/ports/records.py": PORT},
     ),
     (
         completeness.ports_are_small,
-        {
-            "src/wrasse/ports/records.py": PORT
-            + "class P:\n"
-            + "".join(f"    async def m{n}(self): ...\n" for n in range(11))
-        },
+        {"src/wrasse/ports/records.py": PORT + "".join(f"    async def m{n}(self): ...\n" for n in range(11))},
         {"src/wrasse/ports/records.py": PORT},
     ),
 ]

@@ -16,14 +16,17 @@ from wrasse.errors import WrasseError
 INTRO = """\
 A port is what wrasse needs from outside; a backend provides it. Every backend of a port passes the same conformance
 suite (`tests/conformance/`), so what is promised here holds on each of them. How to add one: `CONTRIBUTING.md`."""
-PARTS = frozenset({"page", "outcome"})
 ASKED_OF_ALL = frozenset({"pulse"})
 BACKENDS = Path(wrasse.ports.__path__[0]).parent / "backends"
 
 
 def names() -> list[str]:
-    """The ports, by the names of their files."""
-    return [module.name for module in pkgutil.iter_modules(wrasse.ports.__path__) if module.name not in PARTS]
+    """The ports, by the names of their files: those that have a Protocol."""
+    return [name for name in _files() if any(map(_is_protocol, _classes(name)))]
+
+
+def _files() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(wrasse.ports.__path__)]
 
 
 def render() -> str:
@@ -32,18 +35,18 @@ def render() -> str:
 
 
 def _shared() -> str:
-    parts = [importlib.import_module(f"wrasse.ports.{name}") for name in sorted(PARTS)]
-    rows = [[code(cls.__name__), sentence(cls)] for module in parts for cls in _classes(module.__name__)]
-    return "## Shared by all\n\n" + table(["type", "meaning"], rows)
+    """What stands in files without a Protocol is shared by several ports."""
+    rows = [[code(cls.__name__), sentence(cls)] for name in _files() if name not in names() for cls in _classes(name)]
+    return "## Shared types\n\n" + table(["type", "meaning"], rows)
 
 
 def _port(name: str) -> str:
     module = importlib.import_module(f"wrasse.ports.{name}")
     lines = [f"## {name}", _reflow(inspect.getdoc(module) or ""), _provided(name)]
-    for cls in _classes(module.__name__):
-        if getattr(cls, "_is_protocol", False):
+    for cls in _classes(name):
+        if _is_protocol(cls):
             lines += [f"### {cls.__name__}", sentence(cls), *(_method(cls, method) for method in _methods(cls))]
-    rows = [[code(c.__name__), sentence(c)] for c in _classes(module.__name__) if not getattr(c, "_is_protocol", False)]
+    rows = [[code(cls.__name__), sentence(cls)] for cls in _classes(name) if not _is_protocol(cls)]
     if rows:
         lines += [f"### Types of {name}", table(["type", "meaning"], rows)]
     return "\n\n".join(lines)
@@ -56,10 +59,15 @@ def _provided(name: str) -> str:
     return f"Backends: {', '.join(found)}." if found else "No backend provides it yet."
 
 
-def _classes(module: str) -> Iterator[type]:
-    for thing in vars(importlib.import_module(module)).values():
-        if inspect.isclass(thing) and thing.__module__ == module and not issubclass(thing, WrasseError):
+def _classes(name: str) -> Iterator[type]:
+    module = importlib.import_module(f"wrasse.ports.{name}")
+    for thing in vars(module).values():
+        if inspect.isclass(thing) and thing.__module__ == module.__name__ and not issubclass(thing, WrasseError):
             yield thing
+
+
+def _is_protocol(cls: type) -> bool:
+    return bool(getattr(cls, "_is_protocol", False))
 
 
 def _methods(cls: type) -> Iterator[str]:

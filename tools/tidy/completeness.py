@@ -7,12 +7,20 @@ from collections.abc import Iterator
 
 from tools.tidy.source import Problem, Project, Source
 
-# Files of ports/ that are parts of ports, not ports: shared types, and what guards ask.
-PORT_PARTS = frozenset({"__init__", "page", "outcome", "pulse"})
+# What guards ask of every backend; the suites of the other ports hold it.
+ASKED_OF_ALL = frozenset({"pulse"})
 
 
 def _stems(project: Project, folder: str) -> list[str]:
     return sorted(s.stem for s in project.python if s.path == f"{folder}/{s.stem}.py" and not s.stem.startswith("_"))
+
+
+def _is_port(source: Source) -> bool:
+    """A file of ports/ with a Protocol; the others hold types that ports share."""
+    if not source.module.startswith("ports/") or source.stem in ASKED_OF_ALL:
+        return False
+    classes = (node for node in source.tree.body if isinstance(node, ast.ClassDef))
+    return any("Protocol" in ast.unparse(base) for node in classes for base in node.bases)
 
 
 def sweeps_are_complete(project: Project) -> Iterator[Problem]:
@@ -38,8 +46,8 @@ def sweeps_are_complete(project: Project) -> Iterator[Problem]:
 def ports_are_complete(project: Project) -> Iterator[Problem]:
     """Every port that a backend provides has a conformance suite of the same name."""
     provided = {source.stem for source in project.python if source.module.startswith("backends/")}
-    for name in _stems(project, "src/wrasse/ports"):
-        if name in provided - PORT_PARTS and f"tests/conformance/test_{name}.py" not in project.by_path:
+    for name in (source.stem for source in project.python if _is_port(source)):
+        if name in provided and f"tests/conformance/test_{name}.py" not in project.by_path:
             yield Problem(
                 f"src/wrasse/ports/{name}.py",
                 0,
@@ -51,7 +59,7 @@ def ports_are_complete(project: Project) -> Iterator[Problem]:
 def ports_are_small(project: Project) -> Iterator[Problem]:
     """A port is a Protocol of at most ten methods, with its promise and its costs in the header."""
     for source in project.python:
-        if not source.module.startswith("ports/") or source.stem in PORT_PARTS:
+        if not _is_port(source):
             continue
         header = ast.get_docstring(source.tree) or ""
         for word in ("Promise.", "Costs."):
