@@ -23,6 +23,7 @@ from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.beats import ChildBeats
+from wrasse.jobs.exec import Command
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.retry import RetryPolicy
@@ -92,6 +93,7 @@ async def run_worker(url: str, silence: timedelta, concurrency: int) -> None:
     handlers = Handlers()
     for handler in (work, work_in_thread, poison, freeze, wait, block):
         handlers.add(handler.__name__, handler)
+    handlers.add("command", Command("echo $$ >> pids; sleep 600 & echo $! >> pids; wait", shell=True))
     settings = WorkerSettings(
         queues=("low",),
         concurrency=concurrency,

@@ -32,6 +32,11 @@ def resident_kib(pid: int) -> int:
     return int(status["VmRSS"].split()[0])
 
 
+def pids(yard: Yard) -> list[int]:
+    path = yard.folder / "pids"
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
 async def child_of(pid: int) -> int:
     await eventually(lambda: bool(children(pid)))
     return children(pid)[0]
@@ -63,6 +68,25 @@ async def test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends(y
     record = await yard.record("a")
     assert (record.state.place, record.state.rescues, record.state.failures) == (Place.READY, 1, 0)
     assert record.history[-1].reason is Reason.WORKER_DIED
+
+
+async def test_a_command_whose_worker_is_killed_dies_with_it(yard: Yard) -> None:
+    await put(yard, "a", "command")
+    worker = yard.worker()
+    await eventually(lambda: len(pids(yard)) == 2)
+    yard.kill(worker)
+    await eventually(lambda: not any(alive(pid) for pid in pids(yard)))
+    assert (await yard.record("a")).state.place is Place.HELD
+
+
+async def test_a_command_whose_beat_child_is_killed_goes_on(yard: Yard) -> None:
+    await put(yard, "a", "command")
+    worker = yard.worker()
+    await eventually(lambda: len(pids(yard)) == 2)
+    [child] = set(children(worker.pid)) - set(pids(yard))
+    os.kill(child, signal.SIGKILL)
+    await eventually(lambda: len(set(children(worker.pid)) - {child}) == 2)
+    assert all(alive(pid) for pid in pids(yard))
 
 
 async def test_a_job_whose_worker_is_stopped_is_lost_to_it_and_its_handler_is_told(yard: Yard) -> None:
@@ -149,7 +173,6 @@ async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(yard: Yar
     child = await child_of(worker.pid)
     worker.terminate()
     os.kill(child, signal.SIGTERM)
-    await put(yard, "b", "work")
 
     async def beaten_meanwhile() -> bool:
         state = (await yard.record("a")).state
@@ -159,6 +182,7 @@ async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(yard: Yar
 
     await eventually(beaten_meanwhile)
     assert children(worker.pid) == [child]
+    await put(yard, "b", "work")
     yard.release("a")
     await eventually(lambda: worker.poll() is not None)
     assert worker.returncode == 0

@@ -1,9 +1,10 @@
 """The beat child: `python -m wrasse.app.beat_child`, started by a worker and by nobody else.
 
 It beats for what stands on its worker's board for as long as that worker lives, and not a moment for a worker that does
-not. It ends when its pipe closes or its parent is another. It falls silent while its parent has been stopped (as by
-SIGSTOP) for longer than `silence`, and goes on when the parent does, to tell it what it lost. Signals meant to end the
-worker are not for it: handlers that finish within the worker's grace still need their beats.
+not. It ends when its pipe closes or its parent is another, and with it the commands that a killed worker left behind.
+It falls silent while its parent has been stopped (as by SIGSTOP) for longer than `silence`, and goes on when the parent
+does, to tell it what it lost. Signals meant to end the worker are not for it: handlers that finish within the worker's
+grace still need their beats.
 
 It imports as little as it can: one runs beside every worker.
 """
@@ -24,6 +25,7 @@ from wrasse.jobs.board import Board
 from wrasse.ports.jobs import JobQueue
 
 _STOPPED_STATES = ("T", "t")
+_DYING_LOOKS, _DYING_LOOK = 20, 0.05  # for at most a second
 
 
 class Parent:
@@ -107,6 +109,20 @@ async def serve() -> None:
         await asyncio.wait((beating, ending), return_when=asyncio.FIRST_COMPLETED)
         beating.cancel()
         ending.cancel()
+    await end_commands(board, parent)
+
+
+async def end_commands(board: Board, parent: Parent) -> None:
+    """Kills what a killed worker left running: its jobs will run elsewhere. A worker that lives ends its own."""
+    # The pipe of a dying process closes a moment before it is gone.
+    for _ in range(_DYING_LOOKS):
+        if parent.gone():
+            for posted in board.read():
+                if posted.group:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(posted.group, signal.SIGKILL)
+            return
+        await asyncio.sleep(_DYING_LOOK)
 
 
 async def open_patiently(orders: Orders, parent: Parent) -> JobQueue | None:

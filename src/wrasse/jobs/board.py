@@ -7,6 +7,8 @@ that does not fit, reads again. So a torn read is never acted on. What a word co
 used the same place one after the other.
 
 `deadline` is when the handler's time is up, on the machine's monotonic clock, which is the same in both processes.
+`group` is the process group that the handler runs in, if it is a command: should the worker be killed, somebody must
+still be able to end it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _HEADER = struct.Struct("<QQQ")  # magic, places, bytes per place
 _HEADER_BYTES = 64
 _PLACE_BYTES = 512
 _WORD = 8
-_BODY = struct.Struct("<ddqHHI")  # deadline, since, token, bytes of id, bytes of nonce, checksum of the texts
+_BODY = struct.Struct("<ddqqHHI")  # deadline, since, group, token, bytes of id, bytes of nonce, checksum of the texts
+_DEADLINE_AT, _GROUP_AT = _WORD, 3 * _WORD
 _TEXT_AT = _WORD + _BODY.size
 _TEXT_MAX = _PLACE_BYTES - _TEXT_AT
 _READS_MAX = 1_000
@@ -41,6 +44,7 @@ class Posted:
     hold: Hold
     deadline: float
     since: float
+    group: int = 0
 
 
 class Board:
@@ -92,14 +96,20 @@ class Board:
         at = _HEADER_BYTES + place * _PLACE_BYTES
         word = self._words[at // _WORD] & ~_KIND
         self._words[at // _WORD] = word | _WRITING
-        _BODY.pack_into(self._map, at + _WORD, deadline, since, hold.token, len(id), len(nonce), _sum(text, hold.token))
+        _BODY.pack_into(
+            self._map, at + _WORD, deadline, since, 0, hold.token, len(id), len(nonce), _sum(text, hold.token)
+        )
         self._map[at + _TEXT_AT : at + _TEXT_AT + len(text)] = text
         self._words[at // _WORD] = word + _KIND + 1 | _FULL
         return place
 
     def extend(self, place: int, deadline: float) -> None:
         """Moves a posting's deadline: one aligned word, which no reader can see half written."""
-        struct.pack_into("<d", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _WORD, deadline)
+        struct.pack_into("<d", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _DEADLINE_AT, deadline)
+
+    def note_group(self, place: int, group: int) -> None:
+        """Which process group the handler runs in; 0 for none. One aligned word, as above."""
+        struct.pack_into("<q", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _GROUP_AT, group)
 
     def word(self, place: int) -> int:
         """The word of a place, as `Posted` carries it."""
@@ -140,10 +150,10 @@ def _sum(text: bytes, token: int) -> int:
 
 
 def _parse(copy: bytes, place: int, word: int) -> Posted | None:
-    deadline, since, token, id_bytes, nonce_bytes, checksum = _BODY.unpack_from(copy)
+    deadline, since, group, token, id_bytes, nonce_bytes, checksum = _BODY.unpack_from(copy)
     end = _BODY.size + id_bytes + nonce_bytes
     text = copy[_BODY.size : end]
     if end > len(copy) or _sum(text, token) != checksum:
         return None
     id, nonce = text[:id_bytes].decode("utf-8", "surrogatepass"), text[id_bytes:].decode()
-    return Posted(place, word, Hold(id, token, nonce), deadline, since)
+    return Posted(place, word, Hold(id, token, nonce), deadline, since, group)

@@ -6,7 +6,7 @@ every string at the top of a JSON payload may be filled in; `{{` and `}}` are br
 code 0 is done; anything else is a failure, with the end of what the command wrote to stderr.
 
 The command is the leader of its own process group. When its attempt is over before it is, the whole group is told to
-end, and killed if it does not.
+end, and killed if it does not; when the worker itself is killed, its beat child does the same.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ class Command:
             raise JobFailed(
                 f"the command {arguments[0]!r} did not start: {reason}", do="check that it is installed and executable"
             ) from None
+        job.runs_in(run.group)
         try:
             await run.ended()
         except asyncio.CancelledError:
             await run.end(self.kill_after)
             raise
         finally:
+            job.runs_in(0)
             code, tail = run.close()
         if code:
             how = f"exited with {code}" if code > 0 else f"was killed by {_signal(-code)}"
@@ -144,6 +146,11 @@ class _Run:
             os.close(stdin)
             os.close(theirs)
         self._loop.add_reader(self._errors, self._read)
+
+    @property
+    def group(self) -> int:
+        """Its process group."""
+        return self._process.pid
 
     async def ended(self) -> None:
         """Waits until the process has ended; what it left running is not waited for."""

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from wrasse.jobs.beat_words import Gone
 from wrasse.jobs.board import Board
-from wrasse.ports.jobs import TakenJob
+from wrasse.ports.jobs import Hold, TakenJob
 
 
 class Stage(IntEnum):
@@ -60,6 +60,12 @@ class Holds:
         work.stage = Stage.RUNNING
         if now - work.since > self._slack / 2:
             self.board.extend(work.place, now + work.allowed + self._slack)
+
+    def note_group(self, hold: Hold, group: int) -> None:
+        """The handler of this hold runs in a process group of its own; 0 when it no longer does."""
+        for work in self._by_place:
+            if work is not None and work.taken.hold is hold:
+                self.board.note_group(work.place, group)
 
     def drop(self, work: Work) -> None:
         """Takes down a job that the backend has settled, or that is no longer ours."""

@@ -23,7 +23,7 @@ _UNREAD = object()
 
 
 class Asks(Protocol):
-    """Who can find out whether a hold is still current."""
+    """The worker, as far as a running job needs it."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -32,6 +32,10 @@ class Asks(Protocol):
 
     async def mine(self, hold: Hold) -> bool:
         """Asks the backend. StoreUnavailable when it does not answer."""
+        ...
+
+    def note_group(self, hold: Hold, group: int) -> None:
+        """Notes which process group does the work of a hold."""
         ...
 
 
@@ -135,6 +139,10 @@ class RunningJob:
             asked = asyncio.run_coroutine_threadsafe(self.still_mine(), self._asks.loop)
             return asked.result(_ASK_MAX.total_seconds())
         raise UsageError("still_mine_blocking() was called in the event loop", do="write `await job.still_mine()`")
+
+    def runs_in(self, group: int) -> None:
+        """Names the process group that does the work, so that it dies with a worker that is killed; 0 for none."""
+        self._asks.note_group(self._taken.hold, group)
 
     def end(self) -> None:
         """Said by the worker when the attempt is over before its handler is."""

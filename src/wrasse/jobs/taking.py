@@ -111,12 +111,15 @@ class Taker:
 
     async def take(self, limit: int, wait: timedelta) -> int:
         """One take of at most so many, fed to the slots; gives how many came."""
+        return await self._take(self._asking.queues, limit, wait)
+
+    async def _take(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
         self._request = self._request or self._ids.new()
         try:
             async with asyncio.timeout(None) as self._wait:
                 asking = self._asking
                 taken = await self._jobs.take(
-                    asking.queues,
+                    queues,
                     min(limit, BATCH_MAX),
                     worker=asking.worker,
                     silence=asking.silence,
@@ -145,8 +148,9 @@ class Taker:
         """Finds out what a take that was cut short has taken after all."""
         self._start_kept_waiting()
         if self._request:
+            # From no queue at all: the first answer comes again, if there was one, and nothing new is taken.
             with suppress(StoreUnavailable):
-                await self.take(max(min(self._slots.idle, self._holds.free), 1), timedelta(0))
+                await self._take((), 1, timedelta(0))
 
     def _limit(self) -> int:
         """How many to ask for now; the backlog at which to ask again is noted."""

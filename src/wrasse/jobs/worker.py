@@ -102,6 +102,7 @@ class Worker:
         self.tally = tally if tally is not None else Tally()
         self.info = WorkerInfo(worker_id(), socket.gethostname(), os.getpid(), self.settings.concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._holds: Holds | None = None
         self._stop = asyncio.Event()
         self._patience = asyncio.Event()  # the grace was changed
         self._give_up_at: float | None = None
@@ -116,6 +117,11 @@ class Worker:
         """Asks the backend whether a hold is current, and beats for it by the way."""
         return (await self._jobs.beat(self.info, [hold], silence=self.settings.silence)).mine[0]
 
+    def note_group(self, hold: Hold, group: int) -> None:
+        """Posts the process group that a command runs in, for the beat child to end if this process is killed."""
+        if self._holds is not None:
+            self._holds.note_group(hold, group)
+
     def stop(self, grace: timedelta) -> None:
         """Ends `run`: nothing new is taken, and handlers have `grace` to finish. A second call may shorten it."""
         at = self._clock.monotonic() + grace.total_seconds()
@@ -127,6 +133,7 @@ class Worker:
         """Works until it is stopped. Cancelling it is a stop without grace."""
         self._loop = asyncio.get_running_loop()
         parts = _Parts(self, self._jobs, self._handlers, self._clock, self.settings)
+        self._holds = parts.holds
         try:
             async with asyncio.TaskGroup() as group:
                 beats = self._beats.run(parts.holds.board, self.info, self.settings.silence)
@@ -151,6 +158,7 @@ class Worker:
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         finally:
+            self._holds = None
             parts.holds.close()
             await self._goodbye()
 

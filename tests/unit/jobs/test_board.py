@@ -7,8 +7,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.jobs.beat_words import Beating, Down, Gone, Orders, Unable, Word, read_word, spell
 from wrasse.jobs.beating import deserving

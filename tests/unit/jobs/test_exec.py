@@ -27,6 +27,8 @@ class Nobody:
     async def mine(self, hold: Hold) -> bool:
         raise AssertionError
 
+    def note_group(self, hold: Hold, group: int) -> None: ...
+
 
 def running(payload: bytes = b"", id: str = "a") -> RunningJob:
     job = Job(id, kind="resize", queue="low", payload=payload)

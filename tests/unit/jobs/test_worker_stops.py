@@ -54,6 +54,25 @@ async def test_a_stop_lets_running_handlers_finish_and_takes_nothing_new() -> No
     assert (await record(store.jobs, "new")).state.attempts == 0
 
 
+async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_new() -> None:
+    store, beats = memory(), Puppet()
+    await put(store.jobs, Job("taken"))
+    # The answer to the first take is on its way for longer than the worker lives.
+    network = Network(Script({0: Fault(slow_reply=600)}, only="take"))
+    worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, ONE_SLOT)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        beats.state.tell_beating(True)
+        await until(store.jobs, "taken", Place.HELD)
+        await put(store.jobs, Job("new"))
+        worker.stop(timedelta(0))
+    states = [(await record(store.jobs, id)).state for id in ("taken", "new")]
+    assert [(state.place, state.attempts, state.interruptions) for state in states] == [
+        (Place.READY, 1, 1),
+        (Place.READY, 0, 0),
+    ]
+
+
 async def test_after_its_grace_a_worker_gives_back_what_is_unfinished_free_of_charge() -> None:
     store = memory()
     started = asyncio.Event()
