@@ -171,14 +171,14 @@ async def test_a_large_delivery_is_cut_by_bytes_and_the_rest_comes_next(
 ) -> None:
     monkeypatch.setattr(entries, "LOAD_BYTES_MAX", 2_500)
     store = await Sqlite.open(tmp_path / "wrasse.db", ManualClock())
-    for subject in ("a", "b"):
+    for subject in ("a", "b", "c"):
         await store.groups.join(subject, G, FIRST)
         await store.streams.append([Draft(subject, bytes([n]) * 1_000) for n in range(3)])
     one = [len(await store.groups.deliver(["a"], G, "c", 10, ack_timeout=TIMEOUT)) for _ in range(3)]
-    two = [len(await store.groups.deliver(["a", "b"], G, "c", 10, ack_timeout=TIMEOUT)) for _ in range(3)]
+    two = [len(await store.groups.deliver(["b", "c"], G, "c", 10, ack_timeout=TIMEOUT)) for _ in range(4)]
     page = await store.streams.read("a", START, 10)
     await store.close()
-    assert (one, two) == ([2, 1, 0], [2, 1, 0])
+    assert (one, two) == ([2, 1, 0], [2, 2, 2, 0])
     assert (len(page), page.more) == (2, True)
 
 
@@ -194,6 +194,19 @@ async def test_an_entry_larger_than_any_answer_comes_alone(tmp_path: Path, monke
         clock.advance(TIMEOUT / 2)
     await store.close()
     assert sizes == [[b"x"], [b"y"], [b"x"], [b"y"]]
+
+
+async def test_what_is_due_again_is_cut_by_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    store = await Sqlite.open(tmp_path / "wrasse.db", clock)
+    await store.groups.join(S, G, FIRST)
+    await store.streams.append([Draft(S, b"x" * 1_000)] * 3)
+    await store.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT)
+    clock.advance(TIMEOUT)
+    monkeypatch.setattr(entries, "LOAD_BYTES_MAX", 2_500)
+    again = [len(await store.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT)) for _ in range(3)]
+    await store.close()
+    assert again == [2, 1, 0]
 
 
 async def test_keys_that_are_forgotten_do_not_pile_up(tmp_path: Path) -> None:
@@ -217,6 +230,25 @@ async def test_a_group_that_a_trim_overtook_does_not_keep_its_waiters_busy(tmp_p
     cost = time.process_time() - before
     await store.close()
     assert cost < 0.3, "a second of waiting, not of asking again and again"
+
+
+async def test_an_append_and_a_nak_of_this_process_wake_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wrasse.backends.sqlite.bells.TICK", 3600)  # nobody looks at what other processes do
+    store = await Sqlite.open(tmp_path / "wrasse.db")
+    await store.groups.join(S, G, FIRST)
+    for number in (1, 2):
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            waiting = group.create_task(store.groups.deliver([S], G, "c", 1, ack_timeout=HOUR, wait=HOUR))
+            while not store._bells._bells:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            if number == 1:
+                (id,) = await store.streams.append([Draft(S, b"")])
+            else:
+                await store.groups.answer([Nak(S, G, id)])
+        assert [delivery.number for delivery in waiting.result()] == [number]
+    await store.close()
 
 
 async def test_waiting_for_a_message_costs_next_to_nothing_and_writes_nothing(tmp_path: Path) -> None:

@@ -283,6 +283,22 @@ async def test_acks_in_any_order_answer_in_the_order_asked(desk: Desk) -> None:
     assert (await desk.state()).pending == 1
 
 
+async def test_a_batch_of_acks_with_a_hole_in_it_says_which_one_was_lost(desk: Desk) -> None:
+    await desk.join()
+    ids = await desk.append(b"1", b"2", b"3")
+    await desk.deliver()
+    await desk.ack(ids[1])
+    assert await desk.ack(*ids) == [DONE, LOST, DONE]
+
+
+async def test_an_ack_of_an_id_that_never_was_acks_nothing(desk: Desk) -> None:
+    await desk.join()
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    assert await desk.ack(EntryId(id.ms + 1, id.seq)) == [LOST]
+    assert (await desk.state()).pending == 1
+
+
 async def test_a_late_ack_counts_while_the_entry_is_pending(desk: Desk) -> None:
     await desk.join()
     (id,) = await desk.append(b"1")
@@ -427,6 +443,16 @@ async def test_what_is_acked_or_somebody_else_s_is_not_extended(desk: Desk) -> N
     await desk.pass_time(HALF)
     await desk.deliver(consumer="c2")
     assert await desk.extend(*deliveries) == [False, False, False, True]
+
+
+async def test_what_was_said_nak_to_is_not_extended(desk: Desk) -> None:
+    await desk.join()
+    await desk.append(b"1")
+    (delivery,) = await desk.deliver()
+    await desk.nak(delivery.entry.id, delay=HALF)
+    assert await desk.extend(delivery) == [False]
+    await desk.pass_time(HALF)
+    assert await desk.bodies(consumer="c2") == [b"1"]
 
 
 async def test_an_older_delivery_to_the_same_consumer_is_not_extended(desk: Desk) -> None:

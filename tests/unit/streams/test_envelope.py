@@ -6,8 +6,7 @@ import base64
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.errors import StoreBroken, TooLarge
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, Envelope, check_payload, decode, encode

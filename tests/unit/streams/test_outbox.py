@@ -101,12 +101,17 @@ async def test_what_was_cut_off_is_sent_by_a_flush() -> None:
     desk = Desk()
     await desk.open()
     async with asyncio.TaskGroup() as tasks:
+        desk.script.faults = {0: Fault(slow_reply=3_600)}
         running = tasks.create_task(desk.outbox.run())
-        await asyncio.sleep(0)
         futures = [desk.outbox.put(desk.ack(n)) for n in range(3)]
+        while not desk.script.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        waiting = desk.outbox.put(desk.ack(3))
         running.cancel()
     await desk.outbox.flush()
-    assert await asyncio.gather(*futures) == [Outcome.DONE] * 3
+    # The first call was made, and its reply is lost with whoever waited for it.
+    assert await asyncio.gather(*futures, waiting) == [*[Outcome.LOST] * 3, Outcome.DONE]
+    assert await desk.pending() == 6
 
 
 async def test_whoever_went_away_is_not_told(desk: Desk) -> None:
