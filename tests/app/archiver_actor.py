@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from faults import GOOD, Fault, FaultyRecords, Network
+from faults import GOOD, Fault, FaultyRecords, Network, Script
 from stream_faults import FaultyGroups, FaultyStreams
 from unit.archives.scene import FaultyObjects, RandomNames
 from wrasse.archives.archiver import ArchivePorts, Archiver
@@ -27,6 +27,7 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.ports.objects import NO_METADATA, Data, Objects, Stored
 
 PATTERN = "gbe.events.audit.*"
 LEASE = timedelta(milliseconds=30)
@@ -34,32 +35,50 @@ STORES: Mapping[str, type[FaultyObjects]] = {"true": FaultyObjects, "random": Ra
 
 
 class Deadly:
-    """The plan of a process that kills itself: at its nth call, or at the first that stores an archive or follows that;
-    before the call, or in the middle of it."""
+    """The plan of a process that kills itself: before its nth call or in the middle of it, while it stores its first
+    archive, or right after it has."""
 
     def __init__(self, draw: random.Random) -> None:
         self._at = draw.choice(["nth", "nth", "store", "after store"])
         self._left = draw.randrange(1, 60)
         self._within = draw.choice([None, 0.0, 0.0005, 0.002])
-        self._before = ""
 
     def next(self, call: str) -> Fault:
         self._left -= 1
-        after, self._before = f"after {self._before}", call
-        if self._left == 0 or self._at in (call, after):
+        if self._left == 0 or self._at == call:
             if self._within is None:
                 _die()
             threading.Timer(self._within, _die).start()
         return GOOD
+
+    def stored(self) -> None:
+        """An archive was stored just now."""
+        if self._at == "after store":
+            _die()
+
+
+class Watched(FaultyObjects):
+    """Objects that say when one was stored: other calls may be under way, so that no order of calls says it."""
+
+    def __init__(self, objects: Objects, deadly: Deadly) -> None:
+        super().__init__(objects, Network(Script({})))
+        self._deadly = deadly
+
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+        stored = await super().create(key, data, metadata=metadata)
+        self._deadly.stored()
+        return stored
 
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def archiver(sqlite: Sqlite, directory: Directory, network: Network, store: str, owner: str) -> Archiver:
-    """An archiver whose every call passes the network."""
-    clock = SystemClock()
+def archiver(
+    sqlite: Sqlite, directory: Directory, store: str, owner: str, deadly: Deadly | None = None
+) -> Archiver:
+    """An archiver whose every call passes a network."""
+    clock, network = SystemClock(), Network(deadly or Script({}))
     leases = FaultyRecords(sqlite.records(leases_in(".wrasse")), network)
     ports = ArchivePorts(
         FaultyStreams(sqlite.streams, network),
@@ -68,6 +87,8 @@ def archiver(sqlite: Sqlite, directory: Directory, network: Network, store: str,
         Lessor(leases, clock, indexed=False),
     )
     objects = STORES[store](directory.objects, network)
+    if deadly is not None:
+        objects = Watched(objects, deadly)
     rule = Rule(PATTERN, objects, "file:", limits=BatchLimits(size=7))
     return Archiver(ports, [rule], clock, owner, lease_ttl=LEASE)
 
@@ -76,7 +97,7 @@ async def live(folder: Path, seed: int, store: str) -> None:
     """Archives until it dies."""
     draw = random.Random(seed)
     sqlite, directory = await Sqlite.open(folder / "wrasse.db"), await Directory.open(folder / "data")
-    one = archiver(sqlite, directory, Network(Deadly(draw)), store, f"archiver-{seed}")
+    one = archiver(sqlite, directory, store, f"archiver-{seed}", Deadly(draw))
     while True:
         await one.drain()
         await asyncio.sleep(0.005)

@@ -153,11 +153,15 @@ class World:
         ]
 
     async def broken(self) -> str:
-        """The law: every message is in the archives once, as it was; empty if it holds."""
+        """The law: every message is in the archives once, as it was, and the group says so; empty if it holds."""
         wanted, found = Counter(map(_fact, self.published)), Counter(map(_fact, await self.archived()))
         lost, twice = wanted - found, found - wanted
         if lost or twice:
             return f"lost {sum(lost.values())}, twice or foreign {sum(twice.values())}"
+        for subject in sorted({entry.subject for entry in self.published}):
+            state = await self.memory.streams.info(subject)
+            if state is None or [each.floor for each in state.groups if each.name == GROUP] != [state.last]:
+                return f"the group of {subject} is not where the archives are: trimming would wait for ever"
         return "; ".join(problem.what for each in await self.verified() for problem in each.problems)
 
 

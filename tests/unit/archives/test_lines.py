@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from wrasse.archives.lines import entry_of, is_marked, line_of
 from wrasse.errors import StoreBroken

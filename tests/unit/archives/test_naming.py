@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.archives.naming import ArchiveName, domain_of, name_archive, parse_name
 from wrasse.archives.rule import overlap

@@ -8,8 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from virtual_time import START as BEGAN
-from virtual_time import VirtualClock, run_virtual
+from virtual_time import START as BEGAN, VirtualClock, run_virtual
 from wrasse.archives.reader import read
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import NO_METADATA, ObjectDelete, ObjectInfo
