@@ -73,6 +73,18 @@ async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_ne
     ]
 
 
+async def test_a_stop_before_a_take_has_arrived_takes_nothing_after_all() -> None:
+    store, beats, script = memory(), Puppet(), Script({0: Fault(slow_request=600)}, only="take")
+    await put(store.jobs, Job("a"))
+    worker = Worker(FaultyJobs(store.jobs, Network(script)), any_kind(ok), CLOCK, beats, ONE_SLOT)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        beats.state.tell_beating(True)
+        await eventually(lambda: len(script.calls) == 1)
+        worker.stop(timedelta(0))
+    assert (await record(store.jobs, "a")).state.attempts == 0
+
+
 async def test_after_its_grace_a_worker_gives_back_what_is_unfinished_free_of_charge() -> None:
     store = memory()
     started = asyncio.Event()
