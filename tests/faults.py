@@ -12,22 +12,28 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol, TypeVar
 
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.jobs import (
     IDS_KEPT,
+    NO_PROGRESS,
     Beaten,
     Counts,
     Delete,
     Hold,
     Job,
     JobFilter,
+    JobGroup,
     JobQueue,
     JobRecord,
     JobState,
     Move,
     Place,
+    Progress,
+    Put,
+    Rate,
     Settlement,
     Taken,
     WorkerInfo,
@@ -190,8 +196,8 @@ class FaultyJobs:
         self._jobs = jobs
         self._network = network
 
-    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
-        return await self._network.call("put", lambda: self._jobs.put(jobs, request=request))
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        return await self._network.call("put", lambda: self._jobs.put(jobs, request=request, groups=groups))
 
     async def take(
         self,
@@ -202,14 +208,21 @@ class FaultyJobs:
         silence: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
     ) -> Taken:
-        return await self._network.call(
-            "take",
-            lambda: self._jobs.take(queues, limit, worker=worker, silence=silence, request=request, wait=wait),
-        )
+        take = partial(self._jobs.take, queues, limit, worker=worker, silence=silence)
+        return await self._network.call("take", lambda: take(request=request, wait=wait, rates=rates))
 
-    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
-        return await self._network.call("beat", lambda: self._jobs.beat(worker, holds, silence=silence))
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
+        beat = partial(self._jobs.beat, worker, holds, silence=silence, progress=progress)
+        return await self._network.call("beat", beat)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         return await self._network.call("settle", lambda: self._jobs.settle(settlements, request=request))

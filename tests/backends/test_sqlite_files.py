@@ -15,7 +15,7 @@ from sqlite_law import broken_laws
 from wrasse.backends.sqlite import schema
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
-from wrasse.ports.jobs import Job
+from wrasse.ports.jobs import Job, Put
 
 OLD = ("CREATE TABLE old (n INTEGER); INSERT INTO old VALUES (1), (2);",)
 NEWER = (*OLD, "ALTER TABLE old ADD COLUMN twice INTEGER; UPDATE old SET twice = 2 * n;")
@@ -44,7 +44,7 @@ async def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     path.touch()
     store = await Sqlite.open(path)
-    assert await store.jobs.put([Job("a")], request="r") == (True,)
+    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
     await store.close()
 
 
@@ -170,7 +170,7 @@ async def test_a_file_that_was_moved_away_takes_no_more_jobs(tmp_path: Path) -> 
     with pytest.raises(StoreUnavailable, match="was moved, replaced or deleted"):
         await store.jobs.put([Job("a")], request="r")
     (tmp_path / "backup.db").rename(tmp_path / "wrasse.db")
-    assert await store.jobs.put([Job("a")], request="r") == (True,)
+    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
     await store.close()
 
 

@@ -14,7 +14,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.backends.sqlite.step import Step
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Finish, Job, JobFilter, Place, Reason, Requeue
+from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Finish, Job, JobFilter, Place, Put, Reason, Requeue
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 
@@ -49,7 +49,7 @@ async def test_an_operation_that_fails_spoils_none_of_its_group(tmp_path: Path) 
     )
     found = [job.id for job in await store.jobs.page(Place.READY, JobFilter(), None, 10)]
     await store.close()
-    assert [answers[0], type(answers[1]), answers[2]] == [(True,), apsw.ConstraintError, (True,)]
+    assert [all(answers[0]), type(answers[1]), all(answers[2])] == [True, apsw.ConstraintError, True]
     assert found == ["before", "after"]
     assert broken_laws(tmp_path / "wrasse.db") == []
 
@@ -66,7 +66,7 @@ async def test_an_operation_cancelled_before_its_turn_is_not_done(tmp_path: Path
         await asyncio.sleep(0)
         other.execute("ROLLBACK")
     await store.close()
-    assert (first.result(), stored_ids(tmp_path / "wrasse.db")) == ((True,), {"first"})
+    assert ([put.new for put in first.result()], stored_ids(tmp_path / "wrasse.db")) == ([True], {"first"})
 
 
 async def test_a_take_whose_taker_goes_away_gives_its_jobs_back(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_closing_does_what_was_asked_before_it(tmp_path: Path) -> None:
         while not lane._closing:  # noqa: ASYNC110
             await asyncio.sleep(0)
         other.execute("ROLLBACK")
-    assert [put.result() for put in (first, *puts)] == [(True,)] * 51
+    assert [all(put.result()) for put in (first, *puts)] == [True] * 51
 
 
 async def test_closing_ends_the_wait_of_a_taker(tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ async def test_a_step_of_the_wall_clock_does_not_make_an_answer_forgotten(tmp_pa
     store = await Sqlite.open(tmp_path / "wrasse.db", clock)
     await store.jobs.put([Job("a")], request="r")
     clock.step(timedelta(days=1))
-    assert await store.jobs.put([Job("a")], request="r") == (True,)
+    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
     clock.step(timedelta(days=-2))
-    assert await store.jobs.put([Job("a")], request="r") == (True,)
+    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
     await store.close()
 
 

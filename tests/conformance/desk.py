@@ -47,7 +47,7 @@ class Desk:
 
     async def put(self, *jobs: Job | str) -> list[bool]:
         batch = [Job(job) if isinstance(job, str) else job for job in jobs]
-        return list(await self.jobs.put(batch, request=fresh()))
+        return [put.new for put in await self.jobs.put(batch, request=fresh())]
 
     async def take(
         self, limit: int = 100, queues: Sequence[str] = ("low",), wait: timedelta = timedelta(0), silence=SILENCE

@@ -15,8 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from conformance.desk import fresh
@@ -105,7 +104,7 @@ class JobQueueMachine(RuleBasedStateMachine):
                 due = self.now + job.delay
                 self.model[job.id] = Known(job.queue, Place.READY, due, Hold(job.id, 0, ""), job.lasting)
         request = fresh()
-        answers = [list(self.run(self.store.jobs.put(jobs, request=request))) for _ in range(2)]
+        answers = [[put.new for put in self.run(self.store.jobs.put(jobs, request=request))] for _ in range(2)]
         assert answers == [expected, expected]
 
     @rule(order=st.permutations(["high", "low"]), limit=st.integers(1, 3))

@@ -10,8 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from conformance.stores import Store

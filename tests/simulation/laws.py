@@ -10,7 +10,7 @@ Whoever breaks a law is written down, not stopped: the code under test must not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from wrasse.clock import Clock
 from wrasse.jobs.lifecycle import Step, budget_spent, steps_between, token_grew
 from wrasse.ports.jobs import (
     IDS_KEPT,
+    NO_PROGRESS,
     REQUESTS_KEPT,
     Beaten,
     Budget,
@@ -33,10 +34,14 @@ from wrasse.ports.jobs import (
     Hold,
     Job,
     JobFilter,
+    JobGroup,
     JobRecord,
     JobState,
     Move,
     Place,
+    Progress,
+    Put,
+    Rate,
     Requeue,
     Revive,
     Settlement,
@@ -209,10 +214,10 @@ class LawfulJobs:
         self._ledger = ledger
         self._shelves = jobs._shelves = shelves
 
-    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
         fresh = _fresh(jobs, self._ledger)
         with self._under_way("put"):
-            answer = tuple(await self._jobs.put(jobs, request=request))
+            answer = tuple(await self._jobs.put(jobs, request=request, groups=groups))
         first = self._ledger.first_answer("put", request, answer)
         told = f"a put was answered {answer} where {first or fresh} is true"
         self._ledger.require(answer == (first or fresh), told, jobs[0].id)
@@ -227,17 +232,27 @@ class LawfulJobs:
         silence: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
     ) -> Taken:
-        taken = await self._jobs.take(queues, limit, worker=worker, silence=silence, request=request, wait=wait)
+        taken = await self._jobs.take(
+            queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates
+        )
         holds = frozenset(each.hold for each in taken.jobs)
         first = self._ledger.first_answer("take", request, holds) if holds else None
         same = first is None or (isinstance(first, frozenset) and holds <= first)
         self._ledger.require(same, "the same take was answered differently", request)
         return taken
 
-    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
         with self._under_way("beat"):
-            return await self._jobs.beat(worker, holds, silence=silence)
+            return await self._jobs.beat(worker, holds, silence=silence, progress=progress)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         with self._under_way("settle", settlements):
@@ -305,10 +320,10 @@ class LawfulJournal:
         return await self._journal.delete(before, limit)
 
 
-def _fresh(jobs: Sequence[Job], ledger: Ledger) -> tuple[bool, ...]:
-    """What a put must answer: True for the first mention of an id that never was."""
+def _fresh(jobs: Sequence[Job], ledger: Ledger) -> tuple[Put, ...]:
+    """What a put must answer: new is the first mention of an id that never was."""
     ids = [job.id for job in jobs]
-    return tuple(id not in ledger.created and ids.index(id) == at for at, id in enumerate(ids))
+    return tuple(Put(id, id not in ledger.created and ids.index(id) == at) for at, id in enumerate(ids))
 
 
 def _step(call: str, change: Change | None) -> Step | None:

@@ -17,7 +17,7 @@ from wrasse.backends.memory.shelves import Row, Shelf
 from wrasse.clock import Clock
 from wrasse.engine.guard import Guard, MassDeath
 from wrasse.engine.pulses import BackendDown, BackendRestarted
-from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Requeue, Settlement
+from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Put, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
 
 
@@ -71,7 +71,7 @@ class RescuesDoNotCount(MemoryJobs):
 
 
 class PutIgnoresKnownIds(MemoryJobs):
-    def _add(self, job: Job, now: datetime) -> bool:
+    def _add(self, job: Job, now: datetime) -> Put:
         known = self._shelves.find(job.id)
         if known is not None and known.state.place is Place.DONE:
             self._shelves.drop(known)

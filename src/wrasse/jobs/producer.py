@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
@@ -18,18 +17,10 @@ from wrasse.errors import StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
 from wrasse.jobs.settling import ASKING_AGAIN
 from wrasse.jobs.tally import Tally
-from wrasse.ports.jobs import BATCH_MAX, NOTHING, Job, JobQueue, check_job
+from wrasse.ports.jobs import BATCH_MAX, NOTHING, Job, JobGroup, JobQueue, Put as Put, check_job
 
 BATCH_BYTES_MAX = 32 << 20
 QUEUES: Mapping[str, str] = {"high": "high", "low": "low"}
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """The answer to a put: the job's id, and whether it is new. An id that is known already stays as it is."""
-
-    id: str
-    new: bool
 
 
 class Producer:
@@ -44,8 +35,10 @@ class Producer:
         priority: str = "low",
         patience: timedelta = timedelta(seconds=10),
         tally: Tally | None = None,
+        keep: timedelta = timedelta(0),
     ) -> None:
         self._jobs, self._clock, self._queues, self._patience = jobs, clock, dict(queues), patience
+        self._keep = keep  # of a job that does not say how long its result is kept
         self._ids = Ids(clock)
         self._priority = self._checked(priority)
         self.tally = tally if tally is not None else Tally()
@@ -62,6 +55,9 @@ class Producer:
         not_before: datetime | None = None,
         timeout: timedelta | None = None,
         headers: Mapping[str, str] = NOTHING,
+        unique: str = "",
+        window: timedelta = timedelta(0),
+        keep: timedelta | None = None,
     ) -> Job:
         """A job as this producer would put it: in the queue of its priority unless one is named. An id that the
         caller gave is remembered after the job is gone."""
@@ -69,6 +65,8 @@ class Producer:
             raise UsageError("a timeout of zero or less", do="give a duration greater than zero, or none")
         if not_before is not None and not_before.tzinfo is None:
             raise UsageError("a not_before without a time zone", do="give an aware datetime, e.g. in UTC")
+        if window and not unique:
+            raise UsageError("a window without a unique name", do="give unique= too, which the window is about")
         priority = self._priority if priority is None else self._checked(priority)
         job = Job(
             id=self._ids.new() if id is None else id,
@@ -81,9 +79,16 @@ class Producer:
             delay=delay,
             timeout=timeout,
             lasting=id is not None,
+            unique=unique,
+            window=window,
+            keep=self._keep if keep is None else keep,
         )
         check_job(job)
         return job
+
+    def new_id(self) -> str:
+        """An id that no other job or group has."""
+        return self._ids.new()
 
     async def put(self, job: Job) -> Put:
         """Puts one job."""
@@ -96,14 +101,23 @@ class Producer:
             answers += await self.put_piece(piece)
         return answers
 
-    async def put_piece(self, jobs: Sequence[Job]) -> Sequence[Put]:
+    async def put_group(self, group: JobGroup, members: Sequence[Job]) -> Sequence[Put]:
+        """Opens a group and puts its members, in pieces; gives an answer for each. A producer that died halfway may
+        do the same again: what is there already stays as it is, and nothing counts twice."""
+        first, *others = _pieces(members) if members else [[]]
+        answers = [*await self.put_piece(first, (group,))]
+        for piece in others:
+            answers += await self.put_piece(piece)
+        return answers
+
+    async def put_piece(self, jobs: Sequence[Job], groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
         """Puts at most BATCH_MAX jobs, all or none, and asks again for as long as this producer's patience lasts."""
         request = self._ids.new()
         give_up_at = self._clock.monotonic() + self._patience.total_seconds()
         failed = 0
         while True:
             try:
-                new = await self._jobs.put(jobs, request=request)
+                puts = await self._jobs.put(jobs, request=request, groups=groups)
             except StoreUnavailable:
                 failed += 1
                 self.tally.unavailable += 1
@@ -112,10 +126,10 @@ class Producer:
                     raise
                 await asyncio.sleep(delay)
                 continue
-            for job, is_new in zip(jobs, new, strict=True):
-                if is_new:
+            for job, put in zip(jobs, puts, strict=True):
+                if put.new:
                     self.tally.produced.add(job.queue)
-            return [Put(job.id, is_new) for job, is_new in zip(jobs, new, strict=True)]
+            return puts
 
     def _checked(self, priority: str) -> str:
         if priority not in self._queues:

@@ -32,7 +32,7 @@ from wrasse.jobs.slots import Slots
 from wrasse.jobs.tally import Tally
 from wrasse.ports.jobs import BATCH_MAX, JobQueue, TakenJob
 
-AHEAD = 0.05  # seconds of work
+AHEAD = 0.1  # seconds of work
 _MEASURED = 0.1  # seconds over which the speed is measured
 _UNSTARTED_MAX = 1.0  # seconds a taken job may wait for a slot
 _RESULT_BYTES_MAX = 64 << 20

@@ -76,7 +76,7 @@ class _Parts:
         self, worker: Worker, jobs: JobQueue, handlers: Handlers, clock: Clock, settings: WorkerSettings
     ) -> None:
         tally, ids, room = worker.tally, Ids(clock), asyncio.Event()
-        self.holds = Holds(settings.concurrency + 2 * BATCH_MAX, settings.silence, settings.alone_from)
+        self.holds = Holds(settings.concurrency + 4 * BATCH_MAX, settings.silence, settings.alone_from)
         self.settler = Settler(jobs, self.holds, tally, ids, room)
         self.slots = Slots(
             settings.concurrency, handlers, self.holds, self.settler, settings.retry, tally, clock, worker, room

@@ -16,94 +16,63 @@ return, not what is stored. counts follows the number of queues and workers. `at
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Protocol
 
-from wrasse.errors import TooLarge, UsageError
+from wrasse.ports.job import (  # types of this port, for whoever uses it
+    ID_BYTES_MAX as ID_BYTES_MAX,
+    NAME_BYTES_MAX as NAME_BYTES_MAX,
+    NOTHING as NOTHING,
+    PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX,
+    Attempt as Attempt,
+    Budget as Budget,
+    Hold as Hold,
+    Job as Job,
+    JobGroup as JobGroup,
+    JobRecord as JobRecord,
+    JobState as JobState,
+    Place as Place,
+    Progress as Progress,
+    Reason as Reason,
+    TakenJob as TakenJob,
+    check_job as check_job,
+)
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-ID_BYTES_MAX = 255
-NAME_BYTES_MAX = 255  # queue, kind, priority
-PAYLOAD_BYTES_MAX = 16 << 20
 BATCH_MAX = 1_000  # jobs in one call
 HISTORY_MAX = 20  # attempts remembered per job, the newest
 ERROR_CHARS_MAX = 2_000
 REQUESTS_KEPT = timedelta(seconds=60)
 IDS_KEPT = timedelta(days=30)
+GROUP_HEADER = "wrasse-group"  # of a callback: which group, how many members are done, how many dead
+GROUP_DONE_HEADER = "wrasse-group-done"
+GROUP_DEAD_HEADER = "wrasse-group-dead"
+GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was put is remembered
 
-NOTHING: Mapping[str, str] = {}
-
-
-class Place(StrEnum):
-    """Where a job is. Delayed is ready with a `not_before` to come; finished is done or dead."""
-
-    READY = "ready"
-    HELD = "held"
-    DONE = "done"
-    DEAD = "dead"
-
-
-class Reason(StrEnum):
-    """Why an attempt ended other than well, or a job is dead: a closed set, fit for a metric label."""
-
-    FAILED = "failed"  # the handler raised
-    TIMEOUT = "timeout"  # the handler took longer than the job allows
-    INTERRUPTED = "interrupted"  # the worker stopped cleanly and gave the job back; free
-    WORKER_DIED = "worker_died"  # the worker fell silent while it held the job
-    CANCELLED = "cancelled"  # somebody asked for it
-    INVALID_PAYLOAD = "invalid_payload"  # the bytes are not what the handler's kind takes
-    NO_HANDLER = "no_handler"  # no handler of this kind is known to the worker
-    UNROUTABLE = "unroutable"  # the queue it came from is not known
-
-
-class Budget(StrEnum):
-    """Which count a requeue adds to: failures and rescues are limited, interruptions are free."""
-
-    FAILURES = "failures"
-    RESCUES = "rescues"
-    INTERRUPTIONS = "interruptions"
+NO_PROGRESS: Mapping[str, Progress] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One piece of work, as its producer described it. An empty kind means the default handler."""
+class Put:
+    """The answer to the put of one job: true when it is new. If it is not, `id` is that of the job which stands in its
+    way: the one of the same id, or the one of the same unique name."""
 
     id: str
-    kind: str = ""
-    queue: str = "low"
-    priority: str = "low"
-    payload: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    not_before: datetime | None = None
-    delay: timedelta = timedelta(0)  # only for put: not before the backend's now plus this
-    timeout: timedelta | None = None  # how long a handler may take; None: the worker's default
-    lasting: bool = False  # its id is remembered for IDS_KEPT after the job is gone
+    new: bool
+
+    def __bool__(self) -> bool:
+        return self.new
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """Proof of holding a job: its token, and a nonce in case a failover repeats a token."""
+class Rate:
+    """A limit of a queue: in no stretch of time of length `per` are more than `limit` of its jobs taken."""
 
-    id: str
-    token: int
-    nonce: str
-
-
-@dataclass(frozen=True, slots=True)
-class TakenJob:
-    """A job as a worker gets it. `attempt` counts takes, this one included."""
-
-    job: Job
-    hold: Hold
-    attempt: int
-    failures: int
-    rescues: int
-    interruptions: int
-    created_at: datetime
-    until: datetime
+    queue: str
+    limit: int
+    per: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,60 +81,6 @@ class Taken:
 
     jobs: tuple[TakenJob, ...]
     at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One take that did not end well, as a job's history keeps it."""
-
-    number: int
-    worker: str
-    taken_at: datetime
-    ended_at: datetime
-    reason: Reason
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """Everything about a job but its payload, result and history: what listings and sweeps look at."""
-
-    id: str
-    kind: str
-    queue: str
-    priority: str
-    size: int  # payload bytes
-    place: Place
-    token: int
-    nonce: str  # of the newest take; empty if it was never taken
-    attempts: int
-    failures: int
-    rescues: int
-    interruptions: int
-    created_at: datetime
-    not_before: datetime | None = None  # set while it is delayed
-    worker: str = ""
-    taken_at: datetime | None = None
-    beat_at: datetime | None = None
-    until: datetime | None = None  # the deadline while it is held
-    finished_at: datetime | None = None
-    reason: Reason | None = None
-    error: str = ""
-
-    @property
-    def hold(self) -> Hold:
-        """The hold that a change to this state must name."""
-        return Hold(self.id, self.token, self.nonce)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """A job as it is stored, whole."""
-
-    job: Job
-    state: JobState
-    history: tuple[Attempt, ...] = ()
-    result: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +206,10 @@ Move = Requeue | Bury | Revive | Cancel
 class JobQueue(Protocol):
     """The port: ten methods."""
 
-    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
-        """Makes the jobs ready, all or none; False for each whose id is known already, which stays as it is."""
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken:
+        what is there stays as it is. `groups` opens groups; their members may come in this put and in later ones, and
+        a group that is known already stays as it is."""
         ...
 
     async def take(
@@ -304,14 +221,23 @@ class JobQueue(Protocol):
         silence: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
     ) -> Taken:
         """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each held until
-        `silence` from now. With nothing ready it waits up to `wait` for a put from any process."""
+        `silence` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that to
+        change, by a put from any process or by time."""
         ...
 
-    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
-        """Extends the holds and the worker's own row to `silence` from now. A silence of zero is goodbye: the
-        worker's row is removed and no hold is touched."""
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
+        """Extends the holds and the worker's own row to `silence` from now, and stores the progress of those held jobs
+        whose ids it names. A silence of zero is goodbye: the worker's row is removed and no hold is touched."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
@@ -331,7 +257,8 @@ class JobQueue(Protocol):
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
         """Jobs of one place: ready in the order they are served, held by deadline, done and dead by when they
-        finished; `newest` turns the order round."""
+        finished, or by when they may go where a result is kept; that moment is also what a filter by time looks at.
+        `newest` turns the order round."""
         ...
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
@@ -343,26 +270,6 @@ class JobQueue(Protocol):
         ...
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        """Removes jobs; the id of a lasting one answers put with False for `ids_kept` longer."""
+        """Removes jobs; the id of a lasting one is refused by put for `ids_kept` longer. A done job is `lost` while
+        its result is kept. A ready member of a group counts as dead."""
         ...
-
-
-def check_job(job: Job) -> None:
-    """Refuses what no backend could keep, before anything is sent."""
-    names = job.id + job.queue + job.kind + job.priority
-    if names.isascii() and names.isprintable() and len(names) <= ID_BYTES_MAX and job.id and job.queue:
-        named: tuple[tuple[str, str, int], ...] = ()  # fits whichever way it is cut: the common case, and cheap to see
-    else:
-        named = (("id", job.id, 1), ("queue", job.queue, 1), ("kind", job.kind, 0), ("priority", job.priority, 0))
-    for what, text, low in named:
-        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        if not low <= size <= ID_BYTES_MAX or not text.isprintable():
-            raise UsageError(
-                f"the {what} of a job is {size} bytes of {text[:40]!r}",
-                do=f"use {low} to {ID_BYTES_MAX} bytes of printable characters",
-            )
-    if len(job.payload) > PAYLOAD_BYTES_MAX:
-        raise TooLarge(
-            f"a payload of {len(job.payload)} bytes for job {job.id!r}",
-            do=f"payloads hold at most {PAYLOAD_BYTES_MAX} bytes; put the data elsewhere and send its name",
-        )

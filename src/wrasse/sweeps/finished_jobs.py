@@ -58,7 +58,7 @@ class FinishedJobs:
         if suspect.place not in _PLACES or suspect.finished_at is None:
             return Keep("not finished")
         kept = self._kept(suspect.place)
-        if at - suspect.finished_at < kept:
+        if not _finished_by(at - kept, suspect):
             return Keep("not old enough")
         reason = f"{suspect.place.value} for longer than {format_duration(kept)}"
         return Action("delete", suspect.id, reason, Delete(suspect.hold, suspect.place))
@@ -78,4 +78,6 @@ def _split(after: str | None) -> tuple[Place, str | None]:
 
 
 def _finished_by(horizon: datetime, job: JobState) -> bool:
-    return job.finished_at is None or job.finished_at <= horizon
+    # Where a result is kept, its time counts from there: that is the order of the listing.
+    moment = job.kept_until or job.finished_at
+    return moment is None or moment <= horizon

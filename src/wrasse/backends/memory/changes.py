@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from wrasse.backends.memory.shelves import Row
 from wrasse.ports.jobs import (
@@ -68,7 +68,9 @@ def taken(row: Row, token: int, worker: str, now: datetime, until: datetime) -> 
 
 def finished(row: Row, result: bytes | None, now: datetime) -> Row:
     """Held to done."""
-    return replace(row, state=replace(row.state, place=Place.DONE, until=None, finished_at=now), result=result)
+    kept_until = now + row.job.keep if row.job.keep > timedelta(0) else None
+    state = replace(row.state, place=Place.DONE, until=None, finished_at=now, kept_until=kept_until)
+    return replace(row, state=state, result=result)
 
 
 def requeued(row: Row, requeue: Requeue, now: datetime) -> Row:

@@ -7,22 +7,27 @@ refused for is looked at before its first change: a batch is stored whole or not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import chain, count, islice
+from functools import partial
+from itertools import count, islice
 from typing import TypeVar
 
 from wrasse.backends.memory import changes, listing
 from wrasse.backends.memory.known import KnownIds
+from wrasse.backends.memory.rates import Rates
 from wrasse.backends.memory.requests import Requests
 from wrasse.backends.memory.shelves import Row, Shelf, Shelves
+from wrasse.backends.memory.teams import Teams
+from wrasse.backends.memory.uniques import Uniques
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
+    NO_PROGRESS,
     Beaten,
     Bury,
     Cancel,
@@ -32,11 +37,15 @@ from wrasse.ports.jobs import (
     Hold,
     Job,
     JobFilter,
+    JobGroup,
     JobRecord,
     JobState,
     Move,
     Place,
+    Progress,
+    Put,
     QueueCount,
+    Rate,
     Requeue,
     Revive,
     Settlement,
@@ -62,21 +71,26 @@ class MemoryJobs:
         self._done_max = done_max
         self._shelves = Shelves()
         self._known = KnownIds()
+        self._uniques = Uniques(self._is_unfinished)
+        self._teams = Teams()
+        self._rates = Rates()
         self._workers: dict[str, WorkerState] = {}
-        self._puts: Requests[tuple[bool, ...]] = Requests(clock)
+        self._puts: Requests[tuple[Put, ...]] = Requests(clock)
         self._takes: Requests[tuple[Hold, ...]] = Requests(clock)
         self._settles: Requests[tuple[Outcome, ...]] = Requests(clock)
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
         # Tokens come from one counter, so that they also grow for an id that is deleted and put again.
         self._token, self._seq, self._back, self._front = count(1), count(1), count(1), count(-1, -1)
 
-    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
-        for job in _bounded(jobs):
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        for job in (*_bounded(jobs), *(group.callback for group in _bounded(groups))):
             check_job(job)
         answer = self._puts.recall(request)
         if answer is None:
             now = self._now()
             answer = tuple(self._add(job, now) for job in jobs)
+            for group in groups:
+                self._call(self._teams.open(group, now), now)
             self._puts.remember(request, answer)
         return answer
 
@@ -89,12 +103,14 @@ class MemoryJobs:
         silence: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
     ) -> Taken:
         if limit < 1 or silence <= timedelta(0):
             raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
         limit = min(limit, BATCH_MAX)
         queues = tuple(dict.fromkeys(queues))
-        taken = self._grant(queues, limit, worker, silence, request)
+        grant = partial(self._grant, queues, limit, worker, silence, request, rates)
+        taken = grant()
         if taken.jobs or wait <= timedelta(0):
             return taken
         bell = asyncio.Event()
@@ -102,15 +118,22 @@ class MemoryJobs:
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 while not taken.jobs:
-                    await self._rung(bell, queues)
-                    taken = self._grant(queues, limit, worker, silence, request)
+                    await self._rung(bell, queues, rates)
+                    taken = grant()
         except TimeoutError:
-            taken = self._grant(queues, limit, worker, silence, request)
+            taken = grant()
         finally:
             del self._bells[bell]
         return taken
 
-    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
         now = self._now()
         rows = [self._shelves.current(hold, Place.HELD) for hold in _bounded(holds)]
         if silence <= timedelta(0):
@@ -119,7 +142,9 @@ class MemoryJobs:
         self._forget_workers(now)
         self._workers[worker.id] = WorkerState(worker, beat_at=now, until=now + silence)
         for row in {row.seq: row for row in rows if row is not None}.values():
-            self._shelves.set(replace(row, state=replace(row.state, beat_at=now, until=now + silence)))
+            told = progress.get(row.job.id)
+            state = replace(row.state, beat_at=now, until=now + silence)
+            self._shelves.set(replace(row, state=state, progress=replace(told, at=now) if told else row.progress))
         return Beaten(tuple(row is not None for row in rows), now)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
@@ -169,11 +194,31 @@ class MemoryJobs:
             self._shelves.set(ready)
         return now
 
-    def _add(self, job: Job, now: datetime) -> bool:
+    def _add(self, job: Job, now: datetime) -> Put:
         if self._shelves.find(job.id) is not None or self._known.has(job.id, now):
-            return False
+            return Put(job.id, new=False)
+        other = self._uniques.in_the_way(job, now) if job.unique else None
+        if other is not None:
+            return Put(other, new=False)
         self._ready(changes.added(job, next(self._seq), next(self._back), now))
-        return True
+        if job.unique:
+            self._uniques.take(job, now)
+        return Put(job.id, new=True)
+
+    def _is_unfinished(self, id: str) -> bool:
+        row = self._shelves.find(id)
+        return row is not None and row.state.place in (Place.READY, Place.HELD)
+
+    def _finish(self, row: Row, now: datetime) -> None:
+        """Stores a row that is done or dead, and calls back if it was the last of its group."""
+        member, counted = row.job.group, row.counted
+        self._shelves.set(replace(row, counted=True) if member else row)
+        if member and not counted:
+            self._call(self._teams.count(member, now, done=row.state.place is Place.DONE), now)
+
+    def _call(self, callback: Job | None, now: datetime) -> None:
+        if callback is not None:
+            self._add(callback, now)
 
     def _ready(self, row: Row) -> None:
         """Stores a row that is ready or delayed, and rings for whoever waits."""
@@ -182,13 +227,27 @@ class MemoryJobs:
             if row.job.queue in queues:
                 bell.set()
 
-    def _grant(self, queues: Sequence[str], limit: int, worker: str, silence: timedelta, request: str) -> Taken:
+    def _grant(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        rates: Sequence[Rate],
+    ) -> Taken:
         now = self._now()
         answer = self._takes.recall(request)
         if answer is not None:
             rows = [self._shelves.current(hold, Place.HELD) for hold in answer]
             return Taken(tuple(row.taken for row in rows if row is not None), now)
-        found = list(islice(chain.from_iterable(self._shelves.walk(Shelf.READY, queue) for queue in queues), limit))
+        found: list[Row] = []
+        for queue in queues:
+            allowed = self._rates.allowed(queue, rates, now)
+            room = limit - len(found) if allowed is None else min(limit - len(found), max(allowed, 0))
+            next_ones = list(islice(self._shelves.walk(Shelf.READY, queue), room))
+            self._rates.took(queue, len(next_ones), rates, now)
+            found += next_ones
         jobs = tuple(self._hold(row, worker, now, now + silence).taken for row in found)
         if jobs:
             self._takes.remember(request, tuple(job.hold for job in jobs))
@@ -199,12 +258,15 @@ class MemoryJobs:
         self._shelves.set(held)
         return held
 
-    async def _rung(self, bell: asyncio.Event, queues: Sequence[str]) -> None:
-        """Waits for a change in one of the queues, or until the next delayed job of one of them is due."""
+    async def _rung(self, bell: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
+        """Waits for a change in one of the queues, or until the next delayed job of one of them is due or a limit
+        allows more."""
         bell.clear()
+        now = self._clock.now()
         nexts = [row for queue in queues if (row := self._shelves.first(Shelf.DELAYED, queue)) is not None]
-        due = min((row.state.not_before for row in nexts if row.state.not_before is not None), default=None)
-        seconds = None if due is None else max((due - self._clock.now()).total_seconds(), _SHORTEST_WAIT)
+        moments = [row.state.not_before for row in nexts] + [self._rates.next_at(queues, rates, now)]
+        due = min((moment for moment in moments if moment is not None), default=None)
+        seconds = None if due is None else max((due - now).total_seconds(), _SHORTEST_WAIT)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await bell.wait()
@@ -215,13 +277,13 @@ class MemoryJobs:
             return Outcome.LOST
         match settlement:
             case Finish():
-                self._shelves.set(changes.finished(row, settlement.result, now))
+                self._finish(changes.finished(row, settlement.result, now), now)
                 for job in settlement.puts:
                     self._add(job, now)
             case Requeue():
                 self._requeue(row, settlement, now)
             case Bury():
-                self._shelves.set(changes.buried(row, settlement, now))
+                self._finish(changes.buried(row, settlement, now), now)
         return Outcome.DONE
 
     def _move(self, move: Move, now: datetime) -> Outcome:
@@ -233,11 +295,11 @@ class MemoryJobs:
             case Requeue():
                 self._requeue(row, move, now)
             case Bury():
-                self._shelves.set(changes.buried(row, move, now))
+                self._finish(changes.buried(row, move, now), now)
             case Revive():
                 self._ready(changes.readied(changes.revived(row), next(self._back), now + move.delay, now))
             case Cancel():
-                self._shelves.set(changes.cancelled(row, move.error, now))
+                self._finish(changes.cancelled(row, move.error, now), now)
         return Outcome.DONE
 
     def _movable(self, move: Move, now: datetime) -> Row | None:
@@ -258,9 +320,11 @@ class MemoryJobs:
 
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
         row = self._shelves.current(delete.hold, delete.place)
-        if row is None or delete.place is Place.HELD:
+        if row is None or delete.place is Place.HELD or _is_kept(row, now):
             return Outcome.LOST
         self._drop(row, ids_kept, now)
+        if row.job.group and not row.counted:
+            self._call(self._teams.count(row.job.group, now, done=False), now)
         return Outcome.DONE
 
     def _drop(self, row: Row, ids_kept: timedelta, now: datetime) -> None:
@@ -272,6 +336,8 @@ class MemoryJobs:
         while self._shelves.count(Shelf.DONE) > self._done_max:
             oldest = self._shelves.first(Shelf.DONE)
             assert oldest is not None, "a shelf that is not empty has a first row"
+            if _is_kept(oldest, now):
+                return  # and so are all after it
             self._drop(oldest, IDS_KEPT, now)
 
     def _forget_workers(self, now: datetime) -> None:
@@ -291,6 +357,10 @@ class MemoryJobs:
             dead=count(Shelf.DEAD, queue),
             oldest_ready_at=min((row.ready_at for row in waiting if row is not None), default=None),
         )
+
+
+def _is_kept(row: Row, now: datetime) -> bool:
+    return row.state.kept_until is not None and now < row.state.kept_until
 
 
 def _bounded(batch: Sequence[T]) -> Sequence[T]:

@@ -36,7 +36,7 @@ def overdue(shelves: Shelves, after: str | None, limit: int, *, at: datetime) ->
 
 def matches(state: JobState, where: JobFilter) -> bool:
     """Whether every field that is set matches."""
-    finished_at = state.finished_at
+    finished_at = state.kept_until or state.finished_at
     return (
         (where.queue is None or state.queue == where.queue)
         and (where.kind is None or state.kind == where.kind)

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import to_micros
-from wrasse.ports.jobs import Attempt, Hold, Job, JobRecord, JobState, Place, TakenJob
+from wrasse.ports.jobs import Attempt, Hold, Job, JobRecord, JobState, Place, Progress, TakenJob
 
 Position = tuple[int, int]
 
@@ -42,6 +42,8 @@ class Row:
     state: JobState
     history: tuple[Attempt, ...] = ()
     result: bytes | None = None
+    progress: Progress | None = None
+    counted: bool = False  # by its group
 
     @property
     def shelf(self) -> Shelf:
@@ -59,12 +61,12 @@ class Row:
             case Shelf.HELD:
                 return _micros(self.state.until), self.seq
             case Shelf.DONE | Shelf.DEAD:
-                return _micros(self.state.finished_at), self.seq
+                return _micros(self.state.kept_until or self.state.finished_at), self.seq
 
     @property
     def record(self) -> JobRecord:
         """As the port shows it."""
-        return JobRecord(self.job, self.state, self.history, self.result)
+        return JobRecord(self.job, self.state, self.history, self.result, self.progress)
 
     @property
     def taken(self) -> TakenJob:

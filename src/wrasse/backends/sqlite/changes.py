@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import apsw
 
+from wrasse.backends.sqlite import teams
 from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
 from wrasse.backends.sqlite.drops import facts_of, trim_done
 from wrasse.backends.sqlite.puts import promote, put
@@ -33,7 +34,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 
 SELECT_CURRENT = """
-    SELECT json_group_array(seq), json_group_array(queue) FROM jobs
+    SELECT json_group_array(seq), json_group_array(queue), max(member) FROM jobs
     WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
 """
 _GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
@@ -103,7 +104,9 @@ def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool
     seqs: list[int] = []
     queues: Counter[str] = Counter()
     for (token, nonce), ids in held.items():
-        found, where = step.db.execute(SELECT_CURRENT, (texts(ids), token, nonce)).get
+        found, where, member = step.db.execute(SELECT_CURRENT, (texts(ids), token, nonce)).get
+        if member:
+            return False
         seqs += decode_numbers(found)
         queues.update(decode_texts(where))
     if len(seqs) < len(settlements):
@@ -137,6 +140,7 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
                 changes.append(Change(fact, DEAD, one.reason, one.error, one.spends))
     _finish(step, finished, now)
     _write(step, changes, now)
+    teams.count(step, [(fact, True) for fact, _ in finished], now, put)
     put(step, puts, now)
     return outcomes
 
@@ -203,6 +207,7 @@ def _write(step: Step, changes: Sequence[Change], now: int) -> None:
             step.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
     if changes:
         step.due_changed()
+    teams.count(step, [(change.fact, False) for change in changes if change.place == DEAD], now, put)
 
 
 def _row(step: Step, change: Change, now: int) -> tuple[apsw.SQLiteValue, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from wrasse.backends.sqlite import teams
 from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
+from wrasse.backends.sqlite.puts import put
 from wrasse.backends.sqlite.rows import (
     FACT,
     INLINE_BYTES_MAX,
@@ -20,7 +22,10 @@ from wrasse.backends.sqlite.step import DONE, Step
 from wrasse.ports.jobs import BATCH_MAX, IDS_KEPT, Delete, Place
 from wrasse.ports.outcome import Outcome
 
-_FROM_OLDEST_DONE = "FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 ORDER BY finished_at, seq LIMIT ?)"
+_FROM_OLDEST_DONE = """
+    FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 AND finished_at + keep <= ?
+      ORDER BY finished_at + keep, seq LIMIT ?)
+"""
 SELECT_OLDEST_DONE = f"""
     SELECT json_group_array(seq), json_group_array(queue), max(size), max(attempts), max(lasting) {_FROM_OLDEST_DONE}
 """
@@ -44,13 +49,19 @@ def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome
     dropped = []
     for one in deletes:
         fact = facts.get(one.hold.id)
-        if fact is None or one.place is Place.HELD or PLACES[fact.place] is not one.place or not fact.held_by(one.hold):
+        if fact is None or not _deletable(fact, one, now):
             outcomes.append(Outcome.LOST)
         else:
             outcomes.append(Outcome.DONE)
             dropped.append(facts.pop(fact.id))
     _drop(step, dropped, now, ids_kept)
+    teams.count(step, [(fact, False) for fact in dropped], now, put)
     return outcomes
+
+
+def _deletable(fact: Fact, one: Delete, now: int) -> bool:
+    where_it_was = one.place is not Place.HELD and PLACES[fact.place] is one.place and fact.held_by(one.hold)
+    return where_it_was and fact.kept_until <= now
 
 
 def trim_done(step: Step, done_max: int, now: int) -> None:
@@ -58,9 +69,11 @@ def trim_done(step: Step, done_max: int, now: int) -> None:
     excess = min(step.done() - done_max, 3 * BATCH_MAX)
     if excess <= 0:
         return
-    seqs, queues, longest, tried, lasting = step.db.execute(SELECT_OLDEST_DONE, (excess,)).get
+    seqs, queues, longest, tried, lasting = step.db.execute(SELECT_OLDEST_DONE, (now, excess)).get
+    if longest is None:
+        return  # all results are to be kept
     if longest > INLINE_BYTES_MAX or tried > 1 or lasting:
-        _drop(step, decode_facts(step.db.execute(_OLDEST_DONE_FACTS, (excess,)).get), now, span(IDS_KEPT))
+        _drop(step, decode_facts(step.db.execute(_OLDEST_DONE_FACTS, (now, excess)).get), now, span(IDS_KEPT))
         return
     # The common case: nothing is kept of them anywhere else.
     step.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(decode_numbers(seqs)),))

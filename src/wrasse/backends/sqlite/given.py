@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 
-from wrasse.backends.sqlite.rows import BodyRow, decode_bodies
+from wrasse.backends.sqlite.rows import BodyRow, decode_bodies, decode_extras
 from wrasse.backends.sqlite.takes import Granted
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Hold, Job, Taken, TakenJob
@@ -30,6 +30,7 @@ def _setters(kind: type, *names: str) -> Iterator[Callable[[object, object], Non
 
 _id, _kind, _queue, _priority, _payload, _headers, _not_before, _delay, _timeout, _lasting = _setters(Job, *_STORED)
 _others = [(next(_setters(Job, field.name)), field.default) for field in fields(Job) if field.name not in _STORED]
+_unique, _window, _keep, _group = _setters(Job, "unique", "window", "keep", "group")
 _hold_id, _token, _nonce = _setters(Hold, "id", "token", "nonce")
 _job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until = _setters(
     TakenJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
@@ -79,6 +80,13 @@ def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
     _delay(job, _NO_DELAY if row.delay is None else timedelta(microseconds=row.delay))
     _timeout(job, None if row.timeout is None else timedelta(microseconds=row.timeout))
     _lasting(job, row.lasting == 1)
-    for fill, default in _others:
-        fill(job, default)
+    if row.extras is None:
+        for fill, default in _others:
+            fill(job, default)
+    else:
+        extras = decode_extras(row.extras)
+        _unique(job, extras.unique)
+        _window(job, timedelta(microseconds=extras.window))
+        _keep(job, timedelta(microseconds=extras.keep))
+        _group(job, extras.group)
     return job

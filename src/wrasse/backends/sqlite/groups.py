@@ -11,9 +11,7 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import answers as answering
-from wrasse.backends.sqlite import deliveries as handing
-from wrasse.backends.sqlite import entries
+from wrasse.backends.sqlite import answers as answering, deliveries as handing, entries
 from wrasse.backends.sqlite.bells import CHANGED, Bell, Bells
 from wrasse.backends.sqlite.deliveries import Granted, Want
 from wrasse.backends.sqlite.reader import Reader

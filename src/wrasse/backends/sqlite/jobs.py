@@ -7,16 +7,17 @@ drops (for the writer), listing and overview (for the reader).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 import apsw
+import msgspec
 
-from wrasse.backends.sqlite import beats, changes, drops, listing, overview, puts, takes
-from wrasse.backends.sqlite.bells import Bells
+from wrasse.backends.sqlite import beats, changes, drops, limits, listing, overview, puts, takes, teams
+from wrasse.backends.sqlite.bells import Bell, Bells
 from wrasse.backends.sqlite.given import given
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import span
@@ -28,6 +29,7 @@ from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
+    NO_PROGRESS,
     Beaten,
     Counts,
     Delete,
@@ -35,10 +37,14 @@ from wrasse.ports.jobs import (
     Hold,
     Job,
     JobFilter,
+    JobGroup,
     JobRecord,
     JobState,
     Move,
     Place,
+    Progress,
+    Put,
+    Rate,
     Settlement,
     Taken,
     WorkerInfo,
@@ -48,6 +54,8 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 T = TypeVar("T")
+_LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a taker waiting
+_decode_answer = msgspec.json.Decoder(list[bool | str]).decode
 
 
 class SqliteJobs:
@@ -61,20 +69,27 @@ class SqliteJobs:
         self._clock = clock
         self._done_max = done_max
 
-    async def put(self, jobs: Sequence[Job], *, request: str) -> Sequence[bool]:
-        for job in _bounded(jobs):
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        for job in (*_bounded(jobs), *(group.callback for group in _bounded(groups))):
             check_job(job)
 
         known = f"put {request}"
 
-        def run(step: Step) -> tuple[bool, ...]:
+        def run(step: Step) -> Sequence[bool | str]:
             answer = step.recall(known)
-            if answer is None:
-                answer = bytes(puts.put(step, jobs, step.now()))
-                step.remember(known, answer)
-            return tuple(map(bool, answer))
+            if answer is not None:
+                return _decode_answer(answer)
+            now = step.now()
+            found = puts.put(step, jobs, now)
+            teams.open_all(step, groups, now, puts.put)
+            step.remember(known, msgspec.json.encode(found))
+            return found
 
-        return await self._writer.do(run, len(jobs), known)
+        found = await self._writer.do(run, len(jobs) + len(groups), known)
+        return tuple(
+            Put(other, new=False) if isinstance(other, str) else Put(job.id, other)
+            for job, other in zip(jobs, found, strict=True)
+        )
 
     async def take(
         self,
@@ -85,21 +100,29 @@ class SqliteJobs:
         silence: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
     ) -> Taken:
         if limit < 1 or silence <= timedelta(0):
             raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
-        want = Want(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request)
+        want = Want(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request, tuple(rates))
         taken = await self._grant(want)
         if taken.jobs or wait <= timedelta(0):
             return taken
         with self._bells.listen(want.queues, wait) as bell:
             # Once more now that the bell is there: nothing that comes from here on is missed.
             while not (taken := await self._grant(want)).jobs and not bell.late:
-                await bell.rung()
+                await self._rung(bell, want)
         return taken
 
-    async def beat(self, worker: WorkerInfo, holds: Sequence[Hold], *, silence: timedelta) -> Beaten:
-        run = partial(beats.beat, worker=worker, holds=_bounded(holds), silence=span(silence))
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
+        run = partial(beats.beat, worker=worker, holds=_bounded(holds), silence=span(silence), progress=progress)
         return await self._writer.do(run, 1 + len(holds))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
@@ -162,6 +185,16 @@ class SqliteJobs:
 
     async def _promote(self) -> None:
         await self._writer.do(lambda step: puts.promote(step, step.now()))
+
+    async def _rung(self, bell: Bell, want: Want) -> None:
+        """Waits for the bell; with limits also for the moment at which one allows more, which rings no bell."""
+        again = None
+        if want.rates:
+            again = await self._reader.do(lambda db: limits.next_at(db, want.queues, want.rates, self._now()))
+        seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await bell.rung()
 
     async def _grant(self, want: Want) -> Taken:
         answer = self._writer.ask(partial(takes.take, want=want), want.limit, want.known)

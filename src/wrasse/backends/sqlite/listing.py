@@ -23,7 +23,8 @@ PAGE_MAX = 10_000
 
 _NAMES = {READY: "ready", DELAYED: "delayed", HELD: "held", DONE: "done", DEAD: "dead"}
 _CODES = {name: code for code, name in _NAMES.items()}
-_ORDERS = {READY: "rank", DELAYED: "ready_at", HELD: "until", DONE: "finished_at", DEAD: "finished_at"}
+_GOES_AT = "finished_at + keep"  # the expression that is indexed
+_ORDERS = {READY: "rank", DELAYED: "ready_at", HELD: "until", DONE: _GOES_AT, DEAD: _GOES_AT}
 # The terms that lead SQLite to the index of each place.
 _PLACES = {code: f"place = {code}" if code < DONE else f"place >= 3 AND place = {code}" for code in _NAMES}
 _position = attrgetter("order", "seq")
@@ -135,9 +136,9 @@ def _bounds(where: JobFilter, start: Start | None, *, newest: bool) -> list[Term
         else:
             low = None if low is not None and start.order > low else low
     if low is not None:
-        terms.append(Term("finished_at > ?", (low,)))
+        terms.append(Term(f"{_GOES_AT} > ?", (low,)))
     if high is not None:
-        terms.append(Term("finished_at < ?", (high,)))
+        terms.append(Term(f"{_GOES_AT} < ?", (high,)))
     return terms
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import apsw
+import msgspec
 
 from wrasse.backends.sqlite.beats import SILENT_WORKERS_KEPT
 from wrasse.backends.sqlite.given import job_of
@@ -20,9 +21,10 @@ from wrasse.backends.sqlite.rows import (
 )
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
 from wrasse.clock import from_micros
-from wrasse.ports.jobs import Attempt, Counts, JobRecord, QueueCount, Reason, WorkerInfo, WorkerState
+from wrasse.ports.jobs import Attempt, Counts, JobRecord, Progress, QueueCount, Reason, WorkerInfo, WorkerState
 
-_ONE = f"SELECT json_array({state_columns('seq')}), json_array({BODY}), result FROM jobs WHERE id = ?"
+_ONE = f"SELECT json_array({state_columns('seq')}), json_array({BODY}), result, progress FROM jobs WHERE id = ?"
+_decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
 _HISTORY = "SELECT number, worker, taken_at, ended_at, reason, error FROM attempts WHERE seq = ? ORDER BY number"
 # Turns below zero are served next, the newest of them first; the others wait in the order they came.
 _OLDEST = """
@@ -44,7 +46,14 @@ def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
         Attempt(number, worker, from_micros(taken_at), from_micros(ended_at), Reason(reason), error)
         for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (body.seq,))
     )
-    return JobRecord(job_of(body, long), state_of(state, now), history, found[2])
+    return JobRecord(job_of(body, long), state_of(state, now), history, found[2], _progress(found[3]))
+
+
+def _progress(text: str | None) -> Progress | None:
+    if text is None:
+        return None
+    fraction, note, at = _decode_progress(text)
+    return Progress(fraction, note, from_micros(at))
 
 
 def counts(db: apsw.Connection, now: int) -> Counts:

@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import count, repeat
 
 import apsw
+import msgspec
 
+from wrasse.backends.sqlite import uniques
 from wrasse.backends.sqlite.bulk import texts, write_rows
-from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, decode_numbers, decode_texts, span
+from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
 from wrasse.backends.sqlite.step import DELAYED, READY, Step
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
@@ -22,19 +24,42 @@ _INSERT_PLAIN = """
 """
 _INSERT = """
     INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, timeout,
-      not_before, delay, headers, payload)
+      not_before, delay, headers, payload, extras, keep, member)
 """
 _UNLESS_KNOWN = "ON CONFLICT (id) DO NOTHING"
 _KEPT = "SELECT json_group_array(id) FROM ids WHERE id IN carray(?) AND forget_at > ?"
+_IS_KNOWN = """
+    SELECT EXISTS (SELECT 1 FROM jobs WHERE id = ?) OR EXISTS (SELECT 1 FROM ids WHERE id = ? AND forget_at > ?)
+"""
 _STORED = "SELECT json_group_array(seq) FROM jobs WHERE seq >= ? AND seq < ?"
+_encode_extras = msgspec.json.Encoder().encode
 _DUE = "SELECT seq, queue FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
-def put(step: Step, jobs: Sequence[Job], now: int) -> list[bool]:
-    """Makes the jobs ready; False for each whose id is known already."""
+def put(step: Step, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
+    """Makes the jobs ready; False for each whose id is known already, and for each whose unique name is taken the id
+    of the job that has it."""
     if not jobs:
         return []
     promote(step, now)
+    if any(job.unique for job in jobs):
+        return [_put_unique(step, job, now) for job in jobs]
+    return _put_all(step, jobs, now)
+
+
+def _put_unique(step: Step, job: Job, now: int) -> bool | str:
+    """One at a time: each may stand in the way of the next. A known id is told before a taken name."""
+    other = uniques.in_the_way(step, job.unique, now) if job.unique else None
+    if other is not None:
+        known = step.db.execute(_IS_KNOWN, (job.id, job.id, now)).get
+        return False if known else other
+    (new,) = _put_all(step, [job], now)
+    if new and job.unique:
+        uniques.take(step, job, now)
+    return new
+
+
+def _put_all(step: Step, jobs: Sequence[Job], now: int) -> list[bool]:
     kept = set(decode_texts(step.db.execute(_KEPT, (texts([job.id for job in jobs]), now)).get))
     fresh = [job for job in jobs if job.id not in kept] if kept else jobs
     first = step.draw(len(fresh))
@@ -106,6 +131,9 @@ def _is_plain(job: Job) -> bool:
         or job.headers
         or job.not_before is not None
         or job.timeout is not None
+        or job.unique
+        or job.keep
+        or job.group
         or len(job.payload) > INLINE_BYTES_MAX
     )
 
@@ -139,4 +167,13 @@ def _row(job: Job, seq: int, now: int) -> tuple[apsw.SQLiteValue, ...]:
         span(job.delay) if job.delay else None,
         json.dumps(dict(job.headers)) if job.headers else None,
         job.payload if size <= INLINE_BYTES_MAX else None,
+        _extras(job),
+        span(job.keep),
+        bool(job.group),
     )
+
+
+def _extras(job: Job) -> str | None:
+    if not (job.unique or job.keep or job.group):
+        return None
+    return _encode_extras(Extras(job.unique, span(job.window), span(job.keep), job.group)).decode()

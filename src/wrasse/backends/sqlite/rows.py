@@ -36,6 +36,8 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     interruptions: int
     lasting: int
     size: int
+    team: str | None  # the group that has not counted it yet
+    kept_until: int  # of a done job whose result is kept, else 0
 
     def held_by(self, hold: Hold) -> bool:
         """Whether this hold is the newest one."""
@@ -68,6 +70,16 @@ class StateRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finished_at: int | None
     reason: Reason | None
     error: str
+    keep: int
+
+
+class Extras(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What few jobs have, as it is stored: durations in microseconds."""
+
+    unique: str = ""
+    window: int = 0
+    keep: int = 0
+    group: str = ""
 
 
 class BodyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -90,6 +102,7 @@ class BodyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     interruptions: int
     created_at: int
     until: int | None
+    extras: str | None
 
 
 def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
@@ -98,13 +111,18 @@ def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
     return f"json_array({', '.join(names.get(name, name) for name in row.__struct_fields__)})"
 
 
-FACT = _columns(Fact)
+FACT = _columns(
+    Fact,
+    ("team", "iif(member, extras ->> '$.group', NULL)"),
+    ("kept_until", "iif(keep > 0 AND place = 3, finished_at + keep, 0)"),
+)
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
 decode_numbers = msgspec.json.Decoder(list[int]).decode
 decode_texts = msgspec.json.Decoder(list[str]).decode
 decode_facts = msgspec.json.Decoder(list[Fact]).decode
 decode_states = msgspec.json.Decoder(list[StateRow]).decode
 decode_bodies = msgspec.json.Decoder(list[BodyRow]).decode
+decode_extras = msgspec.json.Decoder(Extras).decode
 
 
 def state_columns(order: str) -> str:
@@ -134,6 +152,7 @@ def state_of(row: StateRow, now: int) -> JobState:
         beat_at=instant(row.beat_at),
         until=instant(row.until),
         finished_at=instant(row.finished_at),
+        kept_until=instant(row.finished_at + row.keep) if row.keep and row.finished_at and row.place == DONE else None,
         reason=row.reason,
         error=row.error,
     )

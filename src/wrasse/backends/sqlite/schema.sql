@@ -209,3 +209,43 @@ CREATE TABLE consumers (
   until INTEGER NOT NULL,
   PRIMARY KEY (entry_group, name)
 ) STRICT, WITHOUT ROWID;
+
+-- step 3
+
+-- `extras` holds, as JSON, what few jobs have: unique name, window, group. `keep` is how long a result stays; `member`
+-- is 1 while the job's group has not counted it; `progress` is what its handler told last, as JSON.
+ALTER TABLE jobs ADD COLUMN extras TEXT;
+ALTER TABLE jobs ADD COLUMN keep INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN member INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN progress TEXT;
+DROP INDEX jobs_finished;
+CREATE INDEX jobs_finished ON jobs (place, finished_at + keep) WHERE place >= 3;
+
+-- Names of which there may be one job at a time; until NULL is until that job is finished. `n` is for forgetting: the
+-- names that were looked at longest ago come first.
+CREATE TABLE uniques (
+  n INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  id TEXT NOT NULL,
+  until INTEGER
+) STRICT;
+
+-- Groups of jobs; size and callback are NULL until the group is opened, which may be after a member has finished.
+CREATE TABLE teams (
+  id TEXT PRIMARY KEY,
+  seen_at INTEGER NOT NULL,
+  size INTEGER,
+  callback BLOB,
+  done INTEGER NOT NULL DEFAULT 0,
+  dead INTEGER NOT NULL DEFAULT 0,
+  fired INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+CREATE INDEX teams_seen ON teams (seen_at);
+
+-- When jobs of queues with a limit were taken, and how many.
+CREATE TABLE limited_takes (
+  queue TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  n INTEGER NOT NULL,
+  PRIMARY KEY (queue, at)
+) STRICT, WITHOUT ROWID;

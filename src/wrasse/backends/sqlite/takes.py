@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from wrasse.backends.sqlite import limits
 from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.puts import promote
 from wrasse.backends.sqlite.rows import BODY, decode_numbers, long_payloads
 from wrasse.backends.sqlite.step import HELD, READY, Step
+from wrasse.ports.jobs import Rate
 
 TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
@@ -47,6 +49,7 @@ class Want:
     worker: str
     silence: int
     request: str
+    rates: tuple[Rate, ...] = ()
 
     @property
     def known(self) -> str:
@@ -85,9 +88,15 @@ def take(step: Step, want: Want) -> Granted | int:
     promote(step, now)
     rows = _Rows()
     for queue in want.queues:
-        count = rows.add(step, queue, want.limit - len(rows.seqs))
+        room = want.limit - len(rows.seqs)
+        allowed = limits.allowed(step, queue, want.rates, now) if want.rates else None
+        if allowed is not None and (room := min(room, allowed)) <= 0:
+            continue
+        count = rows.add(step, queue, room)
         if count:
             step.moved(queue, READY, HELD, count)
+            if allowed is not None:
+                limits.took(step, queue, count, want.rates, now)
         if rows.full or len(rows.seqs) == want.limit:
             break
     if not rows.seqs:

@@ -1,0 +1,188 @@
+"""What a job is, and everything that is known about one. The port that keeps them is in `jobs.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from wrasse.errors import TooLarge, UsageError
+
+ID_BYTES_MAX = 255
+NAME_BYTES_MAX = 255  # queue, kind, priority
+PAYLOAD_BYTES_MAX = 16 << 20
+
+NOTHING: Mapping[str, str] = {}
+
+
+class Place(StrEnum):
+    """Where a job is. Delayed is ready with a `not_before` to come; finished is done or dead."""
+
+    READY = "ready"
+    HELD = "held"
+    DONE = "done"
+    DEAD = "dead"
+
+
+class Reason(StrEnum):
+    """Why an attempt ended other than well, or a job is dead: a closed set, fit for a metric label."""
+
+    FAILED = "failed"  # the handler raised
+    TIMEOUT = "timeout"  # the handler took longer than the job allows
+    INTERRUPTED = "interrupted"  # the worker stopped cleanly and gave the job back; free
+    WORKER_DIED = "worker_died"  # the worker fell silent while it held the job
+    CANCELLED = "cancelled"  # somebody asked for it
+    INVALID_PAYLOAD = "invalid_payload"  # the bytes are not what the handler's kind takes
+    NO_HANDLER = "no_handler"  # no handler of this kind is known to the worker
+    UNROUTABLE = "unroutable"  # the queue it came from is not known
+
+
+class Budget(StrEnum):
+    """Which count a requeue adds to: failures and rescues are limited, interruptions are free."""
+
+    FAILURES = "failures"
+    RESCUES = "rescues"
+    INTERRUPTIONS = "interruptions"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of work, as its producer described it. An empty kind means the default handler."""
+
+    id: str
+    kind: str = ""
+    queue: str = "low"
+    priority: str = "low"
+    payload: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    not_before: datetime | None = None
+    delay: timedelta = timedelta(0)  # only for put: not before the backend's now plus this
+    timeout: timedelta | None = None  # how long a handler may take; None: the worker's default
+    lasting: bool = False  # its id is remembered for IDS_KEPT after the job is gone
+    unique: str = ""  # refused while an earlier job of this name stands in the way, see `window`
+    window: timedelta = timedelta(0)  # how long after its put a unique job does so; zero: until it is finished
+    keep: timedelta = timedelta(0)  # how long at least its result is kept once it is done
+    group: str = ""  # the JobGroup it is a member of
+
+
+@dataclass(frozen=True, slots=True)
+class JobGroup:
+    """Jobs with something to do when all are finished. In the same step in which the last of `size` members becomes
+    done or dead, `callback` becomes ready, once and for ever, with the numbers of both in its headers."""
+
+    id: str
+    size: int
+    callback: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Proof of holding a job: its token, and a nonce in case a failover repeats a token."""
+
+    id: str
+    token: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakenJob:
+    """A job as a worker gets it. `attempt` counts takes, this one included."""
+
+    job: Job
+    hold: Hold
+    attempt: int
+    failures: int
+    rescues: int
+    interruptions: int
+    created_at: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One take that did not end well, as a job's history keeps it."""
+
+    number: int
+    worker: str
+    taken_at: datetime
+    ended_at: datetime
+    reason: Reason
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Everything about a job but its payload, result and history: what listings and sweeps look at."""
+
+    id: str
+    kind: str
+    queue: str
+    priority: str
+    size: int  # payload bytes
+    place: Place
+    token: int
+    nonce: str  # of the newest take; empty if it was never taken
+    attempts: int
+    failures: int
+    rescues: int
+    interruptions: int
+    created_at: datetime
+    not_before: datetime | None = None  # set while it is delayed
+    worker: str = ""
+    taken_at: datetime | None = None
+    beat_at: datetime | None = None
+    until: datetime | None = None  # the deadline while it is held
+    finished_at: datetime | None = None
+    kept_until: datetime | None = None  # of a done job whose result is kept: until when it is not deleted
+    reason: Reason | None = None
+    error: str = ""
+
+    @property
+    def hold(self) -> Hold:
+        """The hold that a change to this state must name."""
+        return Hold(self.id, self.token, self.nonce)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a handler says it is: a share from 0 to 1 and a few words. `at` is the backend's, set by it."""
+
+    fraction: float
+    note: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as it is stored, whole."""
+
+    job: Job
+    state: JobState
+    history: tuple[Attempt, ...] = ()
+    result: bytes | None = None
+    progress: Progress | None = None  # the latest of the newest attempt that told any
+
+
+def check_job(job: Job) -> None:
+    """Refuses what no backend could keep, before anything is sent."""
+    names = job.id + job.queue + job.kind + job.priority
+    if names.isascii() and names.isprintable() and len(names) <= ID_BYTES_MAX and job.id and job.queue:
+        named: tuple[tuple[str, str, int], ...] = ()  # fits whichever way it is cut: the common case, and cheap to see
+    else:
+        named = (("id", job.id, 1), ("queue", job.queue, 1), ("kind", job.kind, 0), ("priority", job.priority, 0))
+    for what, text, low in named:
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        if not low <= size <= ID_BYTES_MAX or not text.isprintable():
+            raise UsageError(
+                f"the {what} of a job is {size} bytes of {text[:40]!r}",
+                do=f"use {low} to {ID_BYTES_MAX} bytes of printable characters",
+            )
+    for what, text in (("unique name", job.unique), ("group", job.group)) if job.unique or job.group else ():
+        if len(text.encode("utf-8", "surrogatepass")) > ID_BYTES_MAX:
+            raise UsageError(f"the {what} of job {job.id!r} is too long", do=f"use at most {ID_BYTES_MAX} bytes")
+    if len(job.payload) > PAYLOAD_BYTES_MAX:
+        raise TooLarge(
+            f"a payload of {len(job.payload)} bytes for job {job.id!r}",
+            do=f"payloads hold at most {PAYLOAD_BYTES_MAX} bytes; put the data elsewhere and send its name",
+        )
