@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wrasse.app import sync
     from wrasse.app.application import App, connect, hold
-    from wrasse.engine.report import Report
+    from wrasse.app.new_job import NewJob
     from wrasse.errors import (
         BadPayload,
         JobFailed,
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
         UsageError,
         WrasseError,
     )
+    from wrasse.jobs.retry import GiveUp, Retry, RetryLater
     from wrasse.jobs.running import RunningJob
-    from wrasse.leases.lease import Lease
-    from wrasse.ports.jobs import JobRecord, JobState, Place, Reason
+    from wrasse.ports.jobs import JobRecord, Place, Reason
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "App": "wrasse.app.application",
     "BadPayload": "wrasse.errors",
+    "GiveUp": "wrasse.jobs.retry",
     "JobFailed": "wrasse.errors",
     "JobRecord": "wrasse.ports.jobs",
-    "JobState": "wrasse.ports.jobs",
-    "Lease": "wrasse.leases.lease",
     "LeaseLost": "wrasse.errors",
+    "NewJob": "wrasse.app.new_job",
     "Place": "wrasse.ports.jobs",
     "Reason": "wrasse.ports.jobs",
     "Refused": "wrasse.errors",
-    "Report": "wrasse.engine.report",
+    "Retry": "wrasse.jobs.retry",
+    "RetryLater": "wrasse.jobs.retry",
     "RunningJob": "wrasse.jobs.running",
     "StoreUnavailable": "wrasse.errors",
     "UsageError": "wrasse.errors",
@@ -51,15 +52,16 @@ _HOMES = {
 __all__ = [
     "App",
     "BadPayload",
+    "GiveUp",
     "JobFailed",
     "JobRecord",
-    "JobState",
-    "Lease",
     "LeaseLost",
+    "NewJob",
     "Place",
     "Reason",
     "Refused",
-    "Report",
+    "Retry",
+    "RetryLater",
     "RunningJob",
     "StoreUnavailable",
     "UsageError",

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
-
-from wrasse.duration import format_duration, parse_duration
-from wrasse.errors import JobFailed, UsageError
-from wrasse.jobs.producer import Producer, Put
+from wrasse.app.job_handle import Duration as Duration, JobHandle as JobHandle, as_duration as as_duration, result_of
+from wrasse.app.new_job import NewJob as NewJob, made, made_group
+from wrasse.errors import UsageError
+from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import (
     NOTHING,
     Cancel,
     Counts,
-    Job,
     JobFilter,
     JobQueue,
     JobRecord,
@@ -27,24 +23,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-Duration = timedelta | str  # 30s, 5m, 1h30m, or a timedelta
 PAGE = 200
-_POLL_FIRST, _POLL_MAX = 0.02, 0.5  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """One job for `put_many`: what `put` takes, as a value. Bytes go out as they are, anything else as JSON."""
-
-    kind: str = ""
-    data: object = b""
-    priority: str | None = None
-    queue: str | None = None
-    delay: Duration = timedelta(0)
-    not_before: datetime | None = None
-    id: str | None = None
-    timeout: Duration | None = None
-    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
 
 class Jobs:
@@ -67,47 +46,55 @@ class Jobs:
         id: str | None = None,
         timeout: Duration | None = None,
         headers: Mapping[str, str] = NOTHING,
-    ) -> Put:
+        unique: str = "",
+        window: Duration = timedelta(0),
+        keep: Duration | None = None,
+    ) -> JobHandle:
         """Puts one job; stored when this returns. Bytes go out as they are, anything else as JSON. An id that is known
-        already is left as it is, and the answer says so."""
-        new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers)
+        already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name
+        is not finished, or was put within the `window`. `keep`: how long at least the result is kept."""
+        new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
         return (await self.put_many([new]))[0]
 
-    async def put_many(self, jobs: Iterable[NewJob]) -> Sequence[Put]:
+    async def put_many(self, jobs: Iterable[NewJob]) -> Sequence[JobHandle]:
         """Puts many, a thousand in one step; gives an answer for each, in their order."""
         producer, _ = await self._open()
-        return await producer.put_many(_made(producer, new) for new in jobs)
+        puts = await producer.put_many(made(producer, new) for new in jobs)
+        return [JobHandle(self._queue, put.id, put.new) for put in puts]
+
+    async def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
+        """Puts jobs, and `then` when all of them are finished, done or dead: once, in the same step as the last. Gives
+        the handle of `then`. Its headers tell the group's id and how many members are done and dead; the members' ids
+        are the group's with /0, /1, ... unless they have their own. With an `id` the call may be made again."""
+        producer, queue = await self._open()
+        made_id = producer.new_id() if id is None else id
+        group, members = made_group(producer, made_id, [*jobs], then, lasting=id is not None)
+        for member in members if id is not None or any(not m.id.startswith(f"{made_id}/") for m in members) else ():
+            there = await queue.get(member.id)
+            if there is not None and there.job.group != made_id:
+                raise UsageError(
+                    f"the job {member.id!r} is known already and no member of this group, which would wait for ever",
+                    do="give the members of a group ids of their own",
+                )
+        await producer.put_group(group, members)
+        return JobHandle(self._queue, group.callback.id, True, to_come=True)
 
     async def get(self, id: str) -> JobRecord | None:
-        """One job, whole: its state, payload, history and result."""
-        _, queue = await self._open()
-        return await queue.get(id)
+        """One job, whole: its state, payload, history, progress and result."""
+        return await (await self._queue()).get(id)
 
     async def wait(self, id: str, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
         """Waits until the job is done and gives its handler's result; JobFailed if it ends dead, TimeoutError if it
         takes longer."""
-        _, queue = await self._open()
-        pause = _POLL_FIRST
-        async with asyncio.timeout(as_duration(timeout).total_seconds()):
-            while True:
-                record = await queue.get(id)
-                if record is None:
-                    raise UsageError(f"there is no job {id!r}", do="put it first; done jobs are kept for a while only")
-                if record.state.place is Place.DONE:
-                    return None if record.result is None else msgspec.json.decode(record.result)
-                if record.state.place is Place.DEAD:
-                    raise JobFailed(f"the job {id!r} is dead: {record.state.reason}", do=f"see `wrasse jobs show {id}`")
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _POLL_MAX)
+        return await result_of(await self._queue(), id, as_duration(timeout))
 
     async def cancel(self, id: str, why: str = "") -> bool:
         """Stops a job that waits or runs; False if it was finished, or is unknown."""
-        _, queue = await self._open()
-        return (await queue.move([Cancel(id, why)]))[0] is Outcome.DONE
+        return (await (await self._queue()).move([Cancel(id, why)]))[0] is Outcome.DONE
 
     async def requeue(self, id: str, *, delay: Duration = timedelta(0)) -> bool:
         """Makes a dead job ready again, with its budgets full; False if it is not dead."""
-        _, queue = await self._open()
+        queue = await self._queue()
         record = await queue.get(id)
         if record is None or record.state.place is not Place.DEAD:
             return False
@@ -115,7 +102,7 @@ class Jobs:
 
     async def list(self, place: Place | str, where: JobFilter | None = None) -> AsyncIterator[JobState]:
         """Every job of a place, read page by page as it is asked for."""
-        _, queue = await self._open()
+        queue = await self._queue()
         after: str | None = None
         while True:
             page = await queue.page(Place(place), where or JobFilter(), after, PAGE)
@@ -127,42 +114,7 @@ class Jobs:
 
     async def counts(self) -> Counts:
         """How many jobs are where, and who works."""
-        _, queue = await self._open()
-        return await queue.counts()
+        return await (await self._queue()).counts()
 
-
-def as_duration(value: Duration) -> timedelta:
-    """A duration as a person or a program gives it."""
-    duration = parse_duration(value) if isinstance(value, str) else value
-    if duration < timedelta(0):
-        raise UsageError(f"a duration of {format_duration(duration)}", do="give zero or more")
-    return duration
-
-
-def encoded(data: object) -> bytes:
-    """The payload of some data: bytes as they are, nothing as nothing, anything else as JSON."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    if data is None:
-        return b""
-    try:
-        return msgspec.json.encode(data)
-    except (TypeError, ValueError, OverflowError) as why:
-        raise UsageError(
-            f"data of type {type(data).__name__} cannot be written as JSON: {why}",
-            do="give bytes, or something made of dicts, lists, texts and numbers",
-        ) from None
-
-
-def _made(producer: Producer, new: NewJob) -> Job:
-    return producer.job(
-        new.kind,
-        encoded(new.data),
-        id=new.id,
-        priority=new.priority,
-        queue=new.queue,
-        delay=as_duration(new.delay),
-        not_before=new.not_before,
-        timeout=None if new.timeout is None else as_duration(new.timeout),
-        headers=new.headers,
-    )
+    async def _queue(self) -> JobQueue:
+        return (await self._open())[1]

@@ -26,30 +26,38 @@ from wrasse.app.building import (
     JOB_SWEEPS,
     Opened,
     build_engine,
+    build_handlers,
     build_lessor,
     build_producer,
+    build_repeater,
     build_worker,
-    configured_handlers,
+    configured,
     open_homes,
     owner_name,
 )
 from wrasse.app.config import Config, load
+from wrasse.app.new_job import encoded
 from wrasse.app.signals import on_stop
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.loop import Engine
-from wrasse.errors import UsageError
-from wrasse.jobs.handlers import Function, as_handler
+from wrasse.errors import UnknownName, UsageError
+from wrasse.jobs.cron import Cron, parse_cron
+from wrasse.jobs.handlers import Function, Middleware
+from wrasse.jobs.periodic import Every, Missed, Periodic
 from wrasse.jobs.producer import Producer
+from wrasse.jobs.registry import Registry
+from wrasse.jobs.repeating import Repeater
+from wrasse.jobs.retry import Retry
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker
-from wrasse.leases.hold import Holding
-from wrasse.leases.hold import hold as holding_of
+from wrasse.leases.hold import Holding, hold as holding_of
 from wrasse.ports.jobs import JobQueue
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:")
 _HANDLER = TypeVar("_HANDLER", bound=Function)
+_MIDDLEWARE = TypeVar("_MIDDLEWARE", bound=Middleware)
 _log = logging.getLogger("wrasse.app")
 
 
@@ -64,21 +72,70 @@ class App:
         self._opened: Opened | None = None
         self._producer: Producer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.handlers: dict[str, Function] = {}
+        self.registry = Registry()
         self.tally = Tally()
         self.jobs = Jobs(self._jobs)
 
-    def handler(self, kind: str = "") -> Callable[[_HANDLER], _HANDLER]:
-        """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest."""
+    def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
+        """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest.
+        `retry`: how often and how soon a failed job of this kind is tried again, and after which exceptions."""
 
         def register(function: _HANDLER) -> _HANDLER:
-            if kind in self.handlers:
-                raise UsageError(f"the kind {kind!r} has two handlers", do="register one handler for each kind")
-            as_handler(function)
-            self.handlers[kind] = function
+            self.registry.add(kind, function, retry)
             return function
 
         return register
+
+    def middleware(self, function: _MIDDLEWARE) -> _MIDDLEWARE:
+        """Registers `async def m(job, call_next)`, which is called around every handler, async or plain: it awaits
+        `call_next(job)` for the result, or does not. The first registered is the outermost."""
+        return self.registry.wrap(function)
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str = "",
+        data: object = None,
+        priority: str | None = None,
+        missed: str = "once",
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        """Runs the function as a job at every multiple of an interval, once however many processes are up. `missed`:
+        what becomes of slots when none was up: skip, once or all."""
+        return self._repeated(Every(as_duration(interval)), name, data, priority, missed)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        name: str = "",
+        data: object = None,
+        priority: str | None = None,
+        missed: str = "once",
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        """Runs the function as a job at every slot of a cron expression, once however many processes are up."""
+        return self._repeated(parse_cron(expression, tz), name, data, priority, missed)
+
+    def _repeated(
+        self, schedule: Cron | Every, name: str, data: object, priority: str | None, missed: str
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        if missed not in [*Missed]:
+            raise UnknownName(missed, [*Missed], what="policy for missed slots")
+
+        def register(function: _HANDLER) -> _HANDLER:
+            called = name or getattr(function, "__name__", "")
+            self.registry.repeat(Periodic(called, schedule, called, encoded(data), priority, Missed(missed)))
+            self.registry.add(called, function)
+            return function
+
+        return register
+
+    async def repeater(self) -> Repeater:
+        """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
+        settings = self.config.settings
+        registry = configured(settings, self.registry)
+        return build_repeater(settings, await self.open(), self._clock, self.tally, registry)
 
     def worker(self, concurrency: int | None = None) -> AppWorker:
         """A worker with this app's handlers and those of the settings."""
@@ -135,7 +192,7 @@ class App:
 
     async def _build_worker(self, concurrency: int | None) -> Worker:
         opened = await self.open()
-        handlers = configured_handlers(self.config.settings, self.handlers)
+        handlers = build_handlers(configured(self.config.settings, self.registry))
         return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency).worker
 
 
@@ -147,6 +204,7 @@ class AppWorker:
         self._concurrency = concurrency
         self._worker: Worker | None = None
         self._engine: Engine | None = None
+        self._repeater: Repeater | None = None
         self._stopped = False
 
     async def run(self) -> None:
@@ -156,16 +214,18 @@ class AppWorker:
         with on_stop(lambda _: self.stop(settings.worker.grace)):
             worker = self._worker = await app._build_worker(self._concurrency)
             engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
+            repeater = self._repeater = await app.repeater()
             if self._stopped:
                 return
             try:
                 async with asyncio.TaskGroup() as group:
-                    sweeping = group.create_task(engine.run())
+                    others = [group.create_task(engine.run()), group.create_task(repeater.run())]
                     try:
                         await worker.run()
                     finally:
                         engine.stop()
-                        await asyncio.wait([sweeping])
+                        repeater.stop()
+                        await asyncio.wait(others)
             except BaseExceptionGroup as errors:
                 raise first_error(errors) from errors
 
@@ -175,6 +235,8 @@ class AppWorker:
         if self._worker is not None and self._engine is not None:
             self._engine.stop()
             self._worker.stop(as_duration(grace))
+        if self._repeater is not None:
+            self._repeater.stop()
 
 
 class AppHold:

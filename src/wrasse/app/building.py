@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
+from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import Store, Stores
@@ -27,9 +28,10 @@ from wrasse.engine.state import ENGINE_STATE
 from wrasse.errors import UsageError
 from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
 from wrasse.jobs.exec import Command
-from wrasse.jobs.handlers import ANY, Function, Handlers
-from wrasse.jobs.handlers import load as load_handler
+from wrasse.jobs.handlers import ANY, Handlers, load as load_handler
 from wrasse.jobs.producer import Producer
+from wrasse.jobs.registry import Registry
+from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
@@ -134,8 +136,14 @@ def build_worker(
 
 def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tally) -> Producer:
     """What puts jobs into the queue of their priority."""
-    own = settings.producer
-    return Producer(opened.jobs.jobs, clock, queues=settings.worker.queues, priority=own.default_priority, tally=tally)
+    return Producer(
+        opened.jobs.jobs,
+        clock,
+        queues=settings.worker.queues,
+        priority=settings.producer.default_priority,
+        tally=tally,
+        keep=settings.worker.result_kept,
+    )
 
 
 def build_lessor(opened: Opened, clock: Clock) -> Lessor:
@@ -143,37 +151,54 @@ def build_lessor(opened: Opened, clock: Clock) -> Lessor:
     return Lessor(opened.records.records(LEASES), clock)
 
 
-def configured_handlers(
-    settings: Settings, functions: Mapping[str, Function], *, handler: str = "", command: str = ""
-) -> Handlers:
-    """A program's own handlers and those that settings or the command line name; the latter take the place of the
-    settings' default one. A kind has only one."""
-    own, handlers = settings.worker, Handlers()
-    for kind, function in functions.items():
-        handlers.add(kind, function)
-    for kind, text in own.handlers.items():
-        handlers.add(kind, load_handler(text))
+def configured(
+    settings: Settings, own: Registry | None = None, *, handler: str = "", command: str = ""
+) -> Registry:
+    """What a program registered and what settings or the command line name; the latter take the place of the settings'
+    default handler. A kind has only one handler, a name one periodic job."""
+    registry = Registry()
+    if own is not None:
+        registry.include(own)
+    for kind, text in settings.worker.handlers.items():
+        registry.add(kind, load_handler(text))
+    for name, each in settings.periodic.items():
+        registry.repeat(as_periodic(name, each))
     if not (handler or command):
-        handler, command = own.handler, own.exec
+        handler, command = settings.worker.handler, settings.worker.exec
     if handler:
-        for kind, function in _named(handler).items():
-            handlers.add(kind, function)
+        registry.include(_named(handler))
     elif command:
-        handlers.add(ANY, Command(command))
+        registry.add(ANY, Command(command))
+    return registry
+
+
+def build_handlers(registry: Registry) -> Handlers:
+    """The handlers of a worker, with what wraps them."""
+    handlers = Handlers(registry.middleware)
+    for kind, function in registry.functions.items():
+        handlers.add(kind, function, registry.retries.get(kind))
     return handlers
 
 
-def _named(text: str) -> Mapping[str, Function]:
-    """The function that `module:name` names, for every kind; or, where it names an App, that app's handlers."""
-    try:
-        return {ANY: load_handler(text)}
-    except UsageError:
-        from wrasse.app.application import App
+def build_repeater(settings: Settings, opened: Opened, clock: Clock, tally: Tally, registry: Registry) -> Repeater:
+    """What puts periodic jobs."""
+    producer = build_producer(settings, opened, clock, tally)
+    return Repeater(registry.periodic.values(), producer, opened.engine.records(PERIODIC), clock)
 
+
+def _named(text: str) -> Registry:
+    """The function that `module:name` names, for every kind; or, where it names an App, all that it has registered."""
+    from wrasse.app.application import App
+
+    registry = Registry()
+    try:
+        registry.add(ANY, load_handler(text))
+    except UsageError:
         module, _, path = text.partition(":")
         found: object = sys.modules.get(module)
         for name in path.split("."):
             found = getattr(found, name, None)
         if isinstance(found, App):
-            return found.handlers
+            return found.registry
         raise
+    return registry

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import yaml
 
-from wrasse.app.yaml_file import entries, is_null, parse_yaml
+from wrasse.app.yaml_file import entries, is_null, parse_yaml, plain_value
 from wrasse.duration import parse_duration
 from wrasse.errors import ConfigError, UnknownName
 
@@ -32,6 +32,11 @@ class Unfit(Exception):
 
 def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool = False) -> object:
     """The value of a node as the type `want`. `flat`: the node is one text, in which a list or map is YAML."""
+    if want is object:
+        try:
+            return plain_value(node)
+        except ConfigError as why:
+            raise Unfit(f"is not right: {why.message}", why.do) from why
     optional = typing.get_origin(want) in (typing.Union, types.UnionType)
     if optional:
         want = next(arm for arm in typing.get_args(want) if arm is not type(None))
@@ -44,7 +49,8 @@ def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool =
         item = typing.get_args(want)[0]
         return _structs(node, item, flat) if dataclasses.is_dataclass(item) else _list(node, flat)
     if origin is not None and issubclass(typing.cast(type, origin), Mapping):
-        return _map(node, flat)
+        item = typing.get_args(want)[1]
+        return _named_structs(node, item, flat) if dataclasses.is_dataclass(item) else _map(node, flat)
     if not isinstance(node, yaml.ScalarNode):
         raise Unfit("is a list or a map where one value belongs", f"write {_example(want)}")
     return _scalar(str(node.value), want, hidden)
@@ -102,7 +108,17 @@ def _structs(node: yaml.Node, want: object, flat: bool) -> tuple[object, ...]:
     return tuple(_struct(item, want, number) for number, item in enumerate(node.value, 1))
 
 
-def _struct(node: yaml.Node, want: type, number: int) -> object:
+def _named_structs(node: yaml.Node, want: object, flat: bool) -> Mapping[str, object]:
+    """A map of maps, each with the fields of a struct."""
+    assert isinstance(want, type), "a struct"
+    if flat and isinstance(node, yaml.ScalarNode):
+        node = _inner(str(node.value))
+    if not isinstance(node, yaml.MappingNode):
+        raise Unfit("is not a map", "write {name: {setting: value}}")
+    return {entry.name: _struct(entry.value, want, repr(entry.name)) for entry in entries(node)}
+
+
+def _struct(node: yaml.Node, want: type, number: int | str) -> object:
     if not isinstance(node, yaml.MappingNode):
         raise Unfit(f"has an entry {number} that is not a map", "write {name: value}")
     hints = typing.get_type_hints(want, include_extras=True)

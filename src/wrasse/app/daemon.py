@@ -23,8 +23,10 @@ from wrasse.app.building import (
     Opened,
     Working,
     build_engine,
+    build_handlers,
+    build_repeater,
     build_worker,
-    configured_handlers,
+    configured,
     open_homes,
     owner_name,
 )
@@ -41,7 +43,8 @@ from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
-from wrasse.jobs.handlers import Function, Handlers
+from wrasse.jobs.handlers import Handlers
+from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.tally import Tally
 from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
@@ -125,6 +128,7 @@ class Daemon:
         self._working: Working | None = None
         self._engine: Engine | None = None
         self._archiver: Archiver | None = None
+        self._repeater: Repeater | None = None
         self._asked_to_stop = False
 
     def _archived_streams(self, orders: Orders) -> tuple[str, ...]:
@@ -138,8 +142,8 @@ class Daemon:
         return named if {"all", "archiver"} & set(orders.roles) else ()
 
     def _with_handlers(self, orders: Orders) -> Handlers:
-        functions: Mapping[str, Function] = {}
-        handlers = configured_handlers(self._config.settings, functions, handler=orders.handler, command=orders.command)
+        self._registry = configured(self._config.settings, handler=orders.handler, command=orders.command)
+        handlers = build_handlers(self._registry)
         if "worker" in orders.roles and not len(handlers):
             raise UsageError(
                 "a worker needs a handler",
@@ -162,6 +166,8 @@ class Daemon:
                     working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
                 if self._streams:
                     self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
+                if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
+                    self._repeater = build_repeater(settings, opened, self._clock, self._tally, self._registry)
                 self._engine, self._working = engine, working
                 server = Server(self._watch(opened, streams, engine, working))
                 try:
@@ -202,6 +208,8 @@ class Daemon:
             self._working.worker.stop(grace)
         if self._archiver is not None:
             self._archiver.stop(grace)
+        if self._repeater is not None:
+            self._repeater.stop()
 
     async def _listen(self, server: Server) -> tuple[Address, ...]:
         settings = self._config.settings
@@ -250,9 +258,13 @@ class Daemon:
                     others = [group.create_task(engine.run())]
                     if self._archiver is not None:
                         others.append(group.create_task(self._archiver.run()))
+                    if self._repeater is not None:
+                        others.append(group.create_task(self._repeater.run()))
                     if working is not None:
                         await working.worker.run()
                         engine.stop()
+                        if self._repeater is not None:
+                            self._repeater.stop()
                     await asyncio.wait(others)
                 ticking.cancel()
         except BaseExceptionGroup as errors:

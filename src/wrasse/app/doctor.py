@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wrasse import __version__
 from wrasse.app.ago import ago
-from wrasse.app.building import Opened, build_engine, configured_handlers, owner_name
+from wrasse.app.building import Opened, build_engine, build_handlers, configured, owner_name
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.store_url import StoreUrl, parse_store
@@ -81,7 +81,7 @@ def _settings(config: Config) -> Iterator[Finding]:
             "python", WARN, "Python runs with -O, so wrasse cannot notice its own mistakes", "run it without -O"
         )
     try:
-        handlers = configured_handlers(config.settings, {})
+        handlers = build_handlers(configured(config.settings))
     except WrasseError as why:
         yield Finding("handlers", FAIL, why.message, why.do)
         return

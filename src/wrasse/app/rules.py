@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.addresses import parse_address
+from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import ArchiveStream, Settings, SweepSettings, WorkerSettings
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
@@ -39,6 +40,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("", _backends(settings, named)),
         ("", _addresses(settings)),
         ("", _archives(settings)),
+        ("", _periodic(settings)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
     ):
         for right, path, what, do in rules:
@@ -182,6 +184,21 @@ def _archive(each: ArchiveStream) -> Iterator[tuple[bool, str, str]]:
     if each.destination not in ("", "s3"):
         for what, do in _unfit(each.destination):
             yield False, f"has a destination that is not right: {what}", do
+
+
+def _periodic(settings: Settings) -> _Rules:
+    for name, own in settings.periodic.items():
+        path = f"periodic.{name}"
+        try:
+            as_periodic(name, own)
+        except WrasseError as why:
+            yield False, path, f"is not right: {why.message}", why.do
+        yield (
+            not own.priority or own.priority in settings.worker.queues,
+            path,
+            f"has the priority {own.priority!r}, which has no queue in worker.queues",
+            f"use one of: {', '.join(settings.worker.queues)}",
+        )
 
 
 def _unfit(url: str) -> Iterator[tuple[str, str]]:

@@ -136,6 +136,13 @@ class WorkerSettings:
     )
     grace: Annotated[timedelta, Key("how long running handlers may finish after SIGTERM")] = timedelta(seconds=30)
     done_max: Annotated[int, Key("how many done jobs are kept; 0: none")] = 10_000
+    result_kept: Annotated[
+        timedelta,
+        Key(
+            "how long at least a job is kept once it is done, with its result, unless its put says; 0: as long as "
+            "done_max and the sweep finished_jobs leave it"
+        ),
+    ] = timedelta(0)
     handlers: Annotated[Mapping[str, str], Key("handler of each kind, as module:name")] = field(default_factory=dict)
     handler: Annotated[str, Key("handler of every other kind, as module:name")] = ""
     exec: Annotated[str, Key("command that handles every other kind, e.g. 'convert {filepath}'")] = ""
@@ -230,6 +237,19 @@ class ArchiverSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PeriodicSettings:
+    """One job that is put again and again."""
+
+    kind: Annotated[str, Key("which handler does it; empty: the name of the periodic job")] = ""
+    cron: Annotated[str, Key("when, as minute hour day-of-month month day-of-week")] = ""
+    every: Annotated[timedelta | None, Key("or how often")] = None
+    tz: Annotated[str, Key("time zone of the cron expression")] = "UTC"
+    data: Annotated[object, Key("its payload, written as JSON")] = None
+    priority: Annotated[str, Key("empty: producer.default_priority")] = ""
+    missed: Annotated[str, Key("what becomes of slots when nothing ran", choices=("skip", "once", "all"))] = "once"
+
+
+@dataclass(frozen=True, slots=True)
 class SweepSettings:
     """When one sweep runs and how much one run may do; `fields` are the settings of its class."""
 
@@ -258,4 +278,8 @@ class Settings:
     archival: Annotated[
         tuple[ArchiveStream, ...], Key("another place for the entries of archiver.streams; both count")
     ] = ()
+    periodic: Annotated[
+        Mapping[str, PeriodicSettings],
+        Key("jobs put again and again: a map from a name to kind, cron or every, tz, data, priority, missed"),
+    ] = field(default_factory=dict)
     sweeps: Mapping[str, SweepSettings] = field(default_factory=dict)

@@ -20,15 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from wrasse.app.app_jobs import Duration, NewJob
-from wrasse.app.application import App as AsyncApp
-from wrasse.app.application import connect as connect_async
+from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
+from wrasse.app.application import App as AsyncApp, connect as connect_async
 from wrasse.jobs.handlers import Function
-from wrasse.jobs.producer import Put
 from wrasse.leases.hold import Holding
-from wrasse.ports.jobs import NOTHING, Counts, JobRecord
+from wrasse.ports.jobs import NOTHING, Counts, JobRecord, JobState
 
-__all__ = ["App", "Jobs", "connect"]
+__all__ = ["App", "JobHandle", "Jobs", "connect"]
 
 T = TypeVar("T")
 _HANDLER = TypeVar("_HANDLER", bound=Function)
@@ -69,6 +67,39 @@ class _Loop:
             loop.close()
 
 
+class JobHandle:
+    """A job that was put, waiting for every answer. True when it is new."""
+
+    def __init__(self, handle: AsyncJobHandle, loop: _Loop) -> None:
+        self._handle = handle
+        self._loop = loop
+
+    @property
+    def id(self) -> str:
+        """The job's id, or that of the job that was there already."""
+        return self._handle.id
+
+    @property
+    def new(self) -> bool:
+        """Whether the put made a new job."""
+        return self._handle.new
+
+    def __bool__(self) -> bool:
+        return self.new
+
+    def result(self, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
+        """Waits until the job is done and gives its result."""
+        return self._loop.call(self._handle.result(timeout=timeout))
+
+    def state(self) -> JobState | None:
+        """Where the job is now; None if it is gone, or still to come."""
+        return self._loop.call(self._handle.state())
+
+    def cancel(self, why: str = "") -> bool:
+        """Stops the job if it waits or runs."""
+        return self._loop.call(self._handle.cancel(why))
+
+
 class Jobs:
     """`app.jobs`, waiting for every answer."""
 
@@ -88,13 +119,21 @@ class Jobs:
         id: str | None = None,
         timeout: Duration | None = None,
         headers: Mapping[str, str] = NOTHING,
-    ) -> Put:
+        unique: str = "",
+        window: Duration = timedelta(0),
+        keep: Duration | None = None,
+    ) -> JobHandle:
         """Puts one job; stored when this returns."""
-        return self.put_many([NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers)])[0]
+        new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
+        return self.put_many([new])[0]
 
-    def put_many(self, jobs: Iterable[NewJob]) -> Sequence[Put]:
+    def put_many(self, jobs: Iterable[NewJob]) -> Sequence[JobHandle]:
         """Puts many; gives an answer for each, in their order."""
-        return self._loop.call(self._jobs.put_many(jobs))
+        return [JobHandle(handle, self._loop) for handle in self._loop.call(self._jobs.put_many(jobs))]
+
+    def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
+        """Puts jobs, and `then` when all of them are finished; gives the handle of `then`."""
+        return JobHandle(self._loop.call(self._jobs.group(jobs, then, id=id)), self._loop)
 
     def get(self, id: str) -> JobRecord | None:
         """One job, whole."""

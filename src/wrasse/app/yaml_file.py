@@ -68,6 +68,15 @@ def is_null(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
+def plain_value(node: yaml.Node) -> object:
+    """A value of any shape, made of maps, lists, texts, numbers and times. ConfigError for anything else."""
+    try:
+        value: object = yaml.constructor.SafeConstructor().construct_document(node)
+    except yaml.YAMLError as why:
+        raise ConfigError(f"a value is not plain YAML: {_problem(why)}", do="leave tags out") from None
+    return value
+
+
 def scalar(text: str) -> yaml.ScalarNode:
     """A text from elsewhere (environment, command line) as a node."""
     return yaml.ScalarNode("tag:yaml.org,2002:str", text)

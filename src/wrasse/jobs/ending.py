@@ -8,6 +8,7 @@ hold that is gone there is nothing to tell.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 
@@ -15,7 +16,7 @@ import msgspec
 
 from wrasse.duration import format_duration
 from wrasse.errors import BadPayload, TooLarge, WrasseError
-from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
 from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
@@ -38,9 +39,17 @@ class Cut(Enum):
 
 
 def ended_badly(
-    taken: TakenJob, cut: Cut | None, error: BaseException, allowed: float, retry: RetryPolicy, u: float
+    taken: TakenJob,
+    cut: Cut | None,
+    error: BaseException,
+    allowed: float,
+    retry: RetryPolicy,
+    u: float,
+    own: Retry | None = None,
 ) -> Requeue | Bury | None:
-    """What to tell of an attempt whose handler raised; None when there is nothing to tell."""
+    """What to tell of an attempt whose handler raised; None when there is nothing to tell. `own` is what the kind
+    itself says about trying again."""
+    retry = retry if own is None else own.over(retry)
     match cut:
         case Cut.GONE:
             return None
@@ -50,11 +59,21 @@ def ended_badly(
             reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
         case None if isinstance(error, BadPayload):
             return Bury(taken.hold, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
+        case None if isinstance(error, GiveUp) or _refused(own, error):
+            return Bury(taken.hold, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
+        case None if isinstance(error, RetryLater):
+            ended = retry.after_failure(taken.hold, taken.failures, u, Reason.FAILED, describe(error))
+            return replace(ended, delay=error.delay) if isinstance(ended, Requeue) else ended
         case None if isinstance(error, asyncio.CancelledError):
             reason, text = Reason.FAILED, "the handler waited for something that was cancelled"
         case None:
             reason, text = Reason.FAILED, describe(error)
     return retry.after_failure(taken.hold, taken.failures, u, reason, text)
+
+
+def _refused(own: Retry | None, error: BaseException) -> bool:
+    """Does the kind say that this is not tried again? What the handler itself asks for goes before it."""
+    return own is not None and not isinstance(error, RetryLater | asyncio.CancelledError) and not own.again(error)
 
 
 def interrupted(taken: TakenJob, error: str) -> Requeue:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from wrasse.errors import UnknownName, UsageError
+from wrasse.jobs.retry import Retry
 from wrasse.jobs.running import RunningJob
 
 ANY = "*"
@@ -25,6 +26,8 @@ ANY = "*"
 AsyncFunction = Callable[[RunningJob], Coroutine[Any, Any, object]]
 PlainFunction = Callable[[RunningJob], object]
 Function = Callable[[RunningJob], Awaitable[object]] | PlainFunction
+CallNext = Callable[[RunningJob], Awaitable[object]]
+Middleware = Callable[[RunningJob, CallNext], Coroutine[Any, Any, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class InLoop:
     """A handler that runs in the event loop."""
 
     call: AsyncFunction
+    retry: Retry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class InThread:
     """A handler that runs in a thread."""
 
     call: PlainFunction
+    retry: Retry | None = None
 
 
 Handler = InLoop | InThread
@@ -47,16 +52,17 @@ Handler = InLoop | InThread
 class Handlers:
     """The handlers of one worker, by kind."""
 
-    __slots__ = ("_by_kind",)
+    __slots__ = ("_by_kind", "middleware")
 
-    def __init__(self) -> None:
+    def __init__(self, middleware: Sequence[Middleware] = ()) -> None:
         self._by_kind: dict[str, Handler] = {}
+        self.middleware = tuple(middleware)  # the first is the outermost
 
-    def add(self, kind: str, function: Function) -> None:
-        """Registers the handler of a kind; a kind has only one."""
+    def add(self, kind: str, function: Function, retry: Retry | None = None) -> None:
+        """Registers the handler of a kind and how it is tried again; a kind has only one."""
         if kind in self._by_kind:
             raise UsageError(f"the kind {kind!r} has two handlers", do="register one handler for each kind")
-        self._by_kind[kind] = as_handler(function)
+        self._by_kind[kind] = replace(as_handler(function), retry=retry)
 
     def find(self, kind: str) -> Handler | None:
         """The handler that takes this kind."""

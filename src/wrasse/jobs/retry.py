@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from wrasse.duration import parse_duration
+from wrasse.errors import UsageError, WrasseError
 from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, Bury, Hold, Reason, Requeue
 
 _SPREAD = 0.1
@@ -51,3 +53,59 @@ class RetryPolicy:
         if self.spent(failures + 1):
             return Bury(hold, reason, error=error, spends=Budget.FAILURES)
         return Requeue(hold, Budget.FAILURES, reason, error=error, delay=self.delay(failures + 1, u))
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How jobs of one kind are tried again; what is not said is as the worker's settings say. With `only`, any other
+    exception buries the job at once, and so does one of `never`. Timeouts are tried again in any case."""
+
+    failures_max: int | None = None
+    base: timedelta | str | None = None
+    max: timedelta | str | None = None
+    only: tuple[type[BaseException], ...] = ()
+    never: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.failures_max is not None and self.failures_max < 0:
+            raise UsageError(f"a retry with failures_max={self.failures_max}", do="use 0 or more; 0 runs a job once")
+        for kind in (*self.only, *self.never):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise UsageError(f"a retry for {kind!r}, which is no exception", do="give types such as OSError")
+        self.over(RetryPolicy())
+
+    def over(self, plain: RetryPolicy) -> RetryPolicy:
+        """This, where it says something, and the worker's policy elsewhere."""
+        base, longest = _span(self.base, plain.base), _span(self.max, plain.max)
+        if longest < base:
+            # One of them is the worker's and gives way to what was said here.
+            if self.base is not None and self.max is not None:
+                raise UsageError("a retry whose max is shorter than its base", do="make max the longer one")
+            base = longest = base if self.max is None else longest
+        return RetryPolicy(plain.failures_max if self.failures_max is None else self.failures_max, base, longest)
+
+    def again(self, error: BaseException) -> bool:
+        """Is a job that failed with this tried again at all?"""
+        return not isinstance(error, self.never) and (not self.only or isinstance(error, self.only))
+
+
+class RetryLater(WrasseError):
+    """Raised by a handler: this attempt failed, and the next is not before `delay` from now."""
+
+    def __init__(self, delay: timedelta | str, why: str = "the handler asked for a later attempt") -> None:
+        super().__init__(why)
+        self.delay = _span(delay, timedelta(0))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.delay, self.message))
+
+
+class GiveUp(WrasseError):
+    """Raised by a handler: trying again is of no use, the job is dead."""
+
+
+def _span(value: timedelta | str | None, plain: timedelta) -> timedelta:
+    span = plain if value is None else parse_duration(value) if isinstance(value, str) else value
+    if span < timedelta(0):
+        raise UsageError("a delay of less than zero", do="give zero or more")
+    return span

@@ -15,10 +15,11 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from wrasse.errors import BadPayload, UsageError
-from wrasse.ports.jobs import Hold, Job, TakenJob, check_job
+from wrasse.ports.jobs import Hold, Job, Progress, TakenJob, check_job
 
 T = TypeVar("T")
 _ASK_MAX = timedelta(seconds=30)
+NOTE_CHARS_MAX = 200
 _UNREAD = object()
 
 
@@ -36,6 +37,10 @@ class Asks(Protocol):
 
     def note_group(self, hold: Hold, group: int) -> None:
         """Notes which process group does the work of a hold."""
+        ...
+
+    def note_progress(self, hold: Hold, progress: Progress) -> None:
+        """Notes how far the work of a hold is. Called in the loop."""
         ...
 
 
@@ -140,6 +145,18 @@ class RunningJob:
             return asked.result(_ASK_MAX.total_seconds())
         raise UsageError("still_mine_blocking() was called in the event loop", do="write `await job.still_mine()`")
 
+    async def progress(self, fraction: float, note: str = "") -> None:
+        """Says how far the handler is: a share from 0 to 1, and a few words. Shown with the job; written at most once a
+        second, and the last one before the job ends."""
+        if not self._gone:
+            self._asks.note_progress(self._taken.hold, _checked(fraction, note))
+
+    def progress_blocking(self, fraction: float, note: str = "") -> None:
+        """`progress` for handlers that are plain functions and run in a thread."""
+        told = _checked(fraction, note)
+        if not self._gone:
+            self._asks.loop.call_soon_threadsafe(self._asks.note_progress, self._taken.hold, told)
+
     def runs_in(self, group: int) -> None:
         """Names the process group that does the work, so that it dies with a worker that is killed; 0 for none."""
         self._asks.note_group(self._taken.hold, group)
@@ -147,3 +164,9 @@ class RunningJob:
     def end(self) -> None:
         """Said by the worker when the attempt is over before its handler is."""
         self._gone = True
+
+
+def _checked(fraction: float, note: str) -> Progress:
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"a progress of {fraction}", do="give a share from 0 to 1")
+    return Progress(float(fraction), note[:NOTE_CHARS_MAX])

@@ -20,6 +20,7 @@ from wrasse.ids import Ids
 from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
+from wrasse.jobs.telling import Teller
 from wrasse.ports.jobs import BATCH_MAX, Budget, Bury, Finish, JobQueue, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
 
@@ -33,11 +34,14 @@ _log = logging.getLogger("wrasse.jobs")
 class Settler:
     """Settles what ended, for one worker."""
 
-    def __init__(self, jobs: JobQueue, holds: Holds, tally: Tally, ids: Ids, room: asyncio.Event) -> None:
+    def __init__(
+        self, jobs: JobQueue, holds: Holds, tally: Tally, ids: Ids, room: asyncio.Event, teller: Teller
+    ) -> None:
         self._jobs = jobs
         self._holds = holds
         self._tally = tally
         self._ids = ids
+        self._teller = teller
         self._room = room  # rung when places on the board become free
         self._pending: deque[_Entry] = deque()
         self._in_flight = 0
@@ -95,6 +99,8 @@ class Settler:
                 continue
             batch = self._next_batch()
             self._in_flight = len(batch)
+            if self._teller.has_news:
+                await self._teller.tell([work.taken.job.id for work, _ in batch])
             outcomes = await self._settle([settlement for _, settlement in batch])
             for (work, settlement), outcome in zip(batch, outcomes, strict=True):
                 self._count(work.taken.job.queue, settlement, outcome)

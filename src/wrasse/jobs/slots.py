@@ -21,7 +21,7 @@ from math import inf
 from wrasse.clock import Clock
 from wrasse.jobs.drive import drive
 from wrasse.jobs.ending import Cut, encoded, ended_badly, interrupted, no_handler
-from wrasse.jobs.handlers import Handler, Handlers, InThread
+from wrasse.jobs.handlers import CallNext, Handler, Handlers, InThread, Middleware
 from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.running import Asks, RunningJob
@@ -69,6 +69,7 @@ class Slots:
         self._leaving = self._closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
+        self._turn_ends = 0.0
         self.backlog: deque[Work] = deque()
         self.ended = 0  # attempts so far
         self.hungry_at = 0  # a backlog of at most this many rings for more
@@ -149,7 +150,6 @@ class Slots:
 
     async def _serve(self, slot: _Slot) -> None:
         backlog, monotonic = self.backlog, self._clock.monotonic
-        turn_ends = monotonic() + _TURN_MAX
         while True:
             if not backlog:
                 if self._closing:
@@ -160,15 +160,16 @@ class Slots:
                 if len(self._idle) == len(self._slots):
                     self._quiet.set()
                 await waiting
-                turn_ends = monotonic() + _TURN_MAX
                 continue
             work = backlog.popleft()
             if len(backlog) <= self.hungry_at and not self._room.is_set():
                 self._room.set()
             ended = await self._attempt(slot, work)
-            if ended > turn_ends:
+            if ended > self._turn_ends:
                 await asyncio.sleep(0)
-                turn_ends = monotonic() + _TURN_MAX
+                now = monotonic()
+                if now > self._turn_ends:
+                    self._turn_ends = now + _TURN_MAX
 
     async def _attempt(self, slot: _Slot, work: Work) -> float:
         """Runs one handler and notes how it ended; gives when."""
@@ -187,7 +188,8 @@ class Slots:
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if slot.cut is None and isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise  # not about this job: somebody cancelled the worker
-            settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, random.random())
+            u = random.random()
+            settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, u, handler.retry)
         finally:
             self._tally.active -= 1
         self.ended += 1
@@ -215,8 +217,18 @@ class Slots:
         return running
 
     async def _call(self, slot: _Slot, handler: Handler, running: RunningJob) -> object:
+        if self._handlers.middleware:
+            call = partial(self._innermost, slot, handler)
+            for middleware in reversed(self._handlers.middleware):
+                call = partial(_around, middleware, call)
+            return await drive(call(running), copy_context())
         if not isinstance(handler, InThread):
             return await drive(handler.call(running), copy_context())
+        return await self._innermost(slot, handler, running)
+
+    async def _innermost(self, slot: _Slot, handler: Handler, running: RunningJob) -> object:
+        if not isinstance(handler, InThread):
+            return await handler.call(running)
         slot.lingering = slot.thread.start(partial(handler.call, running))
         return await asyncio.shield(slot.lingering)
 
@@ -259,6 +271,10 @@ class Slots:
         upcoming = min((slot.deadline for slot in running if slot.cut is None), default=inf)
         if upcoming < inf:
             self._set_timer(upcoming)
+
+
+async def _around(middleware: Middleware, call: CallNext, running: RunningJob) -> object:
+    return await middleware(running, call)
 
 
 def _cancelled() -> bool:

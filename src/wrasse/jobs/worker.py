@@ -31,7 +31,8 @@ from wrasse.jobs.settling import Settler
 from wrasse.jobs.slots import Slots
 from wrasse.jobs.taking import Asking, Taker
 from wrasse.jobs.tally import Tally
-from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, WorkerInfo
+from wrasse.jobs.telling import Teller
+from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, Progress, WorkerInfo
 
 _END_MAX = timedelta(seconds=5)  # for a handler that was cancelled, to end
 _TELL_MAX = timedelta(seconds=10)  # for the backend to hear the last results
@@ -77,7 +78,8 @@ class _Parts:
     ) -> None:
         tally, ids, room = worker.tally, Ids(clock), asyncio.Event()
         self.holds = Holds(settings.concurrency + 4 * BATCH_MAX, settings.silence, settings.alone_from)
-        self.settler = Settler(jobs, self.holds, tally, ids, room)
+        self.teller = Teller(jobs, worker.info, settings.silence)
+        self.settler = Settler(jobs, self.holds, tally, ids, room, self.teller)
         self.slots = Slots(
             settings.concurrency, handlers, self.holds, self.settler, settings.retry, tally, clock, worker, room
         )
@@ -103,6 +105,7 @@ class Worker:
         self.info = WorkerInfo(worker_id(), socket.gethostname(), os.getpid(), self.settings.concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._holds: Holds | None = None
+        self._teller: Teller | None = None
         self._stop = asyncio.Event()
         self._patience = asyncio.Event()  # the grace was changed
         self._give_up_at: float | None = None
@@ -122,6 +125,11 @@ class Worker:
         if self._holds is not None:
             self._holds.note_group(hold, group)
 
+    def note_progress(self, hold: Hold, progress: Progress) -> None:
+        """Keeps what a handler says until it is told to the backend."""
+        if self._teller is not None:
+            self._teller.note(hold, progress)
+
     def stop(self, grace: timedelta) -> None:
         """Ends `run`: nothing new is taken, and handlers have `grace` to finish. A second call may shorten it."""
         at = self._clock.monotonic() + grace.total_seconds()
@@ -133,13 +141,13 @@ class Worker:
         """Works until it is stopped. Cancelling it is a stop without grace."""
         self._loop = asyncio.get_running_loop()
         parts = _Parts(self, self._jobs, self._handlers, self._clock, self.settings)
-        self._holds = parts.holds
+        self._holds, self._teller = parts.holds, parts.teller
         try:
             async with asyncio.TaskGroup() as group:
                 beats = self._beats.run(parts.holds.board, self.info, self.settings.silence)
+                runs = (parts.slots.run(), parts.settler.run(), parts.teller.run(), beats)
                 slots, *others = (
-                    group.create_task(task)
-                    for task in (parts.slots.run(), parts.settler.run(), beats, self._heed(parts), self._pause(parts))
+                    group.create_task(task) for task in (*runs, self._heed(parts), self._pause(parts))
                 )
                 taking = group.create_task(parts.taker.run(self._beats.state))
                 try:
@@ -158,7 +166,7 @@ class Worker:
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         finally:
-            self._holds = None
+            self._holds = self._teller = None
             parts.holds.close()
             await self._goodbye()
 
@@ -169,6 +177,7 @@ class Worker:
         # No process dies here, so nothing is held back for fear of it.
         settings = replace(self.settings, alone_from=_PENDING_MAX)
         parts = _Parts(self, self._jobs, self._handlers, self._clock, settings)
+        self._teller = parts.teller
         ran = 0
         try:
             async with asyncio.TaskGroup() as group:
@@ -186,7 +195,10 @@ class Worker:
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         finally:
+            self._teller = None
             parts.holds.close()
+            if parts.teller.wrote:
+                await self._goodbye()
         return ran
 
     async def _heed(self, parts: _Parts) -> None:

@@ -7,8 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.app.config import Config, load
 from wrasse.app.homes import homes
@@ -143,7 +142,7 @@ def test_every_setting_has_a_variable(path: str) -> None:
     leaf = leaves()[path]
     text = {"observability.log_level": "error", "backends.records": "memory:", "engine.backend": "memory:",
             "backends.streams": "memory:", "backends.objects": "memory:", "archival": "[{stream: a.b}]",
-            "archiver.streams": "[{stream: a.b}]", "producer.default_priority": "high",
+            "archiver.streams": "[{stream: a.b}]", "periodic": "{a: {every: 5m}}", "producer.default_priority": "high",
             }.get(path, in_environment(leaf.default))  # fmt: skip
     config = loaded("", {leaf.env: text})
     assert config.sources == {path: f"environment variable {leaf.env}"}

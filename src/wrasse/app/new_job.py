@@ -1,0 +1,87 @@
+"""A job as a program describes it, before it is put: a value, and how it becomes a job of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.app.job_handle import Duration, as_duration
+from wrasse.errors import UsageError
+from wrasse.jobs.producer import Producer
+from wrasse.ports.jobs import NOTHING, Job, JobGroup
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """One job for `put_many` or `group`: what `put` takes, as a value. Bytes go out as they are, anything else as
+    JSON."""
+
+    kind: str = ""
+    data: object = b""
+    priority: str | None = None
+    queue: str | None = None
+    delay: Duration = timedelta(0)
+    not_before: datetime | None = None
+    id: str | None = None
+    timeout: Duration | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    unique: str = ""
+    window: Duration = timedelta(0)
+    keep: Duration | None = None
+
+
+def made(producer: Producer, new: NewJob) -> Job:
+    """The job of the queue that this describes."""
+    return producer.job(
+        new.kind,
+        encoded(new.data),
+        id=new.id,
+        priority=new.priority,
+        queue=new.queue,
+        delay=as_duration(new.delay),
+        not_before=new.not_before,
+        timeout=None if new.timeout is None else as_duration(new.timeout),
+        headers=new.headers,
+        unique=new.unique,
+        window=as_duration(new.window),
+        keep=None if new.keep is None else as_duration(new.keep),
+    )
+
+
+def made_group(
+    producer: Producer, id: str, members: list[NewJob], then: NewJob, *, lasting: bool
+) -> tuple[JobGroup, list[Job]]:
+    """The group and its members. Who has no id of its own gets one from the group's, so that a callback can find its
+    members, and so that a group which is put again is the same one."""
+    jobs: list[Job] = []
+    for number, new in enumerate(members):
+        job = made(producer, _named(new, f"{id}/{number}"))
+        if job.unique:
+            raise UsageError(
+                f"the member {job.id!r} of a group has a unique name, and a group waits for all its members",
+                do="leave unique= out",
+            )
+        jobs.append(replace(job, group=id, lasting=lasting or new.id is not None))
+    return JobGroup(id, len(jobs), made(producer, _named(then, f"{id}/then"))), jobs
+
+
+def _named(new: NewJob, id: str) -> NewJob:
+    return new if new.id is not None else replace(new, id=id)
+
+
+def encoded(data: object) -> bytes:
+    """The payload of some data: bytes as they are, nothing as nothing, anything else as JSON."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    if data is None:
+        return b""
+    try:
+        return msgspec.json.encode(data)
+    except (TypeError, ValueError, OverflowError) as why:
+        raise UsageError(
+            f"data of type {type(data).__name__} cannot be written as JSON: {why}",
+            do="give bytes, or something made of dicts, lists, texts and numbers",
+        ) from None

@@ -1,0 +1,121 @@
+"""Periodic jobs: which slots are due? Pure.
+
+A slot is a moment of the schedule, the same on every machine: cron slots as the expression says, those of an interval
+at its multiples since 1970, in UTC. A slot's job has the slot in its id, so however many processes see the slot, there
+is one job. The last handled slot is remembered, so that after a time when nothing ran it is known which were missed:
+
+    skip    they are passed over; a slot that is at most LATE_MAX old still counts as now
+    once    the newest of them runs
+    all     all of them run, the newest SLOTS_MAX if there are more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from wrasse.duration import format_duration
+from wrasse.errors import ConfigError
+from wrasse.jobs.cron import Cron
+
+SLOTS_MAX = 100
+LATE_MAX = timedelta(minutes=1)
+INTERVAL_MIN = timedelta(seconds=1)
+NAME_BYTES_MAX = 100
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LOOK_FIRST = timedelta(minutes=2)
+_LOOK_GROWS = 4
+
+
+class Missed(StrEnum):
+    """What becomes of slots during which nothing ran."""
+
+    SKIP = "skip"
+    ONCE = "once"
+    ALL = "all"
+
+
+class Schedule(Protocol):
+    """When slots are: a Cron, or an Every."""
+
+    def next_after(self, at: datetime) -> datetime:
+        """The first slot later than `at`, in UTC."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Slots at the multiples of an interval, counted from 1970 in UTC."""
+
+    interval: timedelta
+
+    def __post_init__(self) -> None:
+        if self.interval < INTERVAL_MIN:
+            raise ConfigError(f"an interval of {format_duration(self.interval)}", do="use 1s or more")
+
+    def next_after(self, at: datetime) -> datetime:
+        """The first slot later than `at`, in UTC."""
+        return _EPOCH + ((at - _EPOCH) // self.interval + 1) * self.interval
+
+
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """One periodic job: its name, when, and what is put at each slot."""
+
+    name: str
+    schedule: Cron | Every
+    kind: str = ""
+    payload: bytes = b""
+    priority: str | None = None
+    missed: Missed = Missed.ONCE
+
+    def __post_init__(self) -> None:
+        size = len(self.name.encode())
+        if not 1 <= size <= NAME_BYTES_MAX or not self.name.isprintable():
+            raise ConfigError(
+                f"a periodic job is called {self.name[:40]!r}", do=f"use 1 to {NAME_BYTES_MAX} bytes, all printable"
+            )
+
+    def job_id(self, slot: datetime) -> str:
+        """The id of a slot's job; every process comes to the same one."""
+        return f"periodic/{self.name}/{slot.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')}"
+
+    @property
+    def when(self) -> str:
+        """The schedule as a person wrote it."""
+        schedule = self.schedule
+        if isinstance(schedule, Every):
+            return f"every {format_duration(schedule.interval)}"
+        return f"cron {schedule.text}" + ("" if schedule.zone.key == "UTC" else f" {schedule.zone.key}")
+
+
+def due_slots(last: datetime, now: datetime, schedule: Schedule, missed: Missed) -> Sequence[datetime]:
+    """The slots after `last` that are to run now, oldest first. Empty until the first slot after `last` has come."""
+    if missed is Missed.ALL:
+        return newest_slots(last, now, schedule, SLOTS_MAX)
+    newest = newest_slots(last, now, schedule, 1)
+    return [slot for slot in newest if missed is Missed.ONCE or now - slot <= LATE_MAX]
+
+
+def newest_slots(last: datetime, now: datetime, schedule: Schedule, limit: int) -> list[datetime]:
+    """The newest slots in (last, now], at most `limit`, oldest first. Looks back further and further from now, so that
+    it costs what it returns, and not what was missed in a year."""
+    span = _LOOK_FIRST
+    while True:
+        start = max(last, now - span)
+        found = _slots(start, now, schedule)
+        if start == last or len(found) >= limit:
+            return found[-limit:]
+        span *= _LOOK_GROWS
+
+
+def _slots(start: datetime, now: datetime, schedule: Schedule) -> list[datetime]:
+    found = []
+    slot = schedule.next_after(start)
+    while slot <= now:
+        found.append(slot)
+        slot = schedule.next_after(slot)
+    return found
