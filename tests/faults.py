@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -45,6 +46,9 @@ from wrasse.ports.pulse import Heart, Pulse
 from wrasse.ports.records import Record, Records, Written
 
 T = TypeVar("T")
+
+# Whether the call under way was sent long before: whoever judges it must know what its sender could know.
+arrived_late: ContextVar[bool] = ContextVar("arrived_late", default=False)
 
 
 class Crashed(BaseException):
@@ -181,6 +185,7 @@ class Network:
         epoch = self._epoch
         await asyncio.sleep(after)
         if epoch == self._epoch and not self.down:
+            arrived_late.set(True)
             await act()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 
-from faults import FaultyHeart, FaultyJobs, FaultyJournal, FaultyRecords, Network, Seeded
+from faults import FaultyHeart, FaultyJobs, FaultyJournal, FaultyRecords, Network, Seeded, arrived_late
 from simulation.actors import SILENCE, SimulatedProducer, SimulatedWorker
 from simulation.laws import LawfulJobs, LawfulJournal, Ledger, WatchedShelves
 from simulation.planted import Bug
@@ -33,13 +33,13 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 STORM = 240.0  # seconds
 REST_MAX = 1_800.0  # after the last fault; poison jobs take four silences and the guards' holds each
 WORKERS = 8
-CUT_OFF = 6
+CUT_OFF = 7
 DONE_KEPT, DEAD_KEPT = timedelta(seconds=60), timedelta(seconds=40)
 # What sweeps change arrives late so often because that is where the preconditions must hold.
 LATE = {"move": 0.1, "delete": 0.2}
 AROUND_SILENCE = (15.0, 45.0)  # seconds
 # From a guard's look at the store to the batch it let go on: four calls of at most a second each.
-LOOK_AND_ACT = 5.0
+LOOK_AND_ACT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,17 @@ class World:
         self.clock = VirtualClock()
         self.ledger = Ledger(self.clock)
         self.store = Memory(self.clock)
-        queue = bug.jobs(self.clock)
+        self.queue = bug.jobs(self.clock)
         shelves = WatchedShelves(self.ledger, self.clock)
         shelves.kept = {Place.DONE: DONE_KEPT, Place.DEAD: DEAD_KEPT}.__getitem__
-        self.jobs = LawfulJobs(queue, self.ledger, shelves)
+        self.jobs = LawfulJobs(self.queue, self.ledger, shelves)
         self.journal = LawfulJournal(self.store.journal, self.ledger)
         self.workers: dict[str, tuple[Process, SimulatedWorker]] = {}
         self.engines: list[Process] = []
         self.producers: list[SimulatedProducer] = []
         self.plans: list[Seeded] = []
         self.cut_off: frozenset[str] = frozenset()
-        self.robbed: set[str] = set()
+        self.cut_at = self.clock.now()
         self.restarted_at = -1_000.0
         self.calm = False
         self._numbers = count(1)
@@ -186,10 +186,15 @@ class World:
         return f"rescued {since:.0f} s after the store restarted" if held else None
 
     def _held_while_cut_off(self, job: JobState) -> str | None:
+        process = self.workers.get(job.worker)
         # A job whose take was answered into the void is nobody's, though its worker lives.
-        if job.worker in self.cut_off and job.worker in self.workers and self.workers[job.worker][1].has(job.hold):
-            self.robbed.add(job.worker)
-        return None if len(self.robbed) < 5 else f"{len(self.robbed)} living workers were robbed while cut off"
+        if job.worker not in self.cut_off or process is None or not process[1].has(job.hold) or arrived_late.get():
+            return None
+        looked_at = self.clock.now() - timedelta(seconds=LOOK_AND_ACT)
+        fleet = [row.until for row in self.queue._workers.values() if row.until > self.cut_at]
+        silent = sum(until <= looked_at for until in fleet)
+        held = silent >= 5 and silent > len(fleet) / 2
+        return f"a living worker was robbed while {silent} of {len(fleet)} were cut off" if held else None
 
     # The storm
 
@@ -266,7 +271,7 @@ class World:
 
     async def cut_fleet(self) -> None:
         names = self.draw.sample(sorted(self.workers), min(CUT_OFF, len(self.workers)))
-        self.cut_off = frozenset(names)
+        self.cut_off, self.cut_at = frozenset(names), self.clock.now()
         networks = [self.workers[name][0].network for name in names]
         for network in networks:
             network.down = True
@@ -274,7 +279,7 @@ class World:
         for network in networks:
             network.down = False
         await asyncio.sleep(SILENCE.total_seconds() / 2)  # in which every one of them is heard again
-        self.cut_off, self.robbed = frozenset(), set()
+        self.cut_off = frozenset()
 
     async def set_store_clock(self) -> None:
         step = timedelta(seconds=self.draw.uniform(-60, 60))
