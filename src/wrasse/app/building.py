@@ -1,11 +1,10 @@
 """From settings and open backends to the things that run: the engine with sweeps and guards, the worker, the lessor.
 
-A sweep's fields without a default are ports and are filled by name; its other fields are its settings.
+A sweep's fields without a default are ports and are filled by their annotation; its other fields are its settings.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import secrets
 import socket
@@ -15,10 +14,12 @@ from dataclasses import dataclass
 
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
+from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import Settings
 from wrasse.app.store_url import parse_store
-from wrasse.app.wiring import Store, Stores
+from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
+from wrasse.app.wiring import Stores
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Guard, MassDeath
@@ -36,6 +37,9 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.ports.groups import Groups
+from wrasse.ports.objects import Objects
+from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -43,19 +47,18 @@ LEASES = leases_in("default")
 JOB_SWEEPS = ("stuck_jobs", "finished_jobs")  # what every worker process also runs
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The backends of a process, by what lives there."""
-
-    jobs: Store
-    records: Store
-    engine: Store
-
-
 async def open_homes(config: Config, stores: Stores) -> Opened:
-    """Opens every home that the settings name; equal ones once."""
+    """Opens every home that the settings name; equal ones once. Streams and objects only for sweeps that ask."""
     where = homes(config)
-    return Opened(await stores.open(where.jobs), await stores.open(where.records), await stores.open(where.engine))
+    streams = any(wants_port(each.kind, Streams, Groups) for each in config.own)
+    objects = any(wants_port(each.kind, Objects) for each in config.own)
+    return Opened(
+        await stores.open(where.jobs),
+        await stores.open(where.records),
+        await stores.open(where.engine),
+        await stores.open(where.streams) if streams else None,
+        await stores.open_object_store(where.objects) if objects else None,
+    )
 
 
 def owner_name() -> str:
@@ -64,11 +67,12 @@ def owner_name() -> str:
 
 
 def build_engine(
-    settings: Settings, opened: Opened, clock: Clock, owner: str, only: Collection[str] = tuple(CATALOGUE)
+    settings: Settings, opened: Opened, clock: Clock, owner: str, only: Collection[str] | None = None
 ) -> Engine:
-    """The engine with the sweeps named in `only`."""
+    """The engine with the sweeps named in `only`, or with all: wrasse's, then one's own."""
+    names = [*CATALOGUE, *(name for name in settings.sweeps if name not in CATALOGUE)]
     return Engine(
-        [build_sweep(name, settings, opened, clock) for name in CATALOGUE if name in only],
+        [build_sweep(name, settings, opened, clock) for name in names if only is None or name in only],
         lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
         state=opened.engine.records(ENGINE_STATE),
         journal=opened.engine.journal,
@@ -81,12 +85,11 @@ def build_engine(
 
 def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
     """One sweep with its settings, budget and guards."""
-    own, kind = settings.sweeps[name], CATALOGUE[name].kind
-    ports: Mapping[str, object] = {"jobs": opened.jobs.jobs}
-    needed = [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]  # type: ignore[arg-type]
-    assert set(needed) <= set(ports), f"{name} needs a port that nobody fills"
-    sweep = kind(**{port: ports[port] for port in needed}, **own.fields)
-    guards: tuple[Guard, ...] = backend_guards(opened.jobs, clock, skew_max=settings.engine.skew_max)
+    own = settings.sweeps[name]
+    kind = load_sweep(own.use) if own.use else CATALOGUE[name].kind
+    sweep = kind(**fill_ports(kind, opened), **own.fields)
+    felt = [backend_guards(heart, clock, skew_max=settings.engine.skew_max) for heart in hearts(kind, opened)]
+    guards: tuple[Guard, ...] = tuple(guard for each in felt for guard in each)
     if isinstance(sweep, StuckJobs):
         # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
         silent = backend_guards(opened.jobs, clock, sweep.silence, skew_max=settings.engine.skew_max)
@@ -98,6 +101,7 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
         budget=Budget(own.actions_max, own.runtime_max, own.pause),
         guards=guards,
         enabled=own.enabled,
+        name=name,
     )
 
 

@@ -19,7 +19,6 @@ from wrasse.duration import format_duration
 from wrasse.engine.budget import ACTIONS_MAX, RUNTIME_MAX
 from wrasse.engine.report import Report
 from wrasse.errors import Refused, UnknownName
-from wrasse.sweeps import CATALOGUE
 
 
 @click.command()
@@ -39,13 +38,13 @@ def sweep(asked: Asked, names: Sequence[str], dry_run: bool, once: bool, wait: t
       wrasse sweep --dry-run
       wrasse sweep stuck-jobs --json
     """
-    wanted = [_known(name) for name in names]
     config = asked.config()
+    wanted = [_known(name, config) for name in names]
     if listing:
         _list(asked, config)
         return
     settings = config.settings
-    chosen = wanted or [name for name in CATALOGUE if settings.sweeps[name].enabled]
+    chosen = wanted or [name for name in config.catalogue if settings.sweeps[name].enabled]
     reports, refused = finish(_sweep(config, chosen, dry_run, wait))
     asked.answer({"dry_run": dry_run, "reports": [report_json(report) for report in reports]}, lambda: _tell(reports))
     if refused is not None:
@@ -60,15 +59,15 @@ def exit_code(reports: Sequence[Report]) -> int:
     return 0 if all(report.stopped_by in (None, ACTIONS_MAX, RUNTIME_MAX) for report in reports) else 3
 
 
-def _known(name: str) -> str:
+def _known(name: str, config: Config) -> str:
     wanted = name.replace("-", "_")
-    if wanted not in CATALOGUE:
-        raise UnknownName(name, [each.replace("_", "-") for each in CATALOGUE], what="sweep")
+    if wanted not in config.catalogue:
+        raise UnknownName(name, [each.replace("_", "-") for each in config.catalogue], what="sweep")
     return wanted
 
 
 def _list(asked: Asked, config: Config) -> None:
-    settings = config.settings.sweeps
+    settings, catalogue = config.settings.sweeps, config.catalogue
     facts = [
         {
             "name": entry.name,
@@ -77,9 +76,9 @@ def _list(asked: Asked, config: Config) -> None:
             "enabled": settings[entry.name].enabled,
             "interval_seconds": settings[entry.name].interval,
         }
-        for entry in CATALOGUE.values()
+        for entry in catalogue.values()
     ]
-    rows = [(entry.name, entry.takes_away, entry.unless, _every(config, entry.name)) for entry in CATALOGUE.values()]
+    rows = [(entry.name, entry.takes_away, entry.unless, _every(config, entry.name)) for entry in catalogue.values()]
     asked.answer({"sweeps": facts}, lambda: show_table(("sweep", "takes away", "unless", "runs"), rows))
 
 

@@ -18,12 +18,14 @@ import yaml
 
 from wrasse.app.convert import Unfit, convert
 from wrasse.app.environment import from_environment, strays
+from wrasse.app.own_sweeps import installed_sweeps, own_sweep
 from wrasse.app.rules import broken_rules
 from wrasse.app.schema import Leaf, leaves, sections
 from wrasse.app.settings import Settings, SweepSettings
 from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar
 from wrasse.duration import format_duration
-from wrasse.errors import ConfigError, UnknownName
+from wrasse.errors import ConfigError, UnknownName, UsageError
+from wrasse.sweeps import CATALOGUE, Catalogued
 
 DEFAULT_FILE = "wrasse.yaml"
 FOREIGN = ("exactly_once", "tracing", "observability.tracing.")
@@ -46,6 +48,12 @@ class Config:
     sources: Mapping[str, str]
     warnings: tuple[str, ...]
     file: Path | None
+    own: tuple[Catalogued, ...] = ()
+
+    @property
+    def catalogue(self) -> Mapping[str, Catalogued]:
+        """Every sweep there is here, by name: wrasse's, then one's own."""
+        return {**CATALOGUE, **{each.name: each for each in self.own}}
 
     def named(self, path: str) -> bool:
         """Whether the user set this setting, or any below it."""
@@ -60,6 +68,7 @@ class _Draft:
     sources: dict[str, str] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    own: tuple[Catalogued, ...] = ()
 
     def take(self, leaf: Leaf, node: yaml.Node, where: str, *, flat: bool) -> None:
         self.sources[leaf.path] = where
@@ -89,13 +98,13 @@ def load(
             _read_file(root, path.name, draft)
     _read_environment(environ, draft)
     _read_overrides(overrides or {}, draft)
-    settings = _build(draft.values)
+    settings = _build(draft.values, draft.own)
     if not draft.mistakes:
         draft.mistakes += _check(settings, draft.sources)
     if draft.mistakes:
         raise _as_error(draft.mistakes)
     draft.warnings += _doubts(settings, draft.sources)
-    return Config(settings, dict(draft.sources), tuple(draft.warnings), path)
+    return Config(settings, dict(draft.sources), tuple(draft.warnings), path, draft.own)
 
 
 def _find(file: str | Path | None, environ: Mapping[str, str], draft: _Draft) -> Path | None:
@@ -111,8 +120,9 @@ def _find(file: str | Path | None, environ: Mapping[str, str], draft: _Draft) ->
 def _read_file(root: yaml.Node, name: str, draft: _Draft) -> None:
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{name} is not a map of settings", do="begin with a section such as `worker:`")
-    known = leaves()
-    below = sections()
+    draft.own = _own_sweeps(root, name, draft)
+    known = leaves(draft.own)
+    below = sections(draft.own)
 
     def walk(node: yaml.MappingNode, prefix: str) -> Iterator[None]:
         twice = _doubles(node)
@@ -141,6 +151,23 @@ def _read_file(root: yaml.Node, name: str, draft: _Draft) -> None:
         pass
 
 
+def _own_sweeps(root: yaml.MappingNode, name: str, draft: _Draft) -> tuple[Catalogued, ...]:
+    """The sweeps below `sweeps:` that are not wrasse's: by their `use`, or by an installed package that has them."""
+    below = [e.value for e in entries(root) if e.name == "sweeps" and isinstance(e.value, yaml.MappingNode)]
+    found: dict[str, Catalogued] = {}
+    for entry in (each for node in below for each in entries(node) if each.name not in CATALOGUE):
+        given = entries(entry.value) if isinstance(entry.value, yaml.MappingNode) else ()
+        uses = [each.value.value for each in given if each.name == "use" and isinstance(each.value, yaml.ScalarNode)]
+        use = str(uses[0]) if uses else installed_sweeps().get(entry.name)
+        if use is None:
+            continue  # an unknown name, which is told where names are checked
+        try:
+            found[entry.name] = own_sweep(entry.name, use)
+        except UsageError as why:
+            draft.mistakes.append(Mistake(f"{name} line {entry.line}", f"sweeps.{entry.name}: {why.message}", why.do))
+    return tuple(found.values())
+
+
 def _doubles(node: yaml.MappingNode) -> set[str]:
     names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
     return {name for name in names if names.count(name) > 1}
@@ -152,9 +179,9 @@ def _unknown(name: str, known: frozenset[str], section: str, where: str) -> Mist
 
 
 def _read_environment(environ: Mapping[str, str], draft: _Draft) -> None:
-    for found in from_environment(leaves(), environ):
+    for found in from_environment(leaves(draft.own), environ):
         draft.take(found.leaf, scalar(found.text), f"environment variable {found.name}", flat=True)
-    for stray in strays(leaves(), environ):
+    for stray in strays(leaves(draft.own), environ):
         if stray.near is not None:
             draft.mistakes.append(Mistake("environment", f"there is no setting {stray.name}", f"write {stray.near}"))
         else:
@@ -162,7 +189,7 @@ def _read_environment(environ: Mapping[str, str], draft: _Draft) -> None:
 
 
 def _read_overrides(overrides: Mapping[str, str], draft: _Draft) -> None:
-    known = leaves()
+    known = leaves(draft.own)
     for path, text in overrides.items():
         if path not in known:
             raise UnknownName(path, known, where="the command line")
@@ -193,12 +220,14 @@ def _where(path: str, sources: Mapping[str, str]) -> str:
     return sources.get(path) or "defaults"
 
 
-def _build(values: Mapping[str, object]) -> Settings:
-    def value(path: str) -> object:
-        return values.get(path, leaves()[path].default)
+def _build(values: Mapping[str, object], own: tuple[Catalogued, ...]) -> Settings:
+    known = leaves(own)
 
-    sweeps = {name: _sweep_settings(f"sweeps.{name}.", value) for name in sections().get("sweeps", ())}
-    plain = _struct(Settings(), "", value)
+    def value(path: str) -> object:
+        return values.get(path, known[path].default)
+
+    sweeps = {name: _sweep_settings(f"sweeps.{name}.", value, known) for name in sections(own).get("sweeps", ())}
+    plain = _struct(Settings(), "", value, known)
     assert isinstance(plain, Settings)
     silence = plain.worker.heartbeat_ttl
     inherited = {"silence": silence, "rescues_max": plain.worker.rescues_max}
@@ -211,7 +240,7 @@ def _build(values: Mapping[str, object]) -> Settings:
     return dataclasses.replace(plain, sweeps={name: sweeps[name] for name in sorted(sweeps)})
 
 
-def _struct(plain: object, prefix: str, value: Callable[[str], object]) -> object:
+def _struct(plain: object, prefix: str, value: Callable[[str], object], known: Mapping[str, Leaf]) -> object:
     """The struct with every field from `value`; nested structs likewise."""
     assert dataclasses.is_dataclass(plain)
     assert not isinstance(plain, type)
@@ -219,17 +248,17 @@ def _struct(plain: object, prefix: str, value: Callable[[str], object]) -> objec
     for each in dataclasses.fields(plain):
         own = getattr(plain, each.name)
         if dataclasses.is_dataclass(own):
-            changed[each.name] = _struct(own, f"{prefix}{each.name}.", value)
-        elif prefix + each.name in leaves():
+            changed[each.name] = _struct(own, f"{prefix}{each.name}.", value, known)
+        elif prefix + each.name in known:
             changed[each.name] = value(prefix + each.name)
     return dataclasses.replace(plain, **changed)
 
 
-def _sweep_settings(prefix: str, value: Callable[[str], object]) -> SweepSettings:
-    own = _struct(SweepSettings(), prefix, value)
+def _sweep_settings(prefix: str, value: Callable[[str], object], known: Mapping[str, Leaf]) -> SweepSettings:
+    own = _struct(SweepSettings(), prefix, value, known)
     assert isinstance(own, SweepSettings)
     shared = {each.name for each in dataclasses.fields(SweepSettings)}
-    names = [path.removeprefix(prefix) for path in leaves() if path.startswith(prefix)]
+    names = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
     return dataclasses.replace(own, fields={name: value(prefix + name) for name in names if name not in shared})
 
 

@@ -47,7 +47,6 @@ from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.tally import Tally
 from wrasse.ports.streams import Streams
-from wrasse.sweeps import CATALOGUE
 
 ROLES = ("all", "worker", "sweeper", "archiver")
 _log = logging.getLogger("wrasse.daemon")
@@ -121,7 +120,7 @@ class Daemon:
         self._log_handler, self._log_tally = logs
         self._handlers = self._with_handlers(orders)
         self._works = bool(len(self._handlers)) and bool({"all", "worker"} & set(orders.roles))
-        self._sweeps = _sweeps_of(orders.roles)
+        self._sweeps = _sweeps_of(orders.roles, config)
         self._streams = self._archived_streams(orders)
         self._roles = orders.roles
         self._tally = Tally()
@@ -278,7 +277,7 @@ class Daemon:
             self._log_handler.settle()
 
 
-def _sweeps_of(roles: tuple[str, ...]) -> tuple[str, ...]:
+def _sweeps_of(roles: tuple[str, ...], config: Config) -> tuple[str, ...]:
     if {"all", "sweeper"} & set(roles):
-        return tuple(CATALOGUE)
+        return tuple(config.catalogue)
     return JOB_SWEEPS if "worker" in roles else ()

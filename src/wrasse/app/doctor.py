@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wrasse import __version__
 from wrasse.app.ago import ago
-from wrasse.app.building import Opened, build_engine, build_handlers, configured, owner_name
+from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.store_url import StoreUrl, parse_store
@@ -64,8 +64,7 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
             async for finding in _backend(url, stores, clock, config.settings.engine.skew_max, opened):
                 yield finding
         if {where.jobs, where.records, where.engine} <= set(opened):
-            ports = Opened(opened[where.jobs], opened[where.records], opened[where.engine])
-            async for finding in _upkeep(config, ports, clock):
+            async for finding in _upkeep(config, await open_homes(config, stores), clock):
                 yield finding
     finally:
         await stores.close()

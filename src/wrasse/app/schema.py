@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from wrasse.app.settings import Key, Settings, SweepSettings
-from wrasse.sweeps import CATALOGUE
+from wrasse.app.sweep_ports import setting_fields
+from wrasse.sweeps import CATALOGUE, Catalogued
 
 # What the fields of sweeps mean as settings. One word has one meaning, whichever sweep has the field.
 FIELDS = {
@@ -45,21 +46,22 @@ class Leaf:
         return self.path.replace(".", "_").upper() if self.key.seed else None
 
 
-@lru_cache(maxsize=1)
-def leaves() -> Mapping[str, Leaf]:
-    """Every setting by its path, in the order of the structs."""
+@lru_cache(maxsize=16)
+def leaves(own: tuple[Catalogued, ...] = ()) -> Mapping[str, Leaf]:
+    """Every setting by its path, in the order of the structs; those of one's own sweeps last."""
     found = [leaf for leaf in _of_struct("", Settings, Settings()) if leaf.path != "sweeps"]
-    for name, entry in CATALOGUE.items():
+    for entry in (*CATALOGUE.values(), *own):
+        prefix = f"sweeps.{entry.name}."
         plain = SweepSettings(
+            use=entry.use,
             interval=entry.interval,
             actions_max=entry.budget.actions_max,
             runtime_max=entry.budget.runtime_max,
             pause=entry.budget.pause,
         )
-        found += [
-            leaf for leaf in _of_struct(f"sweeps.{name}.", SweepSettings, plain) if not leaf.path.endswith(".fields")
-        ]
-        found += _of_sweep(f"sweeps.{name}.", entry.kind)
+        skipped = {prefix + "fields"} if entry.use else {prefix + "fields", prefix + "use"}
+        found += [leaf for leaf in _of_struct(prefix, SweepSettings, plain) if leaf.path not in skipped]
+        found += _of_sweep(prefix, entry.kind)
     return {leaf.path: leaf for leaf in found}
 
 
@@ -78,16 +80,15 @@ def _of_struct(prefix: str, struct: type, plain: object) -> Iterator[Leaf]:
 
 def _of_sweep(prefix: str, sweep: type) -> Iterator[Leaf]:
     """Fields with a default are settings; those without are ports, which the wiring fills."""
-    hints = typing.get_type_hints(sweep)
-    for field in dataclasses.fields(sweep):
-        if field.default is not dataclasses.MISSING:
-            yield Leaf(prefix + field.name, hints[field.name], field.default, Key(FIELDS[field.name]))
+    for setting in setting_fields(sweep):
+        doc = FIELDS.get(setting.field, f"a setting of {sweep.__module__}:{sweep.__qualname__}")
+        yield Leaf(prefix + setting.field, setting.hint, setting.default, Key(doc))
 
 
-def sections() -> Mapping[str, frozenset[str]]:
+def sections(own: tuple[Catalogued, ...] = ()) -> Mapping[str, frozenset[str]]:
     """For every inner path ('' is the whole file) the names that may stand below it."""
     below: dict[str, set[str]] = {"": set()}
-    for path in leaves():
+    for path in leaves(own):
         parts = path.split(".")
         for depth, part in enumerate(parts):
             below.setdefault(".".join(parts[:depth]), set()).add(part)

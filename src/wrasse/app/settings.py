@@ -253,6 +253,7 @@ class PeriodicSettings:
 class SweepSettings:
     """When one sweep runs and how much one run may do; `fields` are the settings of its class."""
 
+    use: Annotated[str, Key("the class of a sweep of your own, as module:Class")] = ""
     enabled: Annotated[bool, Key("whether it runs by itself")] = True
     interval: Annotated[timedelta, Key("how often it runs")] = timedelta(seconds=60)
     jitter: Annotated[float, Key("share of the interval by which a run may be early or late")] = 0.1

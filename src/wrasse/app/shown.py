@@ -27,7 +27,7 @@ class Shown:
 
 def shown(config: Config) -> Iterator[Shown]:
     """Every setting, in the order of the file."""
-    for leaf in leaves().values():
+    for leaf in leaves(config.own).values():
         value = _form(_value(config, leaf.path), secret=leaf.key.secret)
         yield Shown(leaf, value, hide(config.sources.get(leaf.path, "default")))
 

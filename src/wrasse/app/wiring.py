@@ -129,12 +129,16 @@ class Stores:
 
     async def open_objects(self, url: str) -> Objects:
         """The objects of the store of this URL."""
+        return (await self.open_object_store(url)).objects
+
+    async def open_object_store(self, url: str) -> ObjectStore:
+        """The store of objects of this URL."""
         wanted = parse_objects(url).resolved()
         if wanted not in self._objects:
             store = await _open_objects(wanted, self._clock)
             self._stack.push_async_callback(store.close)
             self._objects[wanted] = store
-        return self._objects[wanted].objects
+        return self._objects[wanted]
 
     async def close(self) -> None:
         """Closes them all, the last opened first."""

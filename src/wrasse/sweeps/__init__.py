@@ -26,6 +26,7 @@ class Catalogued:
     unless: str
     interval: timedelta
     budget: Budget = field(default_factory=Budget)
+    use: str = ""  # module:Class of a sweep that is not wrasse's own
 
     @property
     def page(self) -> str:
