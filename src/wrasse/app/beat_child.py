@@ -114,14 +114,14 @@ async def serve() -> None:
 
 async def end_commands(board: Board, parent: Parent) -> None:
     """Kills what a killed worker left running: its jobs will run elsewhere. A worker that lives ends its own."""
-    # The pipe of a dying process closes a moment before it is gone.
-    for _ in range(_DYING_LOOKS):
+    groups = {posted.group for posted in board.read() if posted.group}
+    for _ in range(_DYING_LOOKS if groups else 0):
         if parent.gone():
-            for posted in board.read():
-                if posted.group:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(posted.group, signal.SIGKILL)
+            for group in groups:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
             return
+        # The pipe of a dying process closes a moment before it is gone.
         await asyncio.sleep(_DYING_LOOK)
 
 
