@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, Jobs, as_duration
+from wrasse.app.app_streams import AppStreams
 from wrasse.app.building import (
     JOB_SWEEPS,
     Opened,
@@ -36,10 +37,11 @@ from wrasse.app.building import (
     owner_name,
 )
 from wrasse.app.config import Config, load
+from wrasse.app.homes import homes
 from wrasse.app.new_job import encoded
 from wrasse.app.signals import on_stop
 from wrasse.app.unwrap import first_error
-from wrasse.app.wiring import Stores
+from wrasse.app.wiring import Store, Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
@@ -75,6 +77,8 @@ class App:
         self.registry = Registry()
         self.tally = Tally()
         self.jobs = Jobs(self._jobs)
+        self.streams = AppStreams(self._streams, self._clock)
+        self.on = self.streams.on
 
     def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
         """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest.
@@ -184,6 +188,10 @@ class App:
     ) -> None:
         await self.close()
 
+    async def _streams(self) -> Store:
+        await self.open()
+        return await self._stores.open(homes(self.config).streams)
+
     async def _jobs(self) -> tuple[Producer, JobQueue]:
         opened = await self.open()
         if self._producer is None:
@@ -268,7 +276,8 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
         # What the program says is said: neither a file nor another program's variables have a part in it.
         environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
         environ.pop("WRASSE_CONFIG", None)
-        config = load(os.devnull, environ=environ, overrides={"backends.jobs": where, "backends.records": where})
+        everything = {f"backends.{port}": where for port in ("jobs", "records", "streams")}
+        config = load(os.devnull, environ=environ, overrides=everything)
     else:
         config = load(where)
     for warning in config.warnings:
