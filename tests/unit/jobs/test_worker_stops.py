@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 import pytest
 
@@ -18,13 +20,14 @@ from wrasse.jobs.board import Board
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.running import RunningJob
 from wrasse.jobs.worker import Worker
-from wrasse.ports.jobs import Budget, Job, JobFilter, JobQueue, Place, Reason, Requeue, Taken, WorkerInfo
+from wrasse.ports.jobs import Budget, Job, JobFilter, Place, Reason, Requeue, WorkerInfo
 from wrasse.ports.outcome import Outcome
 
 from .working import CLOCK, QUICK, eventually, memory, numbered, put, record, until, working
 
 ONE_SLOT = replace(QUICK, concurrency=1)
 MINUTE = timedelta(minutes=1)
+T = TypeVar("T")
 
 
 async def ok(job: RunningJob) -> None: ...
@@ -282,24 +285,17 @@ async def test_a_lost_reply_is_asked_for_again_and_nothing_runs_twice(call: str,
     assert worker.tally.lost.total() == 0
 
 
-class Broken(FaultyJobs):
-    """A backend that turns out to hold something else."""
+class Broken(Network):
+    """To a backend that turns out to hold something else."""
 
-    async def take(
-        self,
-        queues: object,
-        limit: int,
-        *,
-        worker: str,
-        silence: timedelta,
-        request: str,
-        wait: timedelta = timedelta(0),
-    ) -> Taken:
-        raise StoreBroken("the table jobs is gone", do="restore it")
+    async def call(self, name: str, act: Callable[[], Awaitable[T]]) -> T:
+        if name == "take":
+            raise StoreBroken("the table jobs is gone", do="restore it")
+        return await super().call(name, act)
 
 
 async def test_a_broken_backend_ends_the_worker_with_its_error() -> None:
-    jobs: JobQueue = Broken(memory().jobs, Network(Script({})))
+    jobs = FaultyJobs(memory().jobs, Broken(Script({})))
     worker = Worker(jobs, any_kind(ok), CLOCK, LoopBeats(jobs, CLOCK), QUICK)
     with pytest.raises(StoreBroken, match="the table jobs is gone"):
         await worker.run()
