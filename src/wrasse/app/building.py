@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from wrasse.app.config import Config
@@ -31,6 +31,7 @@ from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
 from wrasse.jobs.exec import Command
 from wrasse.jobs.handlers import ANY, Handlers, load as load_handler
 from wrasse.jobs.producer import Producer
+from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
@@ -129,6 +130,8 @@ def build_worker(
         timeout=own.timeout,
         retry=RetryPolicy(own.max_retries, own.backoff.base, own.backoff.max),
         wait=own.brpoplpush_timeout,
+        weights={own.queues[name]: parse_weight(text) for name, text in own.weights.items()},
+        rates=tuple(parse_rate(queue, text) for queue, text in own.rates.items()),
     )
     url = parse_store(homes(config).jobs)
     # What lives in this process's memory no child could reach. A path is made absolute: handlers may change directory.

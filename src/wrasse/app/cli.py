@@ -22,6 +22,7 @@ COMMANDS = {
     "run": ("cli_run", "run workers and sweeps until told to stop"),
     "sweep": ("cli_sweep", "run sweeps once, or show what they would do and why"),
     "jobs": ("cli_jobs", "put, list, show, requeue, cancel and purge jobs"),
+    "periodic": ("cli_periodic", "jobs that are put again and again: last slot and next"),
     "streams": ("cli_streams", "publish and read messages, and see who is how far"),
     "archives": ("cli_archives", "list, read and verify what was archived of streams"),
     "journal": ("cli_journal", "what sweeps did, when and why"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from wrasse.app.addresses import parse_address
 from wrasse.app.periodic_settings import as_periodic
@@ -16,6 +17,7 @@ from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.duration import format_duration
 from wrasse.errors import WrasseError
+from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.ports.subjects import check_pattern
 
 ZERO = timedelta(0)
@@ -97,6 +99,22 @@ def _queues(worker: WorkerSettings) -> _Rules:
             f"has no queue for the priority {name!r}",
             f"add {name}: <queue>, or take it out of worker.priorities",
         )
+    for name, text in worker.weights.items():
+        yield (
+            name in names,
+            "weights",
+            f"has a weight for {name!r}, which is not in worker.priorities",
+            f"use one of: {', '.join(names)}",
+        )
+        yield from _parsed("weights", text, parse_weight)
+    for queue, text in worker.rates.items():
+        yield (
+            queue in worker.queues.values(),
+            "rates",
+            f"has a limit for {queue!r}, which is no queue in worker.queues",
+            f"use one of: {', '.join(worker.queues.values())}",
+        )
+        yield from _parsed("rates", text, partial(parse_rate, queue))
     printable = all(queue and queue.isprintable() for queue in worker.queues.values())
     yield printable, "queues", "has a queue without a printable name", "name every queue"
 

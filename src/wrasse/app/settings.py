@@ -116,6 +116,14 @@ class WorkerSettings:
     backoff: Backoff = field(default_factory=Backoff)
     priorities: Annotated[tuple[str, ...], Key("the order in which queues are served", seed=True)] = ("high", "low")
     queues: Annotated[Mapping[str, str], Key("the queue of each priority", seed=True)] = field(default_factory=_queues)
+    weights: Annotated[
+        Mapping[str, str],
+        Key("how often each priority is served first, such as {high: 6, low: 3}; empty: strictly in their order"),
+    ] = field(default_factory=dict)
+    rates: Annotated[
+        Mapping[str, str],
+        Key("limits of queues, such as {mail: 10/s, report: 100/h}, for all workers with this setting together"),
+    ] = field(default_factory=dict)
     processing_list_pattern: Annotated[str, Key("Redis list of a worker's jobs", seed=True, later=True)] = (
         "jobqueue:worker:%s:processing"
     )

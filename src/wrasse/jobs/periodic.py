@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from wrasse.duration import format_duration
+from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import ConfigError
-from wrasse.jobs.cron import Cron
+from wrasse.jobs.cron import Cron, parse_cron
 
 SLOTS_MAX = 100
 LATE_MAX = timedelta(minutes=1)
@@ -90,6 +90,15 @@ class Periodic:
         if isinstance(schedule, Every):
             return f"every {format_duration(schedule.interval)}"
         return f"cron {schedule.text}" + ("" if schedule.zone.key == "UTC" else f" {schedule.zone.key}")
+
+
+def read_when(text: str) -> Cron | Every:
+    """The schedule that `Periodic.when` wrote."""
+    what, *fields = text.split()
+    if what == "every":
+        return Every(parse_duration(fields[0]))
+    length = 1 if fields[0].startswith("@") else 5
+    return parse_cron(" ".join(fields[:length]), *fields[length : length + 1])
 
 
 def due_slots(last: datetime, now: datetime, schedule: Schedule, missed: Missed) -> Sequence[datetime]:

@@ -27,10 +27,11 @@ from wrasse.ids import Ids
 from wrasse.jobs.beats import BeatState
 from wrasse.jobs.ending import held_back
 from wrasse.jobs.holds import Holds, Stage, Work
+from wrasse.jobs.rates import Turns
 from wrasse.jobs.settling import ASKING_AGAIN, Settler
 from wrasse.jobs.slots import Slots
 from wrasse.jobs.tally import Tally
-from wrasse.ports.jobs import BATCH_MAX, JobQueue, TakenJob
+from wrasse.ports.jobs import BATCH_MAX, JobQueue, Rate, TakenJob
 
 AHEAD = 0.1  # seconds of work
 _MEASURED = 0.1  # seconds over which the speed is measured
@@ -44,11 +45,12 @@ _log = logging.getLogger("wrasse.jobs")
 class Asking:
     """What a worker asks the backend for."""
 
-    queues: tuple[str, ...]
+    turns: Turns  # which queues, and in which order
     worker: str
     silence: timedelta
     timeout: timedelta  # of a job that has none of its own
     wait: timedelta  # how long one take waits for a job
+    rates: tuple[Rate, ...] = ()
 
 
 class Speed:
@@ -111,7 +113,7 @@ class Taker:
 
     async def take(self, limit: int, wait: timedelta) -> int:
         """One take of at most so many, fed to the slots; gives how many came."""
-        return await self._take(self._asking.queues, limit, wait)
+        return await self._take(self._asking.turns.following(), limit, wait)
 
     async def _take(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
         self._request = self._request or self._ids.new()
@@ -125,6 +127,7 @@ class Taker:
                     silence=asking.silence,
                     request=self._request,
                     wait=wait,
+                    rates=asking.rates,
                 )
         except TimeoutError:
             return 0  # cut short: the answer is asked for again when beats go out

@@ -16,8 +16,9 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from wrasse.clock import Clock
@@ -26,13 +27,14 @@ from wrasse.ids import Ids
 from wrasse.jobs.beats import Beats
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.holds import Holds
+from wrasse.jobs.rates import Turns
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.settling import Settler
 from wrasse.jobs.slots import Slots
 from wrasse.jobs.taking import Asking, Taker
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.telling import Teller
-from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, Progress, WorkerInfo
+from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, Progress, Rate, WorkerInfo
 
 _END_MAX = timedelta(seconds=5)  # for a handler that was cancelled, to end
 _TELL_MAX = timedelta(seconds=10)  # for the backend to hear the last results
@@ -44,8 +46,8 @@ _log = logging.getLogger("wrasse.jobs")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """How a worker works. `queues` are served in this order, all of the first before any of the second. Of jobs that
-    were rescued `alone_from` times or more it holds one at a time."""
+    """How a worker works. `queues` are served in this order, all of the first before any of the second, unless there
+    are `weights`. Of jobs that were rescued `alone_from` times or more it holds one at a time."""
 
     queues: tuple[str, ...] = ("high", "low")
     concurrency: int = 16
@@ -54,6 +56,8 @@ class WorkerSettings:
     retry: RetryPolicy = _RETRY
     wait: timedelta = timedelta(seconds=1)
     alone_from: int = 2
+    weights: Mapping[str, int] = field(default_factory=dict)
+    rates: tuple[Rate, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -83,7 +87,14 @@ class _Parts:
         self.slots = Slots(
             settings.concurrency, handlers, self.holds, self.settler, settings.retry, tally, clock, worker, room
         )
-        asking = Asking(settings.queues, worker.info.id, settings.silence, settings.timeout, settings.wait)
+        asking = Asking(
+            Turns(settings.queues, settings.weights),
+            worker.info.id,
+            settings.silence,
+            settings.timeout,
+            settings.wait,
+            settings.rates,
+        )
         self.taker = Taker(jobs, asking, self.holds, self.slots, self.settler, tally, clock, ids, room)
 
 

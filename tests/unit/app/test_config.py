@@ -142,7 +142,8 @@ def test_every_setting_has_a_variable(path: str) -> None:
     leaf = leaves()[path]
     text = {"observability.log_level": "error", "backends.records": "memory:", "engine.backend": "memory:",
             "backends.streams": "memory:", "backends.objects": "memory:", "archival": "[{stream: a.b}]",
-            "archiver.streams": "[{stream: a.b}]", "periodic": "{a: {every: 5m}}", "producer.default_priority": "high",
+            "archiver.streams": "[{stream: a.b}]", "periodic": "{a: {every: 5m}}",
+            "worker.weights": "{high: 6}", "worker.rates": "{high: 10/s}", "producer.default_priority": "high",
             }.get(path, in_environment(leaf.default))  # fmt: skip
     config = loaded("", {leaf.env: text})
     assert config.sources == {path: f"environment variable {leaf.env}"}
@@ -389,3 +390,32 @@ def test_what_is_shown_loads_again_to_the_same_settings() -> None:
     overrides |= {path: str(each.value) for path, each in again.items() if isinstance(each.value, str | int | float)}
     overrides = {path: text for path, text in overrides.items() if not path.startswith(("redis.", "backends."))}
     assert load("none", environ={}, overrides=overrides).settings == first.settings
+
+
+def test_periodic_jobs_are_read_with_data_of_any_shape() -> None:
+    text = 'periodic:\n  nightly: {cron: "0 3 * * *", tz: Europe/Berlin, data: {days: [1, 2]}, missed: skip}\n'
+    own = loaded(text + "  beat: {every: 5m, kind: ping, priority: high}\n").settings.periodic
+    assert (own["nightly"].data, own["nightly"].missed) == ({"days": [1, 2]}, "skip")
+    assert (own["beat"].every, own["beat"].kind) == (timedelta(minutes=5), "ping")
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("periodic: {a: {}}", "neither cron nor every"),
+        ('periodic: {a: {cron: "0 3 * * *", every: 5m}}', "both cron and every"),
+        ('periodic: {a: {cron: "0 25 * * *"}}', "'25' is no hour"),
+        ("periodic: {a: {every: 5m, tz: Europe/Berlin}}", "every and a time zone"),
+        ("periodic: {a: {every: 5m, priority: urgent}}", "priority 'urgent'"),
+        ("periodic: {a: {every: 5m, missed: some}}", "whose missed is 'some'"),
+        ("periodic: {a: {evry: 5m}}", "write 'every'"),
+        ("periodic: [a]", "is not a map"),
+        ("worker: {weights: {middle: 1}}", "not in worker.priorities"),
+        ("worker: {weights: {high: 0}}", "'0' is no weight"),
+        ("worker: {rates: {mail: 1/s}}", "no queue in worker.queues"),
+        ("worker: {rates: {high: fast}}", "'fast' is no limit"),
+    ],
+)
+def test_mistakes_in_periodic_jobs_weights_and_limits_are_told(text: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        loaded(text)

@@ -1,0 +1,115 @@
+"""wrasse periodic: jobs that are put again and again, when they last were and when they will be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import click
+
+from wrasse.app.ago import ago
+from wrasse.app.cli_asked import Asked, asks, finish
+from wrasse.app.cli_group import LazyGroup
+from wrasse.app.cli_table import show_table
+from wrasse.app.homes import homes
+from wrasse.app.periodic_settings import as_periodic
+from wrasse.app.settings import Settings
+from wrasse.app.wiring import Store, open_store
+from wrasse.jobs.periodic import read_when
+from wrasse.jobs.repeating import PERIODIC, Mark, read_mark
+
+PAGE = 500
+
+periodic = LazyGroup(
+    "periodic",
+    {"list": ("cli_periodic:list_periodic", "periodic jobs: their last slot and the next")},
+    about="Jobs that are put again and again, by settings or by a program.",
+    examples="""\b
+Examples:
+  wrasse periodic list
+  wrasse periodic list --json
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One periodic job: what is known of it, by settings or by the last program that ran it."""
+
+    name: str
+    kind: str
+    when: str
+    missed: str
+    mark: Mark | None
+
+    def next_after(self, now: datetime) -> datetime:
+        """Its next slot."""
+        return read_when(self.when).next_after(now)
+
+
+@click.command("list")
+@asks
+def list_periodic(asked: Asked) -> None:
+    """List periodic jobs: those of the settings, and those that a program has run.
+
+    \b
+    Examples:
+      wrasse periodic list
+      wrasse periodic list --json
+    """
+    finish(_list(asked))
+
+
+async def _list(asked: Asked) -> None:
+    config = asked.config()
+    store = await open_store(homes(config).engine)
+    try:
+        found = await _known(store, config.settings)
+        now = (await store.pulse()).at
+    finally:
+        await store.close()
+    rows = [
+        (each.name, each.kind, each.when, each.missed, f"{each.next_after(now):%Y-%m-%d %H:%M:%S}Z", *_last(each, now))
+        for each in found
+    ]
+    asked.answer(
+        {"periodic": [_json(each, now) for each in found]},
+        lambda: (
+            show_table(("name", "kind", "when", "missed", "next", "last", "last job"), rows)
+            if rows
+            else click.echo("no periodic jobs")
+        ),
+    )
+
+
+async def _known(store: Store, settings: Settings) -> list[Listed]:
+    marks: dict[str, Mark] = {}
+    after: str | None = None
+    while True:
+        page = await store.records(PERIODIC).page("", after, PAGE)
+        marks |= {record.key: read_mark(record) for record in page}
+        after = page.cursor
+        if after is None:
+            break
+    found = {name: Listed(name, mark.kind, mark.when, mark.missed, mark) for name, mark in marks.items()}
+    for name, own in settings.periodic.items():
+        made = as_periodic(name, own)
+        found[name] = Listed(name, made.kind, made.when, made.missed.value, marks.get(name))
+    return [found[name] for name in sorted(found)]
+
+
+def _last(each: Listed, now: datetime) -> tuple[str, str]:
+    return (ago(each.mark.last, now), each.mark.job) if each.mark is not None and each.mark.job else ("never", "")
+
+
+def _json(each: Listed, now: datetime) -> dict[str, object]:
+    ran = each.mark is not None and bool(each.mark.job)
+    return {
+        "name": each.name,
+        "kind": each.kind,
+        "when": each.when,
+        "missed": each.missed,
+        "next": each.next_after(now),
+        "last": each.mark.last if each.mark is not None and ran else None,
+        "last_job": each.mark.job if each.mark is not None and ran else None,
+    }
