@@ -65,6 +65,10 @@ class ConsumerSettings:
             if value <= (timedelta(0) if isinstance(value, timedelta) else 0):
                 raise UsageError(f"{name} of a consumer is {value}", do="use more than zero")
 
+    def delay_after(self, number: int) -> timedelta:
+        """How long a message waits after its handler failed for the so manieth time."""
+        return min(self.nak_delay * 2 ** min(number - 1, 30), self.nak_delay_max)
+
 
 _DEFAULT = ConsumerSettings()
 
@@ -227,8 +231,7 @@ class Consumer:
         if delivery.number >= self._settings.deliveries_max:
             self._set_aside(delivery, f"{kind}: {error}", delivery.number)
         else:
-            delay = self._settings.nak_delay * 2 ** min(delivery.number - 1, 20)
-            self._post(delivery, self._nak(delivery, min(delay, self._settings.nak_delay_max)))
+            self._post(delivery, self._nak(delivery, self._settings.delay_after(delivery.number)))
 
     def _nak(self, delivery: Delivery, delay: timedelta = timedelta(0)) -> Nak:
         return Nak(delivery.entry.subject, self._group, delivery.entry.id, delay)

@@ -1,0 +1,41 @@
+"""What a consumer decides by itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, strategies as st
+
+from wrasse.errors import UsageError
+from wrasse.streams.calling import Caller
+from wrasse.streams.consumer import ConsumerSettings
+
+SETTINGS = ConsumerSettings(nak_delay=timedelta(seconds=1), nak_delay_max=timedelta(seconds=10))
+
+
+def test_a_message_that_failed_waits_twice_as_long_each_time() -> None:
+    assert [SETTINGS.delay_after(n).total_seconds() for n in (1, 2, 3, 4, 5, 6)] == [1, 2, 4, 8, 10, 10]
+
+
+@given(st.integers(1, 10_000))
+def test_no_message_waits_longer_than_the_limit(number: int) -> None:
+    assert timedelta(0) < SETTINGS.delay_after(number) <= SETTINGS.nak_delay_max
+
+
+@pytest.mark.parametrize("handler", [5, None, "shop:ship"])
+def test_what_cannot_be_called_is_no_handler(handler: object) -> None:
+    with pytest.raises(UsageError, match="a handler of type"):
+        Caller(handler)  # type: ignore[arg-type]
+
+
+def test_functions_and_objects_with_an_async_call_run_in_the_loop() -> None:
+    class Async:
+        async def __call__(self, received: object) -> None: ...
+
+    class Plain:
+        def __call__(self, received: object) -> None: ...
+
+    async def function(received: object) -> None: ...
+
+    assert [Caller(each).plain for each in (Async(), Plain(), function, print)] == [False, True, False, True]
