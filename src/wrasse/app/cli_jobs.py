@@ -18,6 +18,7 @@ HOMES = {
     "stats": ("cli_jobs_look", "how many jobs are where, and who works"),
     "dead": ("cli_jobs_look", "dead jobs and why they died"),
     "requeue": ("cli_jobs_change", "make dead jobs ready again"),
+    "replay": ("cli_jobs_replay", "make many dead jobs ready again, a few first"),
     "cancel": ("cli_jobs_change", "stop jobs that wait or run"),
     "purge": ("cli_jobs_change", "delete finished or waiting jobs for good"),
 }

@@ -154,6 +154,8 @@ def show_record(record: JobRecord, now: datetime) -> None:
             ("attempts", counts if state.attempts else ""),
             ("worker", state.worker if state.place is Place.HELD else ""),
             ("last beat", ago(state.beat_at, now) if state.place is Place.HELD else ""),
+            ("progress", _progress(record)),
+            ("kept until", state.kept_until.isoformat(timespec="seconds") if state.kept_until else ""),
             ("reason", state.reason),
             ("error", state.error),
             ("timeout", job.timeout),
@@ -165,6 +167,11 @@ def show_record(record: JobRecord, now: datetime) -> None:
     if record.history:
         rows = [(a.number, a.worker, ago(a.ended_at, now), a.reason.value, a.error[:100]) for a in record.history]
         show_table(("attempt", "worker", "ended", "reason", "error"), rows)
+
+
+def _progress(record: JobRecord) -> str:
+    told = record.progress
+    return "" if told is None else f"{told.fraction:.0%} {told.note}".strip()
 
 
 @click.command()
@@ -252,6 +259,7 @@ def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:
 @click.option("--reason", type=click.Choice(REASONS), help="Only jobs that died for this reason.")
 @click.option("--error", "error_contains", metavar="TEXT", help="Only jobs whose error contains this.")
 @click.option("--since", type=DURATION, help="Only jobs that died within this time.")
+@click.option("--until", type=DURATION, help="Only jobs that died longer ago than this.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
 @click.option("--after", help="Go on after this cursor, which the last page gave.")
 @asks
@@ -262,6 +270,7 @@ def dead(
     reason: str | None,
     error_contains: str | None,
     since: timedelta | None,
+    until: timedelta | None,
     limit: int,
     after: str | None,
 ) -> None:
@@ -276,17 +285,27 @@ def dead(
         _dead(
             asked,
             JobFilter(queue, kind, None if reason is None else Reason(reason), error_contains),
-            since,
+            (since, until),
             limit,
             after,
         )
     )
 
 
-async def _dead(asked: Asked, where: JobFilter, since: timedelta | None, limit: int, after: str | None) -> None:
+def died_within(where: JobFilter, now: datetime, since: timedelta | None, until: timedelta | None) -> JobFilter:
+    """The filter, narrowed to what died between two times ago."""
+    return replace(
+        where,
+        finished_after=None if since is None else now - since,
+        finished_before=None if until is None else now - until,
+    )
+
+
+async def _dead(
+    asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], limit: int, after: str | None
+) -> None:
     async with opened(asked.config()) as store:
-        if since is not None:
-            where = replace(where, finished_after=(await store.pulse()).at - since)
+        where = died_within(where, (await store.pulse()).at, *span)
         page = await store.jobs.page(Place.DEAD, where, after, limit, newest=True)
     asked.answer(
         {"jobs": [state_json(state) for state in page], "next": page.cursor},

@@ -27,7 +27,7 @@ from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job
 
 SHOWN_MAX = 20
 LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_MAX
-FIELDS = ("data", "payload_b64", "kind", "id", "queue", "priority", "delay", "timeout", "headers")
+FIELDS = ("data", "payload_b64", "kind", "id", "queue", "priority", "delay", "timeout", "headers", "unique", "keep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,9 @@ class Given:
     delay: timedelta
     timeout: timedelta | None
     headers: Mapping[str, str]
+    unique: str
+    window: timedelta
+    keep: timedelta | None
 
 
 @click.command()
@@ -52,6 +55,9 @@ class Given:
 @click.option("--delay", type=DURATION, default="0s", help="Not before this much later.")
 @click.option("--timeout", type=DURATION, help="How long its handler may take.  [default: worker.timeout]")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
+@click.option("--unique", default="", metavar="NAME", help="Not put while a job of this name is not finished.")
+@click.option("--window", type=DURATION, default="0s", help="With --unique: nor for this long after its put.")
+@click.option("--keep", type=DURATION, help="How long its result is kept.  [default: worker.result_kept]")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Read the payload from this file; -: from stdin.")
 @click.option("--lines", is_flag=True, help="One job per line of the file or stdin, the line being the payload.")
 @click.option("--json-lines", is_flag=True, help=f"One job per line, as a JSON object with {', '.join(FIELDS)}.")
@@ -66,6 +72,9 @@ def put(
     delay: timedelta,
     timeout: timedelta | None,
     headers: Sequence[str],
+    unique: str,
+    window: timedelta,
+    keep: timedelta | None,
     path: str | None,
     lines: bool,
     json_lines: bool,
@@ -85,7 +94,8 @@ def put(
         raise click.UsageError("--lines and --json-lines exclude each other\ndo: give one of them")
     if id is not None and (lines or json_lines):
         raise click.UsageError("one id cannot name many jobs\ndo: put ids into the lines with --json-lines")
-    given = Given(kind, id, queue, priority, delay, timeout, dict(_header(each) for each in headers))
+    named = dict(_header(each) for each in headers)
+    given = Given(kind, id, queue, priority, delay, timeout, named, unique, window, keep)
     if lines or json_lines:
         made = _described if json_lines else _bare
         finish(_put(asked, lambda producer: _from_lines(producer, path, made, given)))
@@ -135,6 +145,9 @@ def _job(producer: Producer, given: Given, payload: bytes) -> Job:
         delay=given.delay,
         timeout=given.timeout,
         headers=given.headers,
+        unique=given.unique,
+        window=given.window,
+        keep=given.keep,
     )
 
 
@@ -163,7 +176,7 @@ def _bare(producer: Producer, given: Given, line: bytes) -> Job:
 def _described(producer: Producer, given: Given, line: bytes) -> Job:
     fields = _fields(line)
     try:
-        timeout = fields.get("timeout")
+        timeout, keep = fields.get("timeout"), fields.get("keep")
         return producer.job(
             str(fields.get("kind", given.kind)),
             _data(fields),
@@ -173,6 +186,9 @@ def _described(producer: Producer, given: Given, line: bytes) -> Job:
             delay=parse_duration(str(fields["delay"])) if "delay" in fields else given.delay,
             timeout=given.timeout if timeout is None else parse_duration(str(timeout)),
             headers={**given.headers, **_headers(fields.get("headers"))},
+            unique=str(fields.get("unique", given.unique)),
+            window=given.window,
+            keep=given.keep if keep is None else parse_duration(str(keep)),
         )
     except binascii.Error:
         raise UsageError("payload_b64 is not base 64", do="encode the bytes, or use data") from None

@@ -37,7 +37,7 @@ def state_json(state: JobState) -> Mapping[str, object]:
 
 def record_json(record: JobRecord) -> Mapping[str, object]:
     """A job, whole, with its bytes in base 64 and, where they are UTF-8, as text."""
-    job = record.job
+    job, told = record.job, record.progress
     return {
         **state_json(record.state),
         "headers": dict(job.headers),
@@ -45,6 +45,10 @@ def record_json(record: JobRecord) -> Mapping[str, object]:
         "lasting": job.lasting,
         "payload_b64": base64.b64encode(job.payload).decode(),
         "payload": text_of(job.payload),
+        "unique": job.unique,
+        "group": job.group,
+        "kept_until": record.state.kept_until,
+        "progress": None if told is None else {"fraction": told.fraction, "note": told.note, "at": told.at},
         "result": None if record.result is None else text_of(record.result),
         "history": [attempt_json(attempt) for attempt in record.history],
     }

@@ -1,0 +1,142 @@
+"""Making many dead jobs ready again without making things worse.
+
+A few go first, the canaries. They are watched; if too many fail again, the cause is still there and the rest stays as
+it is. Otherwise the rest follows, no faster than was asked for. Only what was dead when the replay began is touched, so
+a job that dies again is not replayed twice, and a replay that was interrupted is simply begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from wrasse.clock import Clock
+from wrasse.ports.jobs import JobFilter, JobQueue, JobState, Place, Rate, Revive
+from wrasse.ports.outcome import Outcome
+
+PAGE = 500
+_POLL = 0.1  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How careful a replay is. No canaries: all at once. `share` is how many of them may fail."""
+
+    canaries: int = 10
+    watch: timedelta = timedelta(seconds=30)
+    share: float = 0.2
+    rate: Rate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How the canaries did: `failed` are dead again, or have failed and wait for another attempt."""
+
+    count: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay came to. `why` is empty unless it stopped early."""
+
+    revived: int
+    lost: int  # changed by somebody else meanwhile
+    canaries: Watched
+    why: str = ""
+
+
+def verdict(watched: Watched, share: float) -> str:
+    """Why the rest should stay dead; empty when it need not. Pure."""
+    if watched.count and watched.failed > share * watched.count:
+        return f"{watched.failed} of {watched.count} canaries failed again"
+    if watched.count and not watched.done:
+        return f"none of {watched.count} canaries ended while they were watched"
+    return ""
+
+
+class Replay:
+    """One replay of the dead jobs that a filter lets through. `began` is the backend's time at its beginning."""
+
+    def __init__(self, jobs: JobQueue, clock: Clock, where: JobFilter, began: datetime, plan: Plan) -> None:
+        self._jobs, self._clock, self._plan = jobs, clock, plan
+        before = began if where.finished_before is None else min(began, where.finished_before)
+        self._where = replace(where, finished_before=before)
+
+    async def pages(self) -> AsyncIterator[Sequence[JobState]]:
+        """What it would make ready, the longest dead first."""
+        after: str | None = None
+        while True:
+            page = await self._jobs.page(Place.DEAD, self._where, after, PAGE)
+            if page.items:
+                yield page.items
+            after = page.cursor
+            if after is None:
+                return
+
+    async def run(self, seen: Callable[[int], None]) -> Replayed:
+        """Replays. `seen` is told how many more were dealt with."""
+        revived = lost = 0
+        watched = Watched()
+        began = self._clock.monotonic()
+        waiting = self._plan.canaries
+        async for page in self.pages():
+            states = [*page]
+            if waiting:
+                canaries, states, waiting = states[:waiting], states[waiting:], 0
+                good = await self._revive(canaries)
+                revived, lost = len(good), len(canaries) - len(good)
+                seen(len(canaries))
+                watched = await self._watch(good)
+                why = verdict(watched, self._plan.share)
+                if why:
+                    return Replayed(revived, lost, watched, why)
+                began = self._clock.monotonic()
+            for start in range(0, len(states), self._step()):
+                some = states[start : start + self._step()]
+                await self._pace(began, revived - watched.count)
+                good = await self._revive(some)
+                revived, lost = revived + len(good), lost + len(some) - len(good)
+                seen(len(some))
+        return Replayed(revived, lost, watched)
+
+    async def _revive(self, states: Sequence[JobState]) -> list[JobState]:
+        outcomes = await self._jobs.move([Revive(state.hold) for state in states])
+        return [state for state, outcome in zip(states, outcomes, strict=True) if outcome is Outcome.DONE]
+
+    def _step(self) -> int:
+        """How many at once: a tenth of a second's worth."""
+        rate = self._plan.rate
+        return PAGE if rate is None else max(1, min(PAGE, int(rate.limit / rate.per.total_seconds() / 10)))
+
+    async def _pace(self, began: float, sent: int) -> None:
+        rate = self._plan.rate
+        if rate is not None:
+            due = began + sent * rate.per.total_seconds() / rate.limit
+            await asyncio.sleep(max(due - self._clock.monotonic(), 0))
+
+    async def _watch(self, canaries: Sequence[JobState]) -> Watched:
+        """Looks until all have ended, or the time is up, or it is clear that too many fail."""
+        until = self._clock.monotonic() + self._plan.watch.total_seconds()
+        left = {state.id for state in canaries}
+        done = dead = 0
+        while True:
+            failing = 0
+            for id in sorted(left):
+                record = await self._jobs.get(id)
+                if record is None or record.state.place is Place.DONE:
+                    done += 1
+                elif record.state.place is Place.DEAD:
+                    dead += 1
+                else:
+                    failing += record.state.failures > 0
+                    continue
+                left.discard(id)
+            watched = Watched(len(canaries), done, dead + failing)
+            too_many = dead > self._plan.share * len(canaries)
+            if not left or too_many or self._clock.monotonic() >= until:
+                return watched
+            await asyncio.sleep(_POLL)
