@@ -30,6 +30,8 @@ class Caller:
     def __init__(self, handler: Handler) -> None:
         if not callable(handler):
             raise UsageError(f"a handler of type {type(handler).__name__}", do="give a function that takes the message")
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise UsageError("a handler that is a generator", do="return instead of yielding")
         self._handler = handler
         call = type(handler).__call__
         self.plain = not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call))
@@ -50,7 +52,7 @@ async def _in_thread(handler: PlainHandler, message: PlainReceived) -> None:
     def run() -> None:
         error: BaseException | None = None
         try:
-            context.run(handler, message)
+            _refuse_awaitable(context.run(handler, message))
         # SystemExit ends neither thread nor process here: the message was not handled.
         except BaseException as raised:
             error = raised
@@ -59,6 +61,14 @@ async def _in_thread(handler: PlainHandler, message: PlainReceived) -> None:
 
     Thread(target=run, name="wrasse-handler", daemon=True).start()
     await done
+
+
+def _refuse_awaitable(result: object) -> None:
+    """A plain function that gives something to await has done nothing yet, and its message must not count as done."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise UsageError("a plain handler returned something to await", do="make it `async def`")
 
 
 def _tell(done: asyncio.Future[None], error: BaseException | None) -> None:

@@ -67,7 +67,7 @@ class ConsumerSettings:
 
     def delay_after(self, number: int) -> timedelta:
         """How long a message waits after its handler failed for the so manieth time."""
-        return min(self.nak_delay * 2 ** min(number - 1, 30), self.nak_delay_max)
+        return min(self.nak_delay * (1 << min(number - 1, 30)), self.nak_delay_max)
 
 
 _DEFAULT = ConsumerSettings()

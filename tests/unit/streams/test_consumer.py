@@ -7,9 +7,14 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
+from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
+from wrasse.ports.groups import Delivery
+from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.calling import Caller
 from wrasse.streams.consumer import ConsumerSettings
+from wrasse.streams.envelope import Envelope
+from wrasse.streams.received import Received
 
 SETTINGS = ConsumerSettings(nak_delay=timedelta(seconds=1), nak_delay_max=timedelta(seconds=10))
 
@@ -27,6 +32,33 @@ def test_no_message_waits_longer_than_the_limit(number: int) -> None:
 def test_what_cannot_be_called_is_no_handler(handler: object) -> None:
     with pytest.raises(UsageError, match="a handler of type"):
         Caller(handler)  # type: ignore[arg-type]
+
+
+def test_a_generator_is_no_handler() -> None:
+    def yields(received: object):
+        yield received
+
+    with pytest.raises(UsageError, match="generator"):
+        Caller(yields)
+
+
+async def test_a_plain_handler_that_gives_something_to_await_has_failed() -> None:
+    async def never() -> None: ...
+
+    delivery = Delivery(Entry(EntryId(1, 1), "s", b""), "g", "c", 1, ManualClock().now())
+    envelope = Envelope("", "s", 0, b"")
+    with pytest.raises(UsageError, match="something to await"):
+        await Caller(lambda received: never()).call(delivery, envelope, Received(delivery, envelope, None))  # type: ignore[arg-type]
+
+
+async def test_a_handler_in_a_thread_cannot_end_the_process() -> None:
+    def leaves(received: object) -> None:
+        raise SystemExit(3)
+
+    delivery = Delivery(Entry(EntryId(1, 1), "s", b""), "g", "c", 1, ManualClock().now())
+    envelope = Envelope("", "s", 0, b"")
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        await Caller(leaves).call(delivery, envelope, Received(delivery, envelope, None))  # type: ignore[arg-type]
 
 
 def test_functions_and_objects_with_an_async_call_run_in_the_loop() -> None:
