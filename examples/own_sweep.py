@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import wrasse
-from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.objects import ObjectDelete, ObjectInfo, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.testing import ManualClock
 
 
 @dataclass(frozen=True, slots=True)

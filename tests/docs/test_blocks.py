@@ -8,7 +8,7 @@ import pytest
 
 from docs.blocks import ROOT, Block, Stage, blocks
 
-PAGES = ("README.md", "docs/start.md", "docs/how-to/test-your-handlers.md")
+PAGES = ("README.md", "docs/start.md", "docs/how-to/test-your-handlers.md", "docs/how-to/write-a-sweep.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

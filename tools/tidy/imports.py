@@ -25,10 +25,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "sweeps": LOW | {"engine", "leases", "jobs", "streams", "archives"},
     "backends": LOW,
     "app": LOW | {"engine", "leases", "jobs", "streams", "archives", "sweeps", "backends", "__version__"},
+    "testing": LOW | {"engine", "app", "backends"},
     "__init__": LOW | {"app", "jobs", "leases", "engine", "sweeps"},
     "__main__": frozenset({"app"}),
 }
-CHOOSES_BACKENDS = frozenset({"app/wiring.py"})
+CHOOSES_BACKENDS = frozenset({"app/wiring.py", "testing/world.py"})  # a test's world is in memory, and says so
 
 
 def imported(source: Source) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,21 @@
+"""For the tests of those who use wrasse: a clock that moves when told to, an app in memory, and what every sweep owes.
+
+    case = SweepCase(lambda world: OldUploads(world.store.objects), plant, claim, held=("uploads/new",))
+    assert (await check_sweep(case)).actions == 2
+
+`check_sweep` fails with a sentence about what the sweep does wrong. Everything here is public.
+"""
+
+from __future__ import annotations
+
+from wrasse.app.application import App, connect
+from wrasse.clock import Clock, ManualClock
+from wrasse.testing.properties import Checked, SweepCase, check_sweep
+from wrasse.testing.world import World
+
+__all__ = ["Checked", "ManualClock", "SweepCase", "World", "check_sweep", "memory_app"]
+
+
+def memory_app(clock: Clock | None = None) -> App:
+    """An app on memory alone, for tests of handlers; with a clock of your own, time is yours to move."""
+    return connect("memory:", clock=clock)

@@ -1,0 +1,154 @@
+"""What every sweep owes, whatever it takes away. Each promise is one function, and says in a sentence who broke it.
+
+    what is held stays          decide is pure, and once ripe stays ripe          pages are bounded and miss nothing
+    a dry run changes nothing, and plans what the run then does                   losing the race changes nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from wrasse.engine.budget import Budget
+from wrasse.engine.run import AnySweep, run_once
+from wrasse.engine.sweep import Action, Keep
+from wrasse.ports.outcome import Outcome
+from wrasse.testing.world import World
+
+IDLE = "finds nothing to do: plant something that is ripe, so that the check means something"
+LIMIT = 100
+PAGES_MAX = 1_000
+STEPS = tuple(timedelta(seconds=s) for s in (1, 10, 60, 600, 3_600, 86_400, 604_800, 2_592_000, 31_536_000))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCase:
+    """A sweep and a world in which it has something to do.
+
+    `sweep` makes it on the ports of a world. `plant` puts there what is ripe and what is held, and moves the clock.
+    `claim` is what the owners of everything ripe do when they come back after the sweep has looked. `held` are the
+    suspects, as actions name them, that must stay.
+    """
+
+    sweep: Callable[[World], AnySweep]
+    plant: Callable[[World], Awaitable[None]]
+    claim: Callable[[World], Awaitable[None]]
+    held: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How much was there to check with: suspects that were looked at, and actions that were taken."""
+
+    suspects: int
+    actions: int
+
+
+async def check_sweep(case: SweepCase) -> Checked:
+    """Holds a sweep to all its promises, each in a world of its own; raises AssertionError where one is broken."""
+    await check_pages(case)
+    await check_decisions(case)
+    await check_lost_race(case)
+    await check_second_apply(case)
+    return await check_runs(case)
+
+
+async def check_runs(case: SweepCase) -> Checked:
+    """A dry run changes nothing and plans what the run does; the run leaves what is held and ends all it began."""
+    world, sweep = await _world(case)
+    before, journal = await world.seen(), await world.journal()
+    plan = await run_once(sweep, world.frame(), budget=Budget(), dry_run=True)
+    assert await world.seen() == before, f"a dry run of {sweep.name} changed something: find and decide only read"
+    assert await world.journal() == journal, f"a dry run of {sweep.name} wrote to the journal"
+    assert not plan.errors, f"{sweep.name} fails: {plan.errors[0]}"
+    assert plan.plan, f"{sweep.name} {IDLE}"
+    touched = {each.suspect for each in plan.plan}
+    assert not touched & set(case.held), f"{sweep.name} takes what is held: {sorted(touched & set(case.held))}"
+    report = await run_once(sweep, world.frame(), budget=Budget())
+    counted = (report.seen, report.planned, dict(report.kept))
+    assert counted == (plan.seen, plan.planned, dict(plan.kept)), f"{sweep.name} did other things than it planned"
+    if sweep.each:
+        told = {(line.intent.verb, line.intent.suspect, line.intent.reason) for line in await world.journal()}
+        planned = {(each.verb, each.suspect, each.reason) for each in plan.plan}
+        assert told == planned, f"{sweep.name} did other things than it planned: {sorted(told ^ planned)}"
+    assert report.done == report.planned, f"{sweep.name}: {report.lost} lost, {report.failed} failed: {report.errors}"
+    assert await world.seen() != before, f"{sweep.name} says that it took something away, and nothing is different"
+    return Checked(report.seen, report.done)
+
+
+async def check_pages(case: SweepCase) -> None:
+    """One page holds no more than was asked for, and small pages find what large ones do, in the same order."""
+    world, sweep = await _world(case)
+    before = await world.seen()
+    large, small = await _found(sweep, LIMIT), await _found(sweep, 1)
+    assert large == small, f"{sweep.name} finds other suspects in pages of 1 than of {LIMIT}: look at its cursors"
+    assert await world.seen() == before, f"find of {sweep.name} changed something"
+
+
+async def check_decisions(case: SweepCase) -> None:
+    """decide gives the same verdict for the same facts, leaves them alone, and what is ripe stays ripe."""
+    world, sweep = await _world(case)
+    before = await world.seen()
+    page = await sweep.find(None, LIMIT)
+    for suspect in page:
+        looked = repr(suspect)
+        times = [*(page.at - step for step in reversed(STEPS)), page.at, *(page.at + step for step in STEPS)]
+        verdicts = [sweep.decide(suspect, at) for at in times]
+        again = [sweep.decide(suspect, at) for at in times]
+        assert verdicts == again, f"decide of {sweep.name} is not pure: two verdicts on the same facts: {looked}"
+        assert repr(suspect) == looked, f"decide of {sweep.name} changed the suspect {looked}"
+        ripe = [isinstance(verdict, Action) for verdict in verdicts]
+        assert ripe == sorted(ripe), f"{sweep.name} would act on {looked}, and later would not: it must stay ripe"
+    assert await world.seen() == before, f"decide of {sweep.name} changed something"
+
+
+async def check_lost_race(case: SweepCase) -> None:
+    """What its owner claims between the look and the change stays as the owner left it."""
+    world, sweep = await _world(case)
+    actions = await _actions(sweep)
+    await case.claim(world)
+    claimed = await world.seen()
+    outcomes = list(await sweep.apply(actions))
+    assert await world.seen() == claimed, f"{sweep.name} changed what its owner had claimed: name the version it saw"
+    assert outcomes == [Outcome.LOST] * len(actions), f"{sweep.name} lost the race and says {outcomes}, not lost"
+
+
+async def check_second_apply(case: SweepCase) -> None:
+    """Of two runs with the same actions the second changes nothing."""
+    world, sweep = await _world(case)
+    actions = await _actions(sweep)
+    await sweep.apply(actions)
+    after = await world.seen()
+    outcomes = list(await sweep.apply(actions))
+    assert await world.seen() == after, f"{sweep.name} applied the same actions twice, and both changed something"
+    assert outcomes == [Outcome.LOST] * len(actions), f"{sweep.name}, applied again, says {outcomes}, not lost"
+
+
+async def _world(case: SweepCase) -> tuple[World, AnySweep]:
+    world = World()
+    sweep = case.sweep(world)
+    await case.plant(world)
+    return world, sweep
+
+
+async def _actions(sweep: AnySweep) -> Sequence[Action[Any]]:
+    page = await sweep.find(None, LIMIT)
+    verdicts = [sweep.decide(suspect, page.at) for suspect in page]
+    found = [verdict for verdict in verdicts if not isinstance(verdict, Keep)]
+    assert found, f"{sweep.name} {IDLE}"
+    return found[: sweep.batch_max]
+
+
+async def _found(sweep: AnySweep, limit: int) -> list[str]:
+    found: list[str] = []
+    after: str | None = None
+    for _ in range(PAGES_MAX):
+        page = await sweep.find(after, limit)
+        assert len(page) <= limit, f"{sweep.name} found {len(page)} suspects in a page of {limit}"
+        found += [repr(suspect) for suspect in page]
+        after = page.cursor
+        if after is None:
+            return found
+    raise AssertionError(f"{sweep.name} finds page after page without end: look at its cursors")

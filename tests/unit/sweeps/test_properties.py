@@ -1,0 +1,78 @@
+"""Every sweep of the catalogue is held to what wrasse.testing asks of sweeps: the same kit that users have."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Revive, WorkerInfo
+from wrasse.sweeps import CATALOGUE
+from wrasse.sweeps.finished_jobs import FinishedJobs
+from wrasse.sweeps.stuck_jobs import StuckJobs
+from wrasse.testing import SweepCase, World, check_sweep
+
+SILENCE = timedelta(seconds=30)
+DAY = timedelta(days=1)
+
+
+async def taken(world: World, *ids: str, worker: str) -> None:
+    await world.store.jobs.put([Job(id) for id in ids], request=f"put-{ids}")
+    await world.store.jobs.take(["low"], len(ids), worker=worker, silence=SILENCE, request=f"take-{ids}")
+
+
+async def beats(world: World, *workers: str) -> None:
+    for worker in workers:
+        held = await world.store.jobs.page(Place.HELD, JobFilter(), None, 100)
+        holds = [job.hold for job in held if job.worker == worker]
+        await world.store.jobs.beat(WorkerInfo(worker), holds, silence=SILENCE)
+
+
+async def one_worker_fell_silent(world: World) -> None:
+    await taken(world, "a", "b", "c", worker="silent")
+    await taken(world, "d", worker="beating")
+    await world.store.jobs.put([Job("e")], request="put")
+    world.clock.advance(SILENCE)
+    await beats(world, "beating")
+
+
+async def it_beats_again(world: World) -> None:
+    await beats(world, "silent")
+
+
+async def some_are_finished(world: World) -> None:
+    jobs = world.store.jobs
+    for name in ("dead", "old", "young"):
+        await jobs.put([Job(f"{name}-{n}") for n in range(3)], request=f"put-{name}")
+        mine = await jobs.take(["low"], 3, worker="w", silence=SILENCE, request=f"take-{name}")
+        ends = [Bury(each.hold, Reason.FAILED) if name == "dead" else Finish(each.hold) for each in mine.jobs]
+        await jobs.settle(ends, request=f"settle-{name}")
+        world.clock.advance(DAY)
+
+
+async def the_dead_are_revived(world: World) -> None:
+    dead = await world.store.jobs.page(Place.DEAD, JobFilter(), None, 100)
+    await world.store.jobs.move([Revive(job.hold) for job in dead])
+
+
+CASES = {
+    "stuck_jobs": SweepCase(
+        lambda world: StuckJobs(world.store.jobs), one_worker_fell_silent, it_beats_again, held=("d", "e")
+    ),
+    "finished_jobs": SweepCase(
+        lambda world: FinishedJobs(world.store.jobs, dead_kept=2 * DAY, done_kept=10 * DAY),
+        some_are_finished,
+        the_dead_are_revived,
+        held=tuple(f"{name}-{n}" for name in ("old", "young") for n in range(3)),
+    ),
+}
+ACTIONS = {"stuck_jobs": 3, "finished_jobs": 3}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+async def test_a_sweep_of_the_catalogue_keeps_what_every_sweep_promises(name: str) -> None:
+    assert (await check_sweep(CASES[name])).actions == ACTIONS[name]
+
+
+def test_every_sweep_of_the_catalogue_is_held_to_them() -> None:
+    assert sorted(CASES) == sorted(CATALOGUE), "write a SweepCase here for every sweep in the catalogue"
