@@ -179,6 +179,15 @@ class App:
         self._opened = self._producer = self._loop = None
         await self._stores.close()
 
+    def forget(self) -> object:
+        """Lets go of what was opened without closing it, for a process that was forked: it belongs to the parent, and
+        must stay alive here, untouched. The app opens its own on next use."""
+        left = (self._stores, self._opened, self._producer, self._loop)
+        self._stores = Stores(self._clock, done_max=self.config.settings.worker.done_max)
+        self._opening = asyncio.Lock()
+        self._opened = self._producer = self._loop = None
+        return left
+
     async def __aenter__(self) -> Self:
         await self.open()
         return self

@@ -6,6 +6,9 @@
 
 There is no second implementation: every call is handed to that loop and waited for. A body under `hold` cannot be
 cancelled from outside here; it asks `lease.alive` before every step that needs the lease.
+
+A server that connects and then forks its workers is fine: each child starts a loop and connections of its own with its
+first call, and leaves those of its parent alone.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +28,7 @@ from typing import Any, Self, TypeVar
 from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
 from wrasse.app.application import App as AsyncApp, connect as connect_async
 from wrasse.jobs.handlers import Function
+from wrasse.jobs.retry import Retry
 from wrasse.leases.hold import Holding
 from wrasse.ports.jobs import NOTHING, Counts, JobRecord, JobState
 
@@ -30,6 +36,17 @@ __all__ = ["App", "JobHandle", "Jobs", "connect"]
 
 T = TypeVar("T")
 _HANDLER = TypeVar("_HANDLER", bound=Function)
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+_inherited: list[object] = []  # of the parent: finalizing it here would end what the parent still uses
+
+
+def _after_fork() -> None:
+    _inherited.extend([app.forget() for app in _apps])
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Loop:
@@ -56,6 +73,17 @@ class _Loop:
                 self._thread = threading.Thread(target=self._loop.run_forever, name="wrasse", daemon=True)
                 self._thread.start()
             return self._loop
+
+    @property
+    def running(self) -> bool:
+        """Has there been a call?"""
+        return self._loop is not None
+
+    def forget(self) -> object:
+        """After a fork: there is no thread here, and the lock may be held for ever. Gives what must stay alive."""
+        left = (self._loop, self._thread)
+        self._lock, self._loop, self._thread = threading.Lock(), None, None
+        return left
 
     def stop(self) -> None:
         """Ends the thread; the next call starts another."""
@@ -163,10 +191,11 @@ class App:
         self._app = app
         self._loop = _Loop()
         self.jobs = Jobs(app, self._loop)
+        _apps.add(self)
 
-    def handler(self, kind: str = "") -> Callable[[_HANDLER], _HANDLER]:
-        """Registers a function as the handler of a kind."""
-        return self._app.handler(kind)
+    def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
+        """Registers a function as the handler of a kind, and how a failed job of this kind is tried again."""
+        return self._app.handler(kind, retry=retry)
 
     @contextlib.contextmanager
     def hold(
@@ -187,8 +216,13 @@ class App:
     def close(self) -> None:
         """Closes what was opened and ends the thread."""
         atexit.unregister(self.close)
-        self._loop.call(self._app.close())
-        self._loop.stop()
+        if self._loop.running:
+            self._loop.call(self._app.close())
+            self._loop.stop()
+
+    def forget(self) -> object:
+        """Said in a child right after a fork. Gives what belongs to the parent and must not be touched."""
+        return self._loop.forget(), self._app.forget()
 
     def __enter__(self) -> Self:
         return self
