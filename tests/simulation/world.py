@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
+
+import msgspec
 
 from faults import FaultyHeart, FaultyJobs, FaultyJournal, FaultyRecords, Network, Seeded, arrived_late
 from simulation.actors import SILENCE, SimulatedProducer, SimulatedWorker
@@ -20,7 +22,7 @@ from simulation.laws import LawfulJobs, LawfulJournal, Ledger, WatchedShelves
 from simulation.planted import Bug
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
-from wrasse.engine.guard import MassDeath
+from wrasse.engine.guard import MassDeath, Wave
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.pulses import BackendRestarted, backend_guards
 from wrasse.engine.state import ENGINE_STATE, load
@@ -258,10 +260,13 @@ class World:
         await asyncio.sleep(self.draw.uniform(1, 45))
         self.store.restart()
         # Who never got to know the store before cannot know that it is another one now.
-        state = (await load(self.store.records(ENGINE_STATE), StuckJobs.name)).state
-        if BackendRestarted.name in state.memory or BackendRestarted in self.bug.without:
+        if BackendRestarted.name in await self._memory() or BackendRestarted in self.bug.without:
             self.restarted_at = self.now
         self._set_down(False)
+
+    async def _memory(self) -> Mapping[str, str]:
+        """What the guards of stuck_jobs have told each other."""
+        return (await load(self.store.records(ENGINE_STATE), StuckJobs.name)).state.memory
 
     def _set_down(self, down: bool) -> None:
         self.down = down
@@ -271,7 +276,9 @@ class World:
 
     async def cut_fleet(self) -> None:
         names = self.draw.sample(sorted(self.workers), min(CUT_OFF, len(self.workers)))
-        self.cut_off, self.cut_at = frozenset(names), self.clock.now()
+        # A guard that holds already goes on when that wave's time is over, and this one comes on top of it.
+        wave = msgspec.json.decode((await self._memory()).get(MassDeath.name, "{}"), type=Wave)
+        self.cut_off, self.cut_at = frozenset(names if wave.since is None else ()), self.clock.now()
         networks = [self.workers[name][0].network for name in names]
         for network in networks:
             network.down = True
