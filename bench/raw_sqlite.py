@@ -101,14 +101,14 @@ class RawLoop:
     def _finish(self, ids: list[str]) -> None:
         db, now = self._db, _now()
         db.execute("BEGIN IMMEDIATE")
-        seqs, queues = db.execute(changes.SELECT_CURRENT, (apsw.carray(tuple(ids)), self._number, "nonce")).get
+        seqs, queues, _ = db.execute(changes.SELECT_CURRENT, (apsw.carray(tuple(ids)), self._number, "nonce")).get
         numbers = msgspec.json.decode(seqs)
         assert len(msgspec.json.decode(queues)) == len(ids), "every hold is current"
         db.execute(changes.UPDATE_DONE, (now, apsw.carray(array("q", numbers))))
         self._done += len(ids)
         excess = max(self._done - DONE_MAX, 0)
         if excess:
-            old = msgspec.json.decode(db.execute(drops.SELECT_OLDEST_DONE, (excess,)).get[0])
+            old = msgspec.json.decode(db.execute(drops.SELECT_OLDEST_DONE, (now, excess)).get[0])
             db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (apsw.carray(array("q", old)),))
             self._done -= excess
         self._count((2, -len(ids)), (3, len(ids) - excess))
