@@ -1,0 +1,98 @@
+"""A worker with an engine, a producer of groups, or a repeater of slots, as a process made to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from datetime import timedelta
+
+from app.kill_actor import CLOCK, KEEP_ALL, engine_on, log
+from wrasse.app.wiring import Store, open_store
+from wrasse.jobs.beats import ChildBeats
+from wrasse.jobs.handlers import Handlers
+from wrasse.jobs.periodic import Every, Missed, Periodic
+from wrasse.jobs.producer import Producer
+from wrasse.jobs.repeating import PERIODIC, Repeater
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.running import RunningJob
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.ports.jobs import Job, JobGroup, Rate
+
+TICK = Periodic("tick", Every(timedelta(seconds=1)), "tick", missed=Missed.ALL)
+RATE = Rate("limited", 5, timedelta(seconds=1))
+MEMBERS = 6
+HOUR = timedelta(hours=1)
+
+
+def repeater_on(store: Store) -> Repeater:
+    return Repeater([TICK], Producer(store.jobs, CLOCK), store.records(PERIODIC), CLOCK)
+
+
+async def member(job: RunningJob) -> dict[str, int]:
+    await job.progress(0.5, "half")
+    await asyncio.sleep(random.choice((0, 0.01, 0.05)))
+    log("end", job.id, job.token)
+    return {"token": job.token}
+
+
+async def then(job: RunningJob) -> str:
+    log("then", job.id)
+    return job.headers["wrasse-group"]
+
+
+async def note(job: RunningJob) -> None:
+    log("start", job.id)
+
+
+async def run_worker(url: str, silence: timedelta) -> None:
+    store = await open_store(url, done_max=KEEP_ALL)
+    handlers = Handlers()
+    for kind, handler in (("member", member), ("then", then), ("tick", note), ("limited", note)):
+        handlers.add(kind, handler)
+    settings = WorkerSettings(
+        queues=("low", "limited"),
+        concurrency=4,
+        silence=silence,
+        retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
+        weights={"low": 3, "limited": 1},
+        rates=(RATE,),
+    )
+    tally = Tally()
+    worker = Worker(store.jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(engine_on(store, silence).run())
+        group.create_task(worker.run())
+
+
+async def run_producer(url: str, prefix: str) -> None:
+    store = await open_store(url, done_max=KEEP_ALL)
+    producer = Producer(store.jobs, CLOCK)
+    for number in range(10_000):
+        id = f"{prefix}-{number}"
+        members = [Job(f"{id}/{part}", "member", keep=HOUR, group=id, lasting=True) for part in range(MEMBERS)]
+        log("will", id)
+        await producer.put_group(JobGroup(id, MEMBERS, Job(f"{id}/then", "then", keep=HOUR)), members)
+        log("opened", id)
+        await producer.put_many([Job(f"limited-{id}", "limited", "limited", "low")])
+        await asyncio.sleep(0.1)
+
+
+async def run_repeater(url: str) -> None:
+    await repeater_on(await open_store(url, done_max=KEEP_ALL)).run()
+
+
+def main() -> None:
+    role, url, *rest = sys.argv[1:]
+    match role:
+        case "worker":
+            asyncio.run(run_worker(url, timedelta(seconds=float(rest[0]))))
+        case "producer":
+            asyncio.run(run_producer(url, rest[0]))
+        case "repeater":
+            asyncio.run(run_repeater(url))
+
+
+if __name__ == "__main__":
+    main()
