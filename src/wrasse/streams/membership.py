@@ -10,6 +10,7 @@ import socket
 from datetime import timedelta
 
 from wrasse.clock import Clock
+from wrasse.errors import UsageError
 from wrasse.ids import Ids
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.streams import Streams
@@ -36,6 +37,7 @@ class Membership:
         group: str,
         start: StartAt,
         every: timedelta,
+        most: int = STREAMS_MAX,
     ) -> None:
         self.subjects: tuple[str, ...] = ()
         self._streams = streams
@@ -45,6 +47,7 @@ class Membership:
         self._group = group
         self._start = start
         self._every = every.total_seconds()
+        self._most = most
         self._looked_at: float | None = None
         self._wild = is_wild(pattern)
 
@@ -70,10 +73,13 @@ class Membership:
     async def _matching(self) -> tuple[str, ...]:
         found: list[str] = []
         after: str | None = None
-        while len(found) < STREAMS_MAX:
+        while len(found) <= self._most:
             page = await self._streams.subjects(self._pattern, after, _PAGE)
             found += page.items
             after = page.cursor
             if after is None:
-                break
-        return tuple(found[:STREAMS_MAX])
+                return tuple(found)
+        # Said and not cut off: what is not read would stay stuck without a word.
+        raise UsageError(
+            f"more than {self._most} streams match {self._pattern!r}", do="use several consumers with narrower patterns"
+        )
