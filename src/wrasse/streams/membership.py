@@ -78,7 +78,9 @@ class Membership:
             found += page.items
             after = page.cursor
             if after is None:
-                return tuple(found)
+                break
+        if len(found) <= self._most:
+            return tuple(found)
         # Said and not cut off: what is not read would stay stuck without a word.
         raise UsageError(
             f"more than {self._most} streams match {self._pattern!r}", do="use several consumers with narrower patterns"
