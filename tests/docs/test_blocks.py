@@ -8,7 +8,17 @@ import pytest
 
 from docs.blocks import ROOT, Block, Stage, blocks
 
-PAGES = ("README.md", "docs/start.md", "docs/how-to/test-your-handlers.md", "docs/how-to/write-a-sweep.md")
+PAGES = (
+    "README.md",
+    "docs/start.md",
+    "docs/how-to/choose-retries.md",
+    "docs/how-to/group-jobs.md",
+    "docs/how-to/limit-a-queue.md",
+    "docs/how-to/run-a-job-every-night.md",
+    "docs/how-to/test-your-handlers.md",
+    "docs/how-to/wait-for-a-result.md",
+    "docs/how-to/write-a-sweep.md",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -126,6 +126,8 @@ class App:
     ) -> Callable[[_HANDLER], _HANDLER]:
         if missed not in [*Missed]:
             raise UnknownName(missed, [*Missed], what="policy for missed slots")
+        if priority is not None and priority not in self.config.settings.worker.queues:
+            raise UnknownName(priority, self.config.settings.worker.queues, what="priority")
 
         def register(function: _HANDLER) -> _HANDLER:
             called = name or getattr(function, "__name__", "")

@@ -221,3 +221,35 @@ async def test_a_progress_beyond_the_whole_is_refused(app: wrasse.App) -> None:
         await job.progress(40)
 
     assert "a progress of 40" in (await ran(app, "x")).history[0].error
+
+
+async def test_a_periodic_function_is_put_at_its_slots_and_run_by_a_worker(app: wrasse.App) -> None:
+    ran = asyncio.Event()
+
+    @app.every("1s", data={"a": 1}, priority="high")
+    async def tick(job: wrasse.RunningJob) -> None:
+        assert job.id.startswith("periodic/tick/")
+        assert (job.data, job.queue) == ({"a": 1}, "high")
+        ran.set()
+
+    worker = app.worker(concurrency=1)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        running = group.create_task(worker.run())
+        await ran.wait()
+        worker.stop("5s")
+    assert running.done()
+
+
+def test_mistakes_in_a_periodic_function_are_told() -> None:
+    app = wrasse.connect("memory:")
+    app.every("5m", name="a")(lambda job: None)
+    with pytest.raises(UsageError, match="two periodic jobs"):
+        app.cron("@daily", name="a")(lambda job: None)
+    with pytest.raises(UsageError, match="missed slots 'some'"):
+        app.every("5m", missed="some")
+    with pytest.raises(UsageError, match="priority 'urgent'"):
+        app.every("5m", priority="urgent")
+    with pytest.raises(UsageError, match="an interval of"):
+        app.every("10ms")
+    with pytest.raises(UsageError, match="has 1 fields"):
+        app.cron("daily")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, strategies as st
 
+from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, Fault, FaultyJobs, FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable
@@ -17,7 +19,7 @@ from wrasse.jobs.periodic import SLOTS_MAX, Every, Missed, Periodic, due_slots, 
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.ports.jobs import JobFilter, Place
-from wrasse.ports.records import Record, Records
+from wrasse.ports.records import Records
 
 START = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -92,9 +94,8 @@ class Scene:
         self.store = Memory(self.clock)
         self.records: Records = self.store.records(PERIODIC)
 
-    def repeater(self, *periodic: Periodic, records: Records | None = None) -> Repeater:
-        producer = Producer(self.store.jobs, self.clock, patience=timedelta(0))
-        return Repeater(periodic, producer, records or self.records, self.clock)
+    def repeater(self, *periodic: Periodic) -> Repeater:
+        return Repeater(periodic, Producer(self.store.jobs, self.clock), self.records, self.clock)
 
     async def ids(self) -> list[str]:
         return [state.id for state in await self.store.jobs.page(Place.READY, JobFilter(), None, 500)]
@@ -126,29 +127,20 @@ async def test_a_slot_is_put_once_however_many_look() -> None:
     assert (record.job.kind, record.job.payload, record.job.queue, record.job.lasting) == ("report", b"1", "high", True)
 
 
-class DiesBeforeItNotes:
-    """Records whose owner is killed after the job was put and before the slot is noted."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._records, name)
-
-    async def put(self, key: str, value: bytes, *, at: str) -> Record:
-        raise StoreUnavailable("killed here")
-
-
-async def test_who_dies_between_put_and_note_loses_and_doubles_nothing() -> None:
+@pytest.mark.parametrize("fault", [CRASH, LOST_REPLY, LOST_REQUEST], ids=["crash", "lost reply", "lost request"])
+@pytest.mark.parametrize("step", range(4))
+async def test_who_dies_at_any_step_loses_and_doubles_nothing(step: int, fault: Fault) -> None:
     scene = Scene()
-    periodic = Periodic("a", EVERY)
+    periodic = Periodic("a", EVERY, missed=Missed.ALL)
     await scene.repeater(periodic).look()
     scene.clock.advance(5 * MINUTE)
-    with pytest.raises(StoreUnavailable):
-        await scene.repeater(periodic, records=DiesBeforeItNotes(scene.records)).look()  # type: ignore[arg-type]
+    network = Network(Script({step: fault}))
+    producer = Producer(FaultyJobs(scene.store.jobs, network), scene.clock, patience=timedelta(0))
+    with suppress(Crashed, StoreUnavailable):
+        await Repeater([periodic], producer, FaultyRecords(scene.records, network), scene.clock).look()
     scene.clock.advance(5 * MINUTE)
-    await scene.repeater(Periodic("a", EVERY, missed=Missed.ALL)).look()
-    assert len(await scene.ids()) == 2
+    await scene.repeater(periodic).look()
+    assert await scene.ids() == [f"periodic/a/2026-03-01T12:{minute:02}:00Z" for minute in (5, 10)]
 
 
 async def test_it_is_told_when_to_look_again() -> None:
