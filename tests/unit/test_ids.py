@@ -6,8 +6,7 @@ import threading
 from datetime import timedelta
 from functools import reduce
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.clock import ManualClock, SystemClock, to_micros
 from wrasse.ids import Ids

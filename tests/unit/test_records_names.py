@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.records import KEY_BYTES_MAX, VALUE_BYTES_MAX, Collection, check_record, key_of, stored_name

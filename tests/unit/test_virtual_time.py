@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
+
 from virtual_time import START, Stuck, VirtualClock, run_virtual
 
 

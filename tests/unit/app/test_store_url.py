@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.app.addresses import Address, parse_address
 from wrasse.app.store_url import StoreUrl, hide, parse_store

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.engine.guard import Activity, LostLease, MassDeath, Traffic, Wave, mass_death
 from wrasse.leases.hold import Holding

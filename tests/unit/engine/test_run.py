@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, FaultyJournal, Network, Script
 from wrasse.engine.budget import Budget

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from wrasse.engine.schedule import BACKOFF_MAX, STAGGER_MAX, Schedule, backoff
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faults import LOST_REPLY, LOST_REQUEST, Fault, FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory

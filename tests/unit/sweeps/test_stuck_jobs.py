@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from faults import LOST_REPLY, LOST_REQUEST, FaultyJobs, Network, Script
 from wrasse.backends.memory.connect import Memory
