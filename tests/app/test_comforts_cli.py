@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.daemons import running, until
 from app.typed import wrasse
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -67,3 +68,22 @@ def test_a_unique_job_is_put_once_and_its_result_is_kept() -> None:
     assert (first["new"], second["new"], second["id"]) == (True, False, first["id"])
     assert wrasse("jobs", "show", first["id"], "--json").json["unique"] == "report"
     assert wrasse("jobs", "put", "b", "--window=1h").code == 2
+
+
+def test_a_process_that_only_sweeps_puts_periodic_jobs_too(place: Path) -> None:
+    Path("wrasse.yaml").write_text("periodic:\n  tick: {every: 1s, kind: ping, data: {a: 1}}\n")
+    with running(place, "--role=sweeper"):
+        until(lambda: wrasse("jobs", "list", "ready", "--json").json["jobs"] or None, "the job of a slot")
+    (job, *_) = wrasse("jobs", "list", "ready", "--json").json["jobs"]
+    assert (job["kind"], job["id"][:14]) == ("ping", "periodic/tick/")
+    assert wrasse("periodic", "list", "--json").json["periodic"][0]["last_job"].startswith("periodic/tick/")
+
+
+def test_a_worker_runs_what_an_app_without_async_registered(place: Path) -> None:
+    Path("shop.py").write_text(
+        "import wrasse\napp = wrasse.sync.connect()\n@app.every('1s')\ndef tick(job):\n    return 'ran'\n"
+    )
+    with running(place, "--role=worker", "--handler=shop:app"):
+        until(lambda: wrasse("jobs", "list", "done", "--json").json["jobs"] or None, "a slot that was run")
+    (job, *_) = wrasse("jobs", "list", "done", "--json").json["jobs"]
+    assert wrasse("jobs", "show", job["id"], "--result").raw == b'"ran"'

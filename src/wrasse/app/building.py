@@ -195,8 +195,6 @@ def build_repeater(settings: Settings, opened: Opened, clock: Clock, tally: Tall
 
 def _named(text: str) -> Registry:
     """The function that `module:name` names, for every kind; or, where it names an App, all that it has registered."""
-    from wrasse.app.application import App
-
     registry = Registry()
     try:
         registry.add(ANY, load_handler(text))
@@ -205,7 +203,8 @@ def _named(text: str) -> Registry:
         found: object = sys.modules.get(module)
         for name in path.split("."):
             found = getattr(found, name, None)
-        if isinstance(found, App):
-            return found.registry
+        theirs = getattr(found, "registry", None)
+        if isinstance(theirs, Registry):
+            return theirs
         raise
     return registry

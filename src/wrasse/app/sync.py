@@ -27,7 +27,8 @@ from typing import Any, Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
 from wrasse.app.application import App as AsyncApp, connect as connect_async
-from wrasse.jobs.handlers import Function
+from wrasse.jobs.handlers import Function, Middleware
+from wrasse.jobs.registry import Registry
 from wrasse.jobs.retry import Retry
 from wrasse.leases.hold import Holding
 from wrasse.ports.jobs import NOTHING, Counts, JobRecord, JobState
@@ -36,6 +37,7 @@ __all__ = ["App", "JobHandle", "Jobs", "connect"]
 
 T = TypeVar("T")
 _HANDLER = TypeVar("_HANDLER", bound=Function)
+_MIDDLEWARE = TypeVar("_MIDDLEWARE", bound=Middleware)
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()
@@ -193,9 +195,43 @@ class App:
         self.jobs = Jobs(app, self._loop)
         _apps.add(self)
 
+    @property
+    def registry(self) -> Registry:
+        """What was registered; `wrasse run --handler=module:app` works for this app too."""
+        return self._app.registry
+
     def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
         """Registers a function as the handler of a kind, and how a failed job of this kind is tried again."""
         return self._app.handler(kind, retry=retry)
+
+    def middleware(self, function: _MIDDLEWARE) -> _MIDDLEWARE:
+        """Registers `async def m(job, call_next)`, which is called around every handler."""
+        return self._app.middleware(function)
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str = "",
+        data: object = None,
+        priority: str | None = None,
+        missed: str = "once",
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        """Runs the function as a job at every multiple of an interval."""
+        return self._app.every(interval, name=name, data=data, priority=priority, missed=missed)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        name: str = "",
+        data: object = None,
+        priority: str | None = None,
+        missed: str = "once",
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        """Runs the function as a job at every slot of a cron expression."""
+        return self._app.cron(expression, tz=tz, name=name, data=data, priority=priority, missed=missed)
 
     @contextlib.contextmanager
     def hold(
