@@ -45,6 +45,7 @@ class Repeater:
     def __init__(self, periodic: Iterable[Periodic], producer: Producer, records: Records, clock: Clock) -> None:
         self._periodic = tuple(periodic)
         self._producer, self._records, self._clock = producer, records, clock
+        self._next: dict[str, datetime] = {}  # the first slot that was not looked at
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -73,9 +74,11 @@ class Repeater:
         """Handles what is due now; gives how long until it is worth looking again."""
         waits = [_LOOK_MAX]
         for periodic in self._periodic:
-            await self._handle(periodic)
             now = self._clock.now()
-            waits.append(periodic.schedule.next_after(now) - now)
+            if periodic.name not in self._next or now >= self._next[periodic.name]:
+                await self._handle(periodic)
+                self._next[periodic.name] = periodic.schedule.next_after(now)
+            waits.append(self._next[periodic.name] - now)
         return max(min(waits), timedelta(0))
 
     async def _handle(self, periodic: Periodic) -> None:

@@ -149,6 +149,20 @@ async def test_it_is_told_when_to_look_again() -> None:
     assert await scene.repeater(Periodic("a", Every(timedelta(seconds=10)))).look() == timedelta(seconds=10)
 
 
+async def test_between_slots_the_backend_is_left_alone() -> None:
+    scene = Scene()
+    script = Script({})
+    records = FaultyRecords(scene.records, Network(script))
+    many = [Periodic(f"p{number}", EVERY) for number in range(9)]
+    repeater = Repeater([*many, Periodic("fast", Every(timedelta(seconds=1)))], Producer(scene.store.jobs, scene.clock),
+                        records, scene.clock)  # fmt: skip
+    await repeater.look()
+    script.calls.clear()
+    scene.clock.advance(timedelta(seconds=1))
+    await repeater.look()
+    assert script.calls == ["get", "put"]
+
+
 async def test_a_changed_definition_is_noted() -> None:
     scene = Scene()
     await scene.repeater(Periodic("a", EVERY)).look()
