@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.daemons import running, until
 from app.typed import wrasse
 from wrasse.app.application import connect
 from wrasse.app.building import build_sweep
@@ -211,3 +213,13 @@ async def test_it_is_guarded_by_every_backend_that_it_depends_on(shop: Path) -> 
     scheduled = build_sweep("old_carts", settings, Opened(here, here, here, here, ahead), clock)
     held = {guard.name: reason for guard in scheduled.guards if (reason := await guard.held())}
     assert held == {"clock": "this host's clock is 1h behind the backend's"}
+
+
+def test_a_running_process_sweeps_it_and_shows_it_in_metrics_and_status(shop: Path) -> None:
+    configure(shop, "  old_carts: {use: 'shop_sweeps:OldCarts', interval: 100ms}\n")
+    with running(shop, "--role=sweeper") as daemon:
+        ran = 'wrasse_sweep_runs_total{sweep="old_carts"}'
+        until(lambda: daemon.metrics().get(ran), "a run of it counted")
+        status = json.loads(daemon.get("/status.json")[1])
+        assert "old_carts" in {each["name"] for each in status["sweeps"]}
+        assert "old_carts" in daemon.get("/")[1]

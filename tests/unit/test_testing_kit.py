@@ -14,6 +14,7 @@ from wrasse.ports.jobs import Job
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Records
+from wrasse.ports.streams import Draft
 from wrasse.testing import Checked, ManualClock, SweepCase, World, check_sweep, memory_app
 
 CARTS = Collection.named("carts")
@@ -60,7 +61,7 @@ async def claim(world: World) -> None:
 
 
 def case_of(kind: type[OldCarts]) -> SweepCase:
-    return SweepCase(lambda world: kind(world.records(CARTS)), plant, claim, held=("new", "kept"))
+    return SweepCase(lambda world: kind(world.records(CARTS)), plant, claim, held=("new", "kept"), grace=HOUR)
 
 
 class Greedy(OldCarts):
@@ -147,9 +148,14 @@ async def test_a_sweep_that_keeps_its_promises_passes_and_is_told_how_much_was_c
 async def test_a_broken_promise_is_named(kind: type[OldCarts], told: str) -> None:
     case = case_of(kind)
     if kind is Greedy:
-        case = replace(case, claim=_claim_everything)
+        case = replace(case, claim=_claim_everything, grace=None)
     with pytest.raises(AssertionError, match=told):
         await check_sweep(case)
+
+
+async def test_a_sweep_that_does_not_wait_for_its_grace_is_named() -> None:
+    with pytest.raises(AssertionError, match="before its grace was over"):
+        await check_sweep(case_of(Greedy))
 
 
 async def _claim_everything(world: World) -> None:
@@ -169,7 +175,12 @@ async def test_a_world_shows_every_change_of_every_port() -> None:
         shown.append(await world.seen())
         return shown[-1] != shown[-2]
 
-    await world.records(CARTS).create("a", b"1")
+    carts = world.records(CARTS)
+    written = await carts.create("a", b"1")
+    assert await changed()
+    await carts.put("a", b"2", at=written.version or "")
+    assert await changed()
+    await world.store.streams.append([Draft("orders.made", b"1")])
     assert await changed()
     await world.store.objects.create("o", b"bytes")
     assert await changed()

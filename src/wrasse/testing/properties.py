@@ -29,13 +29,15 @@ class SweepCase:
 
     `sweep` makes it on the ports of a world. `plant` puts there what is ripe and what is held, and moves the clock.
     `claim` is what the owners of everything ripe do when they come back after the sweep has looked. `held` are the
-    suspects, as actions name them, that must stay.
+    suspects, as actions name them, that must stay. `grace` is how long a suspect must have been let alone before it is
+    ripe: what is planted ripe, for less than twice that, was not ripe one grace earlier.
     """
 
     sweep: Callable[[World], AnySweep]
     plant: Callable[[World], Awaitable[None]]
     claim: Callable[[World], Awaitable[None]]
     held: Sequence[str] = ()
+    grace: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ async def check_decisions(case: SweepCase) -> None:
         assert repr(suspect) == looked, f"decide of {sweep.name} changed the suspect {looked}"
         ripe = [isinstance(verdict, Action) for verdict in verdicts]
         assert ripe == sorted(ripe), f"{sweep.name} would act on {looked}, and later would not: it must stay ripe"
+        if case.grace is not None and ripe[len(STEPS)]:
+            early = sweep.decide(suspect, page.at - case.grace)
+            assert isinstance(early, Keep), f"{sweep.name} would have acted on {looked} before its grace was over"
     assert await world.seen() == before, f"decide of {sweep.name} changed something"
 
 

@@ -57,13 +57,14 @@ async def the_dead_are_revived(world: World) -> None:
 
 CASES = {
     "stuck_jobs": SweepCase(
-        lambda world: StuckJobs(world.store.jobs), one_worker_fell_silent, it_beats_again, held=("d", "e")
+        lambda world: StuckJobs(world.store.jobs), one_worker_fell_silent, it_beats_again, ("d", "e"), grace=SILENCE
     ),
     "finished_jobs": SweepCase(
         lambda world: FinishedJobs(world.store.jobs, dead_kept=2 * DAY, done_kept=10 * DAY),
         some_are_finished,
         the_dead_are_revived,
         held=tuple(f"{name}-{n}" for name in ("old", "young") for n in range(3)),
+        grace=2 * DAY,
     ),
 }
 ACTIONS = {"stuck_jobs": 3, "finished_jobs": 3}
