@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
 import inspect
 import re
 import sys
@@ -34,7 +33,9 @@ _SCALARS = (str, int, float, bool, timedelta)
 
 def installed_sweeps() -> Mapping[str, str]:
     """What installed packages offer: name to `module:Class`."""
-    found = importlib.metadata.entry_points(group=GROUP)
+    from importlib.metadata import entry_points  # slow to import, and hardly ever needed
+
+    found = entry_points(group=GROUP)
     return {each.name: f"{each.module}:{each.attr}" for each in found}
 
 
