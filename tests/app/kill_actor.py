@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 from wrasse.app.wiring import Store, open_store
@@ -36,11 +37,16 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 CLOCK = SystemClock()
 KEEP_ALL = 1_000_000
 HERE = Path.cwd()
-LOG = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+@cache
+def _opened() -> int:
+    # With the first line and not before: whoever only imports this file leaves none behind.
+    return os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def log(what: str, *facts: object) -> None:
-    os.write(LOG, (json.dumps([what, os.getpid(), *facts]) + "\n").encode())
+    os.write(_opened(), (json.dumps([what, os.getpid(), *facts]) + "\n").encode())
 
 
 async def work(job: RunningJob) -> dict[str, int]:

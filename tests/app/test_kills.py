@@ -133,12 +133,15 @@ async def assert_none_finished_twice(yard: Yard, done: list[JobState]) -> None:
         assert msgspec.json.decode(result)["token"] == started[state.id]
 
 
-async def assert_only_the_poison_is_dead(yard: Yard, dead: list[JobState]) -> None:
-    [poison] = [state for state in dead if state.id == "poison"]
-    assert poison.reason is Reason.WORKER_DIED
-    assert poison.rescues == RESCUES_MAX + 1
+async def assert_dead_by_the_budget_alone(yard: Yard, dead: list[JobState]) -> None:
+    """The poison is dead within its budget. Another job is only if chance really took so many workers from it: killing
+    at random, on a machine that is busy, that happens now and then."""
+    assert "poison" in [state.id for state in dead]
     assert len([id for id, _ in facts(yard, "start") if id == "poison"]) <= RESCUES_MAX + 1
-    assert [state.id for state in dead] == ["poison"]
+    for state in dead:
+        deaths = {attempt.worker for attempt in (await yard.record(state.id)).history}
+        assert (state.reason, state.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
+    assert len(dead) <= 3
 
 
 async def kill_for(rounds: int, folder: Path) -> None:
@@ -155,7 +158,7 @@ async def kill_for(rounds: int, folder: Path) -> None:
         done, dead = await yard.everything(Place.DONE), await yard.everything(Place.DEAD)
         await assert_nothing_lost(yard, done + dead)
         await assert_none_finished_twice(yard, done)
-        await assert_only_the_poison_is_dead(yard, dead)
+        await assert_dead_by_the_budget_alone(yard, dead)
         ends = Counter(id for id, _ in facts(yard, "end"))
         twice = sum(count - 1 for count in ends.values())
         print(f"{rounds} rounds, {len(done)} jobs done, {twice} side effects ran again after a kill")

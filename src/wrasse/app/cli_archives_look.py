@@ -1,0 +1,221 @@
+"""wrasse archives list, read and verify: what was archived of streams."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import click
+
+from wrasse.app.archiving import shelves
+from wrasse.app.cli_asked import Asked, asks, finish
+from wrasse.app.cli_streams_read import entry_json
+from wrasse.app.cli_table import printable, show_table
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.job_text import glimpse
+from wrasse.app.plain import to_json
+from wrasse.app.wiring import Stores
+from wrasse.archives.drain import GROUP
+from wrasse.archives.naming import instant_of
+from wrasse.archives.reader import Archived, facts_at, read
+from wrasse.archives.rule import Rule
+from wrasse.archives.shelf import Shelved, shelved
+from wrasse.archives.verify import Verified, verify
+from wrasse.clock import SystemClock
+from wrasse.duration import parse_duration
+from wrasse.errors import BadDuration, StoreBroken, UsageError
+from wrasse.ports.streams import Streams
+from wrasse.ports.subjects import check_pattern
+from wrasse.streams.letters import envelope_in
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where archives are looked for, and the streams they came from."""
+
+    rules: Sequence[Rule]
+    streams: Streams
+
+
+@asynccontextmanager
+async def opened(config: Config) -> AsyncIterator[Places]:
+    """The stores of archives and the streams, for the length of a command."""
+    stores = Stores(SystemClock())
+    try:
+        streams = (await stores.open(homes(config).streams)).streams
+        yield Places(await shelves(config, stores), streams)
+    finally:
+        await stores.close()
+
+
+@click.command("list")
+@click.argument("pattern", default=">")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Archives at most.")
+@asks
+def list_(asked: Asked, pattern: str, limit: int) -> None:
+    """Show the archives of the streams that match PATTERN, all without one, in the order of their keys.
+
+    \b
+    Examples:
+      wrasse archives list
+      wrasse archives list gbe.events.audit.change --json
+    """
+    check_pattern(pattern)
+    finish(_list(asked, pattern, limit))
+
+
+async def _list(asked: Asked, pattern: str, limit: int) -> None:
+    found: list[Mapping[str, object]] = []
+    async with opened(asked.config()) as places:
+        for rule in places.rules:
+            async for each in shelved(rule.objects, rule.prefix, pattern):
+                if len(found) == limit:
+                    break
+                found.append(await _row(rule, each))
+    columns = ("key", "subject", "first", "last", "count", "bytes")
+    asked.answer(
+        {"archives": found},
+        lambda: show_table(columns, [[row[name] for name in columns] for row in found])
+        if found
+        else click.echo("there is no such archive"),
+    )
+
+
+async def _row(rule: Rule, each: Shelved) -> Mapping[str, object]:
+    facts = await facts_at(rule.objects, each.name)
+    return {
+        "key": each.info.key,
+        "subject": each.name.subject,
+        "domain": each.name.domain,
+        "start": str(each.name.after),
+        "first": None if facts is None else str(facts.first),
+        "last": None if facts is None else str(facts.last),
+        "count": None if facts is None else facts.count,
+        "marked": None if facts is None else facts.marked,
+        "bytes": each.info.size,
+        "destination": rule.destination,
+    }
+
+
+@click.command("read")
+@click.argument("pattern")
+@click.option("--since", metavar="WHEN", help="Only what came at or after this: 7d (ago), or 2026-02-14T08:00.")
+@click.option("--until", metavar="WHEN", help="Only what came before this, in the same forms.")
+@click.option("--limit", type=click.IntRange(1), help="At most so many messages.")
+@asks
+def read_(asked: Asked, pattern: str, since: str | None, until: str | None, limit: int | None) -> None:
+    """Read archived messages of one stream, or of all that match PATTERN: each once, in the order of its stream. With
+    --json, one object per line.
+
+    \b
+    Examples:
+      wrasse archives read gbe.events.audit.change
+      wrasse archives read 'gbe.events.audit.*' --since=2026-02-14 --until=2026-02-15 --json
+    """
+    check_pattern(pattern)
+    now = SystemClock().now()
+    finish(_read(asked, pattern, _moment(since, now), _moment(until, now), limit))
+
+
+async def _read(
+    asked: Asked, pattern: str, since: datetime | None, until: datetime | None, limit: int | None
+) -> None:
+    count = 0
+    async with opened(asked.config()) as places:
+        for rule in places.rules:
+            async for archived in read(rule.objects, rule.prefix, pattern, since=since, until=until):
+                if count == limit:
+                    return
+                count += 1
+                _write(asked, archived)
+
+
+def _write(asked: Asked, archived: Archived) -> None:
+    entry = archived.entry
+    if asked.json:
+        click.echo(to_json({**entry_json(entry, None), "raw": archived.marked, "archive": archived.key}))
+    else:
+        try:
+            envelope = envelope_in(entry)
+            id, payload = envelope.message_id or "-", envelope.payload
+        except StoreBroken:
+            id, payload = "-", entry.body
+        at = instant_of(entry.id).strftime("%Y-%m-%d %H:%M:%S")
+        click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}")
+    sys.stdout.flush()
+
+
+def _moment(text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=now.tzinfo)
+    except ValueError:
+        pass
+    try:
+        return now - parse_duration(text)
+    except BadDuration:
+        raise UsageError(f"{text!r} is no moment", do="write 7d (ago), or 2026-02-14T08:00") from None
+
+
+@click.command("verify")
+@click.argument("pattern", default=">")
+@asks
+def verify_(asked: Asked, pattern: str) -> None:
+    """Prove the archives of the streams that match PATTERN: every archive is whole, starts where the one before it
+    ended, and the last one ends where the stream says. Ends with 1 if anything is missing, twice or damaged.
+
+    \b
+    Examples:
+      wrasse archives verify
+      wrasse archives verify 'gbe.events.audit.*' --json
+    """
+    check_pattern(pattern)
+    found = finish(_verify(asked, pattern))
+    whole = all(each.whole for each in found)
+    asked.answer({"whole": whole, "streams": [*map(_verified, found)]}, lambda: _tell(found))
+    if not whole:
+        raise click.exceptions.Exit(1)
+
+
+async def _verify(asked: Asked, pattern: str) -> list[Verified]:
+    async with opened(asked.config()) as places:
+        return [
+            each
+            for rule in places.rules
+            async for each in verify(rule.objects, rule.prefix, pattern, group=GROUP, streams=places.streams)
+        ]
+
+
+def _verified(each: Verified) -> Mapping[str, object]:
+    return {
+        "subject": each.subject,
+        "whole": each.whole,
+        "archives": each.archives,
+        "messages": each.messages,
+        "marked": each.marked,
+        "bytes": each.bytes,
+        "start": None if each.start is None else str(each.start),
+        "last": None if each.last is None else str(each.last),
+        "waiting": each.waiting,
+        "problems": [{"key": problem.key, "what": problem.what} for problem in each.problems],
+    }
+
+
+def _tell(found: Sequence[Verified]) -> None:
+    if not found:
+        click.echo("there is no such archive")
+        return
+    rows = [
+        ("ok" if e.whole else "fail", e.subject, e.archives, e.messages, e.last, "" if e.waiting is None else e.waiting)
+        for e in found
+    ]
+    show_table(("", "stream", "archives", "messages", "up to", "waiting"), rows)
+    for each in found:
+        for problem in each.problems:
+            click.echo(f"{printable(problem.key or each.subject)}: {printable(problem.what)}")
