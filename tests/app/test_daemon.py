@@ -170,6 +170,18 @@ def test_an_app_may_be_named_as_the_handler(place: Path) -> None:
     assert job("a")["result"] == '"hello"'
 
 
+def test_handlers_of_messages_run_beside_those_of_jobs(place: Path) -> None:
+    (place / "shop.py").write_text(
+        "import pathlib\nimport wrasse\napp = wrasse.connect()\n"
+        "@app.on('orders.*.paid', start='first')\n"
+        "async def paid(message): pathlib.Path('paid').write_bytes(message.payload)\n"
+    )
+    assert wrasse("streams", "publish", "orders.eu.paid", "order 42").code == 0
+    with running(place, "--role=worker", "--handler=shop:app"):
+        until(lambda: (place / "paid").exists() and (place / "paid").read_text(), "the message handled")
+    assert (place / "paid").read_text() == "order 42"
+
+
 def test_counters_match_what_happened(shop: Path) -> None:
     for n in range(9):
         put(f"good-{n}")

@@ -8,7 +8,7 @@ unless told otherwise: all processes that run it share the messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,11 +40,27 @@ class NewMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Registered:
+class Registered:
+    """One handler of messages, as it was registered."""
+
     pattern: str
     group: str
     handler: Handler
     settings: ConsumerSettings
+
+
+async def listen(store: Store, clock: Clock, handlers: Sequence[Registered], stopped: asyncio.Event) -> None:
+    """Runs the handlers until `stopped` is set; running ones are let end."""
+    consumers = [
+        Consumer(store.streams, store.groups, clock, each.pattern, each.group, each.handler, each.settings)
+        for each in handlers
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        for consumer in consumers:
+            tasks.create_task(consumer.run())
+        await stopped.wait()
+        for consumer in consumers:
+            tasks.create_task(consumer.close())
 
 
 class AppStreams:
@@ -53,7 +69,7 @@ class AppStreams:
     def __init__(self, open: Callable[[], Awaitable[Store]], clock: Clock) -> None:
         self._open = open
         self._clock = clock
-        self._handlers: list[_Registered] = []
+        self.handlers: list[Registered] = []
         self._stopped = asyncio.Event()
 
     async def publish(self, subject: str, data: object = b"", *, key: str = "", trace_id: str | None = None) -> str:
@@ -98,33 +114,24 @@ class AppStreams:
             Caller(function)
             name = group or getattr(function, "__name__", type(function).__name__)
             check_group("any", name)
-            if any((each.pattern, each.group) == (pattern, name) for each in self._handlers):
+            if any((each.pattern, each.group) == (pattern, name) for each in self.handlers):
                 raise UsageError(
                     f"two handlers of {pattern!r} are in the group {name!r}, and would share its messages",
                     do="give one of them another group",
                 )
-            self._handlers.append(_Registered(pattern, name, function, settings))
+            self.handlers.append(Registered(pattern, name, function, settings))
             return function
 
         return register
 
     async def run(self) -> None:
         """Runs the registered handlers until `stop`, SIGTERM or SIGINT; running ones are let end."""
-        if not self._handlers:
+        if not self.handlers:
             raise UsageError("there is no handler for messages", do='register one: @app.on("orders.*.paid")')
         store = await self._open()
-        consumers = [
-            Consumer(store.streams, store.groups, self._clock, each.pattern, each.group, each.handler, each.settings)
-            for each in self._handlers
-        ]
         try:
             with on_stop(lambda _: self.stop()):
-                async with asyncio.TaskGroup() as tasks:
-                    for consumer in consumers:
-                        tasks.create_task(consumer.run())
-                    await self._stopped.wait()
-                    for consumer in consumers:
-                        tasks.create_task(consumer.close())
+                await listen(store, self._clock, self.handlers, self._stopped)
         finally:
             self._stopped.clear()
 

@@ -9,9 +9,10 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.own_sweeps import load_sweep
@@ -193,17 +194,28 @@ def build_repeater(settings: Settings, opened: Opened, clock: Clock, tally: Tall
     return Repeater(registry.periodic.values(), producer, opened.engine.records(PERIODIC), clock)
 
 
+def message_handlers(text: str) -> Sequence[Registered]:
+    """What the App that `module:name` names has registered for messages; nothing if it names a function."""
+    streams = getattr(_imported(text), "streams", None)
+    return tuple(streams.handlers) if isinstance(streams, AppStreams) else ()
+
+
+def _imported(text: str) -> object:
+    """What `module:name` names, where the module was imported already."""
+    module, _, path = text.partition(":")
+    found: object = sys.modules.get(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
 def _named(text: str) -> Registry:
     """The function that `module:name` names, for every kind; or, where it names an App, all that it has registered."""
     registry = Registry()
     try:
         registry.add(ANY, load_handler(text))
     except UsageError:
-        module, _, path = text.partition(":")
-        found: object = sys.modules.get(module)
-        for name in path.split("."):
-            found = getattr(found, name, None)
-        theirs = getattr(found, "registry", None)
+        theirs = getattr(_imported(text), "registry", None)
         if isinstance(theirs, Registry):
             return theirs
         raise

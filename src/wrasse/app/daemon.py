@@ -11,11 +11,12 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wrasse import __version__
 from wrasse.app.addresses import Address, parse_address
+from wrasse.app.app_streams import Registered, listen
 from wrasse.app.archiving import archive_streams, build_archiver
 from wrasse.app.building import (
     JOB_SWEEPS,
@@ -27,6 +28,7 @@ from wrasse.app.building import (
     build_repeater,
     build_worker,
     configured,
+    message_handlers,
     open_homes,
     owner_name,
 )
@@ -71,6 +73,7 @@ class Started:
     slots: int
     sweeps: tuple[str, ...]
     streams: tuple[str, ...]
+    messages: tuple[str, ...]
     backend: str
     addresses: tuple[Address, ...]
 
@@ -81,6 +84,8 @@ class Started:
             parts.append(f"a worker with {self.slots} slots for {', '.join(self.queues)} ({kinds})")
         if self.sweeps:
             parts.append(f"sweeps {', '.join(self.sweeps)}")
+        if self.messages:
+            parts.append(f"handlers of messages on {', '.join(self.messages)}")
         if self.streams:
             parts.append(f"an archiver of {', '.join(self.streams)}")
         where = f" · status on http://{self.addresses[0]}/" if self.addresses else ""
@@ -122,6 +127,8 @@ class Daemon:
         self._works = bool(len(self._handlers)) and bool({"all", "worker"} & set(orders.roles))
         self._sweeps = _sweeps_of(orders.roles, config)
         self._streams = self._archived_streams(orders)
+        self._messages = self._listened_to(orders)
+        self._quiet = asyncio.Event()  # set when messages are no longer to be handled
         self._roles = orders.roles
         self._tally = Tally()
         self._working: Working | None = None
@@ -140,10 +147,15 @@ class Daemon:
             )
         return named if {"all", "archiver"} & set(orders.roles) else ()
 
+    def _listened_to(self, orders: Orders) -> Sequence[Registered]:
+        """The handlers of messages that this process runs: those of the App that the handler names."""
+        named = orders.handler or ("" if orders.command else self._config.settings.worker.handler)
+        return message_handlers(named) if named and {"all", "worker"} & set(orders.roles) else ()
+
     def _with_handlers(self, orders: Orders) -> Handlers:
         self._registry = configured(self._config.settings, handler=orders.handler, command=orders.command)
         handlers = build_handlers(self._registry)
-        if "worker" in orders.roles and not len(handlers):
+        if "worker" in orders.roles and not len(handlers) and not self._listened_to(orders):
             raise UsageError(
                 "a worker needs a handler",
                 do="say --handler=module:name or --exec='command', or set worker.handlers",
@@ -158,7 +170,7 @@ class Daemon:
             # Signals are heard from here on: whoever reads that it has started may stop it at once.
             with on_stop(self._stop):
                 opened = await open_homes(self._config, stores)
-                streams = (await stores.open(homes(self._config).streams)).streams
+                self._store = await stores.open(homes(self._config).streams)
                 engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
                 working = None
                 if self._works:
@@ -168,7 +180,7 @@ class Daemon:
                 if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
                     self._repeater = build_repeater(settings, opened, self._clock, self._tally, self._registry)
                 self._engine, self._working = engine, working
-                server = Server(self._watch(opened, streams, engine, working))
+                server = Server(self._watch(opened, self._store.streams, engine, working))
                 try:
                     self._say(await self._listen(server))
                     await self._live(engine, working)
@@ -209,6 +221,7 @@ class Daemon:
             self._archiver.stop(grace)
         if self._repeater is not None:
             self._repeater.stop()
+        self._quiet.set()
 
     async def _listen(self, server: Server) -> tuple[Address, ...]:
         settings = self._config.settings
@@ -233,6 +246,7 @@ class Daemon:
             slots=own.concurrency if own else 0,
             sweeps=tuple(name for name in self._sweeps if settings.sweeps[name].enabled),
             streams=self._streams,
+            messages=tuple(each.pattern for each in self._messages),
             backend=hide(homes(self._config).jobs),
             addresses=addresses,
         )
@@ -241,7 +255,7 @@ class Daemon:
             sys.stderr.write(f"{started}\n")
         else:
             _log.info("started", extra=started.facts())
-        if "all" in self._roles and not self._works:
+        if "all" in self._roles and not self._works and not self._messages:
             _log.warning("no handler is set, so jobs are not run: only sweeps are")
         for path, source in self._config.sources.items():
             # Bare names may be another program's: that one of them counts here must be easy to see.
@@ -259,9 +273,13 @@ class Daemon:
                         others.append(group.create_task(self._archiver.run()))
                     if self._repeater is not None:
                         others.append(group.create_task(self._repeater.run()))
+                    if self._messages:
+                        listening = listen(self._store, self._clock, self._messages, self._quiet)
+                        others.append(group.create_task(listening))
                     if working is not None:
                         await working.worker.run()
                         engine.stop()
+                        self._quiet.set()
                         if self._repeater is not None:
                             self._repeater.stop()
                     await asyncio.wait(others)
