@@ -26,10 +26,11 @@ def parse_duration(text: str) -> timedelta:
         raise BadDuration(f"the duration {text!r} has no unit", do=f"write {text}s, {text}m, {text}h or {text}d")
     if not _WHOLE.fullmatch(text):
         raise BadDuration(f"{text!r} is not a duration", do="write a number and a unit: 250ms, 30s, 5m, 1h30m or 7d")
-    micros = sum(round(float(number) * _MICROS[unit]) for number, unit in _PART.findall(text))
-    if micros > _LONGEST // timedelta(microseconds=1):
+    # Compared before it is rounded: infinity, which a long row of digits becomes, cannot be.
+    exact = sum(float(number) * _MICROS[unit] for number, unit in _PART.findall(text))
+    if exact > _LONGEST // timedelta(microseconds=1):
         raise BadDuration(f"the duration {text!r} is longer than 100 years", do="write a shorter one")
-    return timedelta(microseconds=micros)
+    return timedelta(microseconds=round(exact))
 
 
 def format_duration(duration: timedelta) -> str:

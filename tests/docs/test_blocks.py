@@ -13,6 +13,7 @@ PAGES = (
     "docs/start.md",
     "docs/how-to/choose-retries.md",
     "docs/how-to/group-jobs.md",
+    "docs/how-to/handle-messages.md",
     "docs/how-to/limit-a-queue.md",
     "docs/how-to/run-a-job-every-night.md",
     "docs/how-to/test-your-handlers.md",

@@ -41,6 +41,11 @@ def test_a_key_may_have_up_to_the_limit_of_bytes(key: str) -> None:
     assert check_record(key, bytes(VALUE_BYTES_MAX)) is None
 
 
+def test_a_key_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError, match="half a character"):
+        check_record("a\ud800", b"")
+
+
 @pytest.mark.parametrize("key", ["", "x" * (KEY_BYTES_MAX + 1), "é" * (KEY_BYTES_MAX // 2 + 1)])
 def test_a_key_outside_the_limit_is_refused_with_the_limit(key: str) -> None:
     with pytest.raises(UsageError) as refusal:

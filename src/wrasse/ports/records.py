@@ -114,7 +114,9 @@ def key_of(name: str) -> str:
 
 def check_record(key: str, value: bytes) -> None:
     """Refuses what no backend could keep, before anything is sent."""
-    size = len(key.encode())
+    size = len(key.encode("utf-8", "surrogatepass"))
+    if not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+        raise UsageError("a record key with half a character in it", do="use text that can be written as UTF-8")
     if not 1 <= size <= KEY_BYTES_MAX:
         raise UsageError(f"a record key of {size} bytes", do=f"use 1 to {KEY_BYTES_MAX} bytes of UTF-8")
     if len(value) > VALUE_BYTES_MAX:
