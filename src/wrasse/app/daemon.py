@@ -36,6 +36,7 @@ from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.http import Server
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
+from wrasse.app.process import hand_over_sooner
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
 from wrasse.app.store_url import hide
@@ -174,6 +175,7 @@ class Daemon:
                 engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
                 working = None
                 if self._works:
+                    hand_over_sooner()
                     working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
                 if self._streams:
                     self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())

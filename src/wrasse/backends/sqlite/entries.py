@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
-from wrasse.backends.sqlite.made import made_entry, made_ids
+from wrasse.backends.sqlite.made import made_entry
 from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
 from wrasse.ports.streams import (
@@ -102,6 +102,16 @@ def make(step: Step, subject: str) -> Head:
     return found
 
 
+def append_plain(step: Step, subject: str, bodies: Sequence[bytes], size: int) -> tuple[int, int]:
+    """Stores entries of one stream that are nothing but a body; gives the milliseconds of all and the first number."""
+    stream, count = make(step, subject), len(bodies)
+    ms, first = _next(stream, step.now())
+    check_limits(subject, stream.limits, stream.length + count, stream.bytes + size)
+    _write_bodies(step.db, stream.id, ms, first, bodies)
+    _grow(step, subject, stream, count, size, ms)
+    return ms, first
+
+
 def append(step: Step, drafts: Sequence[Draft]) -> list[EntryId]:
     """Stores all drafts; the id of each, or of the entry that its key stands for."""
     now = step.now()
@@ -120,19 +130,22 @@ def append(step: Step, drafts: Sequence[Draft]) -> list[EntryId]:
 
 def _append_to(step: Step, subject: str, drafts: Sequence[Draft], now: int) -> list[EntryId]:
     stream = make(step, subject)
-    # The clock may stand still or step back; ids only grow.
-    ms, first = max(now // 1_000, stream.last.ms), stream.last.seq + 1
-    if any(draft.key or draft.fields is not None for draft in drafts):
-        ids, count, size = _append_special(step.db, stream, drafts, ms, now)
-    else:
-        bodies = [draft.body for draft in drafts]
-        ids, count, size = made_ids(ms, first, len(drafts)), len(drafts), sum(map(len, bodies))
-        _write_bodies(step.db, stream.id, ms, first, bodies)
+    ms, _ = _next(stream, now)
+    ids, count, size = _append_special(step.db, stream, drafts, ms, now)
     check_limits(subject, stream.limits, stream.length + count, stream.bytes + size)
     if count:
-        step.db.execute(_GROWN, (count, size, ms, first + count - 1, stream.id))
-        step.rung.add(STREAM_NAME + subject)
+        _grow(step, subject, stream, count, size, ms)
     return ids
+
+
+def _next(stream: Head, now: int) -> tuple[int, int]:
+    """The milliseconds and the number of the next entry. The clock may stand still or step back; ids only grow."""
+    return max(now // 1_000, stream.last.ms), stream.last.seq + 1
+
+
+def _grow(step: Step, subject: str, stream: Head, count: int, size: int, ms: int) -> None:
+    step.db.execute(_GROWN, (count, size, ms, stream.last.seq + count, stream.id))
+    step.rung.add(STREAM_NAME + subject)
 
 
 def _write_bodies(db: apsw.Connection, stream: int, ms: int, first: int, bodies: Sequence[bytes]) -> None:
