@@ -139,7 +139,7 @@ async def assert_dead_by_the_budget_alone(yard: Yard, dead: list[JobState]) -> N
     assert "poison" in [state.id for state in dead]
     assert len([id for id, _ in facts(yard, "start") if id == "poison"]) <= RESCUES_MAX + 1
     for state in dead:
-        deaths = {attempt.worker for attempt in (await yard.record(state.id)).history}
+        deaths = [each for each in (await yard.record(state.id)).history if each.reason is Reason.WORKER_DIED]
         assert (state.reason, state.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
     assert len(dead) <= 3
 
