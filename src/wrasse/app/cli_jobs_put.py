@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import base64
 import binascii
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import BinaryIO
 
 import click
 import msgspec
 
 from wrasse.app.building import build_producer, open_homes
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
+from wrasse.app.cli_input import check_sources, one_payload, opened_input
 from wrasse.app.progress import progress
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.duration import parse_duration
-from wrasse.errors import TooLarge, UnknownName, UsageError, WrasseError
+from wrasse.errors import UnknownName, UsageError, WrasseError
 from wrasse.jobs.producer import Producer, Put
 from wrasse.jobs.tally import Tally
 from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job
@@ -88,10 +86,7 @@ def put(
       find . -name '*.png' | wrasse jobs put --kind=resize --lines
       wrasse jobs put --json-lines --file=jobs.jsonl
     """
-    if payload is not None and (path is not None or lines or json_lines):
-        raise click.UsageError("there are two payloads\ndo: give it as an argument, or in a file or on stdin")
-    if lines and json_lines:
-        raise click.UsageError("--lines and --json-lines exclude each other\ndo: give one of them")
+    check_sources(payload, path, lines=lines, json_lines=json_lines)
     if id is not None and (lines or json_lines):
         raise click.UsageError("one id cannot name many jobs\ndo: put ids into the lines with --json-lines")
     named = dict(_header(each) for each in headers)
@@ -100,7 +95,7 @@ def put(
         made = _described if json_lines else _bare
         finish(_put(asked, lambda producer: _from_lines(producer, path, made, given)))
     else:
-        data = _payload(payload, path)
+        data = one_payload(payload, path, PAYLOAD_BYTES_MAX)
         finish(_put(asked, lambda producer: iter([_job(producer, given, data)])))
 
 
@@ -109,30 +104,6 @@ def _header(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise UsageError(f"the header {text!r} has no value", do="write --header name=value")
     return name, value
-
-
-def _payload(argument: str | None, path: str | None) -> bytes:
-    if argument is not None:
-        return argument.encode("utf-8", "surrogateescape")
-    if path is None and sys.stdin.isatty():
-        raise UsageError("there is no payload", do="give it as an argument, with --file, or on stdin")
-    with _opened(path) as file:
-        data = file.read(PAYLOAD_BYTES_MAX + 1)
-    if len(data) > PAYLOAD_BYTES_MAX:
-        raise TooLarge(
-            f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes", do="put the data elsewhere and send its name"
-        )
-    return data
-
-
-def _opened(path: str | None) -> BinaryIO:
-    if path in (None, "-"):
-        return sys.stdin.buffer
-    assert path is not None, "told apart above"
-    try:
-        return Path(path).open("rb")
-    except OSError as why:
-        raise UsageError(f"{path} cannot be read: {why.strerror}", do="name a file that can be") from why
 
 
 def _job(producer: Producer, given: Given, payload: bytes) -> Job:
@@ -155,7 +126,7 @@ def _from_lines(
     producer: Producer, path: str | None, made: Callable[[Producer, Given, bytes], Job], given: Given
 ) -> Iterator[Job]:
     """Jobs one by one, so that a file of any length goes through. Empty lines are passed over."""
-    with _opened(path) as file, progress("jobs") as seen:
+    with opened_input(path) as file, progress("jobs") as seen:
         number = 0
         while line := file.readline(LINE_BYTES_MAX):
             number += 1

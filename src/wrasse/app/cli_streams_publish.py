@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 import click
 import msgspec
 
 from wrasse.app.cli_asked import Asked, asks, finish
+from wrasse.app.cli_input import check_sources, one_payload, opened_input
 from wrasse.app.cli_streams import opened
 from wrasse.app.progress import progress
 from wrasse.clock import SystemClock
-from wrasse.errors import TooLarge, UnknownName, UsageError, WrasseError
+from wrasse.errors import UnknownName, UsageError, WrasseError
 from wrasse.ports.subjects import check_subject
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, check_payload
 from wrasse.streams.publisher import Message, Publisher
@@ -65,17 +63,14 @@ def publish(
       wrasse streams publish logs.web --lines < access.log
     """
     check_subject(subject)
-    if payload is not None and (path is not None or lines or json_lines):
-        raise click.UsageError("there are two payloads\ndo: give it as an argument, or in a file or on stdin")
-    if lines and json_lines:
-        raise click.UsageError("--lines and --json-lines exclude each other\ndo: give one of them")
+    check_sources(payload, path, lines=lines, json_lines=json_lines)
     if key and (lines or json_lines):
         raise click.UsageError("one key cannot name many messages\ndo: put keys into the lines with --json-lines")
     given = Given(subject, key, trace_id)
     if lines or json_lines:
         messages = _from_lines(path, _described if json_lines else _bare, given)
     else:
-        messages = iter([_bare(given, _payload(payload, path))])
+        messages = iter([_bare(given, one_payload(payload, path, PAYLOAD_BYTES_MAX))])
     finish(_publish(asked, messages))
 
 
@@ -103,34 +98,11 @@ def _tell(ids: list[str], count: int) -> None:
         click.echo(id)
 
 
-def _payload(argument: str | None, path: str | None) -> bytes:
-    if argument is not None:
-        return argument.encode("utf-8", "surrogateescape")
-    if path is None and sys.stdin.isatty():
-        raise UsageError("there is no payload", do="give it as an argument, with --file, or on stdin")
-    with _opened(path) as file:
-        data = file.read(PAYLOAD_BYTES_MAX + 1)
-    if len(data) > PAYLOAD_BYTES_MAX:
-        raise TooLarge(
-            f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes", do="put the data elsewhere and send its name"
-        )
-    return data
-
-
-def _opened(path: str | None) -> BinaryIO:
-    if path is None or path == "-":
-        return sys.stdin.buffer
-    try:
-        return Path(path).open("rb")
-    except OSError as why:
-        raise UsageError(f"{path} cannot be read: {why.strerror}", do="name a file that can be") from why
-
-
 def _from_lines(
     path: str | None, made: Callable[[Given, bytes], Message], given: Given
 ) -> Iterator[Message]:
     """Messages one by one, so that a file of any length goes through. Empty lines are passed over."""
-    with _opened(path) as file, progress("messages") as seen:
+    with opened_input(path) as file, progress("messages") as seen:
         number = 0
         while line := file.readline(LINE_BYTES_MAX):
             number += 1
