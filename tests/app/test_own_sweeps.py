@@ -181,7 +181,7 @@ def test_a_class_that_is_no_sweep_is_refused_with_everything_it_lacks(shop: Path
         ("shop_sweeps:function", "is a function, not a class"),
         ("shop_sweeps:OldCart", "there is no sweep 'OldCart' in shop_sweeps"),
         ("shop_sweep:OldCarts", "there is no module 'shop_sweep'"),
-        ("shop_sweeps", "is not of the form module:Class"),
+        ("shop_sweeps", "is not of the form module:name"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_a_sentence(shop: Path, use: str, told: str) -> None:

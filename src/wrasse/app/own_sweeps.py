@@ -7,20 +7,18 @@ A class that is no sweep is refused with everything it lacks at once. An install
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import re
-import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 
 from wrasse.app.settings import SweepSettings
 from wrasse.app.sweep_ports import PORTS, port_fields, setting_fields
 from wrasse.engine.run import AnySweep
-from wrasse.errors import ConfigError, UnknownName, UsageError
+from wrasse.errors import ConfigError
+from wrasse.jobs.loading import load_named
 from wrasse.sweeps import Catalogued
 
 GROUP = "wrasse.sweeps"
@@ -50,43 +48,13 @@ def own_sweep(name: str, use: str) -> Catalogued:
 
 def load_sweep(use: str) -> type[AnySweep]:
     """The class that `module:Class` names, with the working directory importable."""
-    module_name, colon, path = use.partition(":")
-    if not (module_name and colon and path):
-        raise ConfigError(f"the sweep {use!r} is not of the form module:Class", do="write e.g. shop.sweeps:OldCarts")
-    found: object = _module(module_name, use)
-    where = module_name
-    for name in path.split("."):
-        if not hasattr(found, name):
-            known = [each for each in dir(found) if not each.startswith("_")]
-            raise UnknownName(name, known, what="sweep", where=where)
-        found, where = getattr(found, name), f"{where}.{name}"
+    found = load_named(use, "sweep", example="shop.sweeps:OldCarts")
     wrong = [f"it {what}" for what in _wrong(found)]
     if wrong:
         raise ConfigError(
             f"{use} is no sweep: {'; '.join(wrong)}", do="see docs/how-to/write-a-sweep.md and wrasse.engine.sweep"
         )
     return typing.cast("type[AnySweep]", found)
-
-
-def _module(name: str, use: str) -> object:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            known = (file.stem for file in Path.cwd().glob("*.py"))
-            raise UnknownName(missing, known, what="module", where=f"sweep {use!r}") from None
-        raise UsageError(
-            f"the module of sweep {use!r} imports {missing!r}, which is not installed", do="install it here"
-        ) from error
-    except Exception as error:
-        raise UsageError(
-            f"the module of sweep {use!r} cannot be imported: {type(error).__name__}: {error}",
-            do=f"make `python -c 'import {name}'` work",
-        ) from error
 
 
 def _wrong(found: object) -> Iterator[str]:

@@ -9,15 +9,13 @@ Handlers are async functions, which run in the event loop; plain functions, whic
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
-from wrasse.errors import UnknownName, UsageError
+from wrasse.errors import UsageError
+from wrasse.jobs.loading import load_named
 from wrasse.jobs.retry import Retry
 from wrasse.jobs.running import RunningJob
 
@@ -104,40 +102,9 @@ def _name(function: object) -> str:
 
 def load(text: str) -> Function:
     """The function that `module:name` names, with the working directory importable."""
-    module_name, colon, path = text.partition(":")
-    if not (module_name and colon and path):
-        raise UsageError(f"the handler {text!r} is not of the form module:name", do="write e.g. shop.work:resize")
-    found: object = _module(module_name, text)
-    where = module_name
-    for name in path.split("."):
-        if not hasattr(found, name):
-            known = [known for known in dir(found) if not known.startswith("_")]
-            raise UnknownName(name, known, what="handler", where=where)
-        found, where = getattr(found, name), f"{where}.{name}"
+    found = load_named(text, "handler", example="shop.work:resize")
     if not callable(found):
         raise UsageError(
             f"the handler {text!r} is of type {type(found).__name__}", do="name a function that takes the job"
         )
     return found
-
-
-def _module(name: str, text: str) -> object:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            raise UnknownName(
-                missing, (file.stem for file in Path.cwd().glob("*.py")), what="module", where=f"handler {text!r}"
-            ) from None
-        raise UsageError(
-            f"the module of handler {text!r} imports {missing!r}, which is not installed", do="install it here"
-        ) from error
-    except Exception as error:
-        raise UsageError(
-            f"the module of handler {text!r} cannot be imported: {type(error).__name__}: {error}",
-            do=f"make `python -c 'import {name}'` work",
-        ) from error

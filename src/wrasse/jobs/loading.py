@@ -1,0 +1,45 @@
+"""What a user names as `module:name`, imported, with the working directory importable. Every mistake has words."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from wrasse.errors import UnknownName, UsageError
+
+
+def load_named(text: str, what: str, *, example: str) -> object:
+    """The object that `text` names; `what` it is meant to be is for the messages."""
+    module_name, colon, path = text.partition(":")
+    if not (module_name and colon and path):
+        raise UsageError(f"the {what} {text!r} is not of the form module:name", do=f"write e.g. {example}")
+    found: object = _module(module_name, f"{what} {text!r}")
+    where = module_name
+    for name in path.split("."):
+        if not hasattr(found, name):
+            known = [known for known in dir(found) if not known.startswith("_")]
+            raise UnknownName(name, known, what=what, where=where)
+        found, where = getattr(found, name), f"{where}.{name}"
+    return found
+
+
+def _module(name: str, named: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            known = (file.stem for file in Path.cwd().glob("*.py"))
+            raise UnknownName(missing, known, what="module", where=named) from None
+        raise UsageError(
+            f"the module of {named} imports {missing!r}, which is not installed", do="install it here"
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"the module of {named} cannot be imported: {type(error).__name__}: {error}",
+            do=f"make `python -c 'import {name}'` work",
+        ) from error
