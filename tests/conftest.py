@@ -1,11 +1,21 @@
-"""What holds for every test: long forms only with `--full`, and hypothesis without a stopwatch."""
+"""What holds for every test: long forms only with `--full`, hypothesis without a stopwatch, real servers once per run.
+
+Every server is started by the first test of a process that asks for it, and serves all of them: a test uses names
+(a database number, a bucket, a schema, a key root) of its own.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from servers.nats import Nats, nats
+from servers.postgres import postgres
+from servers.seaweed import S3, careless_s3, seaweed
+from servers.valkey import Valkey, valkey
 
 settings.register_profile("wrasse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("wrasse"), derandomize=True)
@@ -23,3 +33,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Valkey]:
+    """One Valkey for all tests of this process, without persistence. Never restart or flush it: start your own."""
+    with valkey() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[Nats]:
+    """One NATS with JetStream for all tests of this process."""
+    with nats() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """One SeaweedFS for all tests of this process."""
+    with seaweed() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def careless_store() -> Iterator[S3]:
+    """An S3 that ignores conditions."""
+    with careless_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """One PostgreSQL for all tests of this process; make a schema or a database of your own in it."""
+    with postgres() as url:
+        yield url
