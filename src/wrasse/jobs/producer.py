@@ -79,6 +79,7 @@ class Producer:
             delay=delay,
             timeout=timeout,
             lasting=id is not None,
+            minted=id is None,
             unique=unique,
             window=window,
             keep=self._keep if keep is None else keep,

@@ -64,6 +64,7 @@ class Job:
     window: timedelta = timedelta(0)  # how long after its put a unique job does so; zero: until it is finished
     keep: timedelta = timedelta(0)  # how long at least its result is kept once it is done
     group: str = ""  # the JobGroup it is a member of
+    minted: bool = False  # only for put: the id was made for this very put, so that no backend need look it up
 
 
 @dataclass(frozen=True, slots=True)
