@@ -9,6 +9,7 @@ from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.backends.memory.groups import MemoryGroups
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.journal import MemoryJournal
+from wrasse.backends.memory.limiter import MemoryLimiter
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.records import MemoryRecords
@@ -31,6 +32,7 @@ class Memory:
         self._records: dict[str, MemoryRecords] = {}
         self.jobs = MemoryJobs(clock, done_max=done_max)
         self.journal = MemoryJournal(clock)
+        self.limiter = MemoryLimiter(clock)
         logs = Logs(clock)
         self.streams = MemoryStreams(logs)
         self.groups = MemoryGroups(logs)

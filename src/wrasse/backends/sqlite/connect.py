@@ -14,6 +14,7 @@ from wrasse.backends.sqlite.connection import File
 from wrasse.backends.sqlite.groups import SqliteGroups
 from wrasse.backends.sqlite.jobs import SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
+from wrasse.backends.sqlite.limiter import SqliteLimiter
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.records import SqliteRecords
 from wrasse.backends.sqlite.schema import identity
@@ -37,6 +38,7 @@ class Sqlite:
         self._reader = Reader(file)
         self.jobs = SqliteJobs(self._writer, self._reader, self._bells, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)
+        self.limiter = SqliteLimiter(self._writer)
         self.streams = SqliteStreams(self._writer, self._reader, clock)
         self.groups = SqliteGroups(self._writer, self._reader, self._bells, clock)
 

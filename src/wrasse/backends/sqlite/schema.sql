@@ -249,3 +249,11 @@ CREATE TABLE limited_takes (
   n INTEGER NOT NULL,
   PRIMARY KEY (queue, at)
 ) STRICT, WITHOUT ROWID;
+
+-- step 4
+
+-- Budgets that producers share: until when, in nanoseconds since 1970, each is spent.
+CREATE TABLE budgets (
+  key TEXT PRIMARY KEY,
+  spent_to INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,49 @@
+"""The limiter on SQLite: a row per key, read and changed in one write transaction."""
+
+from __future__ import annotations
+
+from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.writer import Writer
+from wrasse.ports.limiter import SECOND, Allowance, Spent
+
+_SPENT = "SELECT spent_to FROM budgets WHERE key = ?"
+_WRITE = "INSERT INTO budgets (key, spent_to) VALUES (?, ?) ON CONFLICT DO UPDATE SET spent_to = excluded.spent_to"
+_FORGET = "DELETE FROM budgets WHERE spent_to < ?"  # a budget that is free is as good as none
+
+
+class SqliteLimiter:
+    """Budgets of one database."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
+        """Takes up to `count` out of the budget of this key."""
+
+        def run(step: Step) -> Allowance:
+            now = 1_000 * step.now()
+            spent, allowance = _read(step, key).allow(now, count, rate=rate, burst=burst)
+            if allowance.count:
+                _write(step, key, spent, now)
+            return allowance
+
+        return await self._writer.do(run)
+
+    async def give_back(self, key: str, count: int, *, rate: int) -> None:
+        """Returns what was not needed."""
+
+        def run(step: Step) -> None:
+            now = 1_000 * step.now()
+            _write(step, key, _read(step, key).give_back(now, count, rate=rate), now)
+
+        await self._writer.do(run)
+
+
+def _read(step: Step, key: str) -> Spent:
+    found = step.db.execute(_SPENT, (key,)).get
+    return Spent(0 if found is None else int(found))
+
+
+def _write(step: Step, key: str, spent: Spent, now: int) -> None:
+    step.db.execute(_FORGET, (now - SECOND,))
+    step.db.execute(_WRITE, (key, spent.to))
