@@ -1,0 +1,132 @@
+"""What is stored of a held and of a finished job beside its bytes, as one string: numbers and lengths first, then the
+parts, then the job's bytes, so that any byte may stand in any part and a script reads it with one pattern.
+
+`R:holds`, under K = `<token>-<nonce>`; a script writes it when it grants the hold:
+
+    taken silence flags len(worker) len(queue) len(id) LF worker queue id bytes
+
+    local taken, silence, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\\n()')
+
+`bytes` are those of the processing list. `flags` is 0 for a hold that a take granted; see `Flag`.
+
+`R:finished`, under K. The script puts the first line before what it was given, since only it knows the time:
+
+    finished kept LF
+    place taken attempts failures rescues interruptions len(worker) len(queue) len(id) len(reason) len(error)
+    len(result) len(history) LF worker queue id reason error result history bytes            (the second line is one)
+
+    local finished, kept, rest = string.match(text, '^(%d+) (%d+)\\n()')
+    string.match(text, '^(%a+) (%d+) %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\\n()', rest)
+
+`kept` is until when the result is kept, or 0. A result of length -1 is none. `bytes` are those of the completed or
+dead letter list. Every moment and duration is in milliseconds; 0 where there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+from wrasse.ports.jobs import Place
+
+
+class Flag(IntFlag):
+    """What is special about a hold that no take granted."""
+
+    FOREIGN = 1  # of a worker that keeps no holds: its heartbeat is asked for before the job is moved
+    LEFT = 2  # an entry that a fault left without a hold
+    UNROUTABLE = 4  # where it came from is not known
+
+
+@dataclass(frozen=True, slots=True)
+class HoldText:
+    """A held job as it is stored."""
+
+    worker: bytes
+    queue: bytes
+    id: bytes
+    taken: int
+    silence: int
+    flags: int
+    bytes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedText:
+    """A finished job as it is stored. `history` is JSON, as the codec of jobs writes it."""
+
+    place: Place
+    worker: bytes
+    queue: bytes
+    id: bytes
+    taken: int
+    attempts: int
+    failures: int
+    rescues: int
+    interruptions: int
+    reason: bytes
+    error: bytes
+    result: bytes | None
+    history: bytes
+    bytes: bytes
+    finished: int = 0
+    kept: int = 0
+
+
+def pack_hold(hold: HoldText) -> bytes:
+    """The value in `R:holds`."""
+    numbers = (hold.taken, hold.silence, hold.flags, len(hold.worker), len(hold.queue), len(hold.id))
+    return b"%d %d %d %d %d %d\n" % numbers + hold.worker + hold.queue + hold.id + hold.bytes
+
+
+def read_hold(text: bytes) -> HoldText:
+    """What a value in `R:holds` says."""
+    line, _, rest = text.partition(b"\n")
+    taken, silence, flags, *lengths = map(int, line.split())
+    worker, queue, id, body = _cut(rest, lengths)
+    return HoldText(worker, queue, id, taken, silence, flags, body)
+
+
+def pack_finished(job: FinishedText) -> bytes:
+    """The value in `R:finished` but for its first line."""
+    numbers = (job.taken, job.attempts, job.failures, job.rescues, job.interruptions)
+    parts = (job.worker, job.queue, job.id, job.reason, job.error, job.result, job.history)
+    lengths = (-1 if part is None else len(part) for part in parts)
+    line = " ".join(map(str, (job.place.value, *numbers, *lengths)))
+    return b"".join((line.encode(), b"\n", *(part for part in parts if part is not None), job.bytes))
+
+
+def read_finished(text: bytes) -> FinishedText:
+    """What a value in `R:finished` says."""
+    first, line, rest = text.split(b"\n", 2)
+    finished, kept = map(int, first.split())
+    place, *numbers = line.split()
+    taken, attempts, failures, rescues, interruptions, *lengths = map(int, numbers)
+    worker, queue, id, reason, error, result, history, body = _cut(rest, [max(length, 0) for length in lengths])
+    return FinishedText(
+        Place(place.decode()),
+        worker,
+        queue,
+        id,
+        taken,
+        attempts,
+        failures,
+        rescues,
+        interruptions,
+        reason,
+        error,
+        None if lengths[5] < 0 else result,
+        history,
+        body,
+        finished,
+        kept,
+    )
+
+
+def _cut(rest: bytes, lengths: list[int]) -> list[bytes]:
+    """Parts of these lengths, and what is left."""
+    parts, at = [], 0
+    for length in lengths:
+        parts.append(rest[at : at + length])
+        at += length
+    return [*parts, rest[at:]]
