@@ -4,7 +4,7 @@
     -> apply the batch -> journal the outcomes -> move the cursor past it -> again, until the listing or the budget ends
 
 The cursor moves only past what was processed, so that a run which stops anywhere goes on exactly there. A dry run is
-this same code without apply, journal and cursor: `dry_run` is looked at in three places, all of them here.
+this same code without apply, journal and cursor: `dry_run` is looked at in four places, all of them here.
 
 A sweep alone is a group of one; the sweeps of a group take turns, a batch each, under one budget and the same guards.
 """
@@ -23,7 +23,7 @@ from wrasse.engine.budget import Budget, Spending
 from wrasse.engine.entries import Entry, entries_of, verdict
 from wrasse.engine.guard import Guard
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Planned, Report, Tally, describe
-from wrasse.engine.sweep import Action, Keep, Prepares, Resolves, Sweep
+from wrasse.engine.sweep import Action, Keep, Prepares, PreparesDry, Resolves, Sweep
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.ports.journal import Journal, Line, LineFilter, Settled
@@ -100,7 +100,9 @@ class Run(Generic[S, C]):
     async def prepare(self) -> bool:
         """What comes before the first page; False if it could not be done."""
         try:
-            if isinstance(self.sweep, Prepares):
+            if self._dry_run and isinstance(self.sweep, PreparesDry):
+                self.stop = await _watched(self.sweep.prepare_dry(), self._bounds)
+            elif isinstance(self.sweep, Prepares):
                 self.stop = await _watched(self.sweep.prepare(), self._bounds)
             if self.stop is None and not self._dry_run:
                 await self._settle_open()

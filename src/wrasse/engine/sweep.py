@@ -78,6 +78,13 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class PreparesDry(Protocol):
+    """A sweep whose `prepare` notes something: in a dry run this is called instead, and leaves no trace."""
+
+    async def prepare_dry(self) -> None: ...
+
+
+@runtime_checkable
 class Resolves(Protocol):
     """A sweep that can find out how intents ended which a crash left open."""
 

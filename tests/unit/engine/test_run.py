@@ -350,6 +350,24 @@ async def test_a_sweep_that_could_not_prepare_takes_nothing(scene: Scene) -> Non
     assert (report.stopped_by, scene.shelf.finds) == ("backend_down", [])
 
 
+class _Noting(OldBottles):
+    """Notes something when it prepares, and can do without."""
+
+    __slots__ = ()
+
+    async def prepare(self) -> None:
+        self.shelf.finds.append(-1)
+
+    async def prepare_dry(self) -> None:
+        self.shelf.finds.append(-2)
+
+
+@pytest.mark.parametrize(("dry_run", "noted"), [(True, -2), (False, -1)])
+async def test_what_a_sweep_would_note_is_not_noted_in_a_dry_run(scene: Scene, dry_run: bool, noted: int) -> None:
+    await run_once(_Noting(scene.shelf), scene.frame, dry_run=dry_run)
+    assert scene.shelf.finds[0] == noted
+
+
 async def test_sweeps_of_a_group_take_turns_under_one_budget(scene: Scene) -> None:
     first, second = Shelf(scene.clock).fill(100), Shelf(scene.clock).fill(100)
     members = [Member(OldBottles(first), "first"), Member(OldBottles(second), "second")]
