@@ -1,0 +1,1 @@
+"""Redis and Valkey: job lists as the seed has them, and small records, each change one script."""

@@ -1,0 +1,233 @@
+"""The link to one Redis: asks, runs scripts, waits for wake-ups; comes back by itself after a restart or a failover.
+
+A script is sent once. If its answer is lost, `StoreUnavailable` says so, and the caller asks again under the same
+request id: only the script knows whether it was done. A server that refuses (wrong node, script unknown, slot on the
+move) has done nothing, so that is followed at once. Reads may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from wrasse.backends.redis.failure import ours
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.routes import FAILURES, Route, redirected
+from wrasse.backends.redis.scripts import Script
+from wrasse.backends.redis.wire import Cut, Refusal, Wire, Word, dial, pack
+from wrasse.errors import StoreUnavailable
+
+_HOPS_MAX = 5
+_PAUSE, _PAUSE_MAX = 0.008, 0.512
+# The server that said so is not the one to ask: find out again who serves our keys.
+_ELSEWHERE = ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "MOVED")
+
+
+class Shift:
+    """Milliseconds that every script adds to the server's clock: 0, except in tests that let hours pass."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self, ms: int = 0) -> None:
+        self.ms = ms
+
+
+class Link:
+    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+
+    __slots__ = (
+        "_attempts", "_closed", "_failure", "_lock", "_route", "_seats", "_shift", "_spare", "_wire", "options",
+    )  # fmt: skip
+
+    def __init__(self, options: RedisOptions, shift: Shift | None = None) -> None:
+        self.options = options
+        self._shift = shift or Shift()
+        self._route = Route(options)
+        self._wire: Wire | None = None
+        self._lock = asyncio.Lock()
+        self._attempts = 0
+        self._failure: Exception | None = None
+        self._spare: list[Wire] = []
+        self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
+        self._closed = False
+
+    @classmethod
+    async def open(cls, options: RedisOptions, shift: Shift | None = None) -> Link:
+        """A link that has been connected once."""
+        link = cls(options, shift)
+        await link._ready()
+        return link
+
+    @property
+    def shift(self) -> int:
+        """Milliseconds that every script adds to the server's clock."""
+        return self._shift.ms
+
+    async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
+        """Runs the script once. ARGV[1] is the shift; `args` are ARGV[2] and on."""
+        tail = (len(keys), *keys, self._shift.ms, *args)
+        try:
+            return await self._follow(pack(("EVALSHA", script.sha, *tail)))
+        except Refusal as refusal:
+            if refusal.code != "NOSCRIPT":
+                raise ours(refusal, self.options.where) from refusal
+        try:
+            return await self._follow(pack(("EVAL", script.text, *tail)))
+        except Refusal as refusal:
+            raise ours(refusal, self.options.where) from refusal
+
+    async def ask(self, *command: Word) -> Any:
+        """A read; repeated if its answer is lost."""
+        (answer,) = await self.ask_many((command,))
+        return answer
+
+    async def ask_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Several reads in one round trip; repeated if an answer is lost."""
+        if not commands:
+            return []
+        packed = b"".join([pack(each) for each in commands])
+        for attempt in range(self.options.max_retries + 1):
+            try:
+                return await self._read(packed, len(commands))
+            except StoreUnavailable:
+                if attempt == self.options.max_retries:
+                    raise
+                await asyncio.sleep(_pause(attempt))
+        raise AssertionError("the last attempt answers or raises")
+
+    async def block(self, *command: Word, timeout: float) -> Any:
+        """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
+        repeated."""
+        async with self._seats:
+            wire = self._spare.pop() if self._spare else None
+            try:
+                if wire is None or not wire.open:
+                    wire = await self._connect()
+                wire.patience(timeout + self.options.read_timeout.total_seconds())
+                answer = await wire.ask(pack(command))
+            except BaseException as error:
+                if wire is not None:
+                    wire.end("the wait was given up")
+                if isinstance(error, Refusal):
+                    self._note(error)
+                if isinstance(error, FAILURES):
+                    raise ours(error, self.options.where) from error
+                raise
+            if self._closed or len(self._spare) >= self.options.min_idle:
+                wire.end("it is not needed any more")
+            else:
+                self._spare.append(wire)
+            return answer
+
+    async def close(self) -> None:
+        """Ends all connections. Whoever waits for an answer gets StoreUnavailable."""
+        self._closed = True
+        for wire in (*self._spare, *([self._wire] if self._wire is not None else [])):
+            wire.end("this process closed the connection")
+        self._spare.clear()
+        self._wire = None
+
+    async def _read(self, packed: bytes, count: int) -> list[Any]:
+        wire = await self._ready()
+        try:
+            answers = await wire.ask_many(packed, count) if count > 1 else [await wire.ask(packed)]
+            for answer in answers:
+                if isinstance(answer, Refusal):
+                    raise answer
+        except Refusal as refusal:
+            self._note(refusal)
+            raise ours(refusal, self.options.where) from refusal
+        except Cut as cut:
+            raise ours(cut, self.options.where) from cut
+        return answers
+
+    async def _follow(self, packed: bytes) -> Any:
+        """Sends one command to whichever node takes it. Refusals mean that nothing was done; a cut ends it."""
+        for hop in range(_HOPS_MAX):
+            wire = await self._ready()
+            try:
+                return await wire.ask(packed)
+            except Cut as cut:
+                raise ours(cut, self.options.where) from cut
+            except Refusal as refusal:
+                self._note(refusal)
+                if refusal.code == "ASK":
+                    return await self._asking(packed, refusal)
+                if refusal.code not in ("MOVED", "TRYAGAIN") or hop == _HOPS_MAX - 1:
+                    raise
+                if refusal.code == "TRYAGAIN":
+                    await asyncio.sleep(_pause(hop))
+        raise AssertionError("the last hop answers or raises")
+
+    async def _asking(self, packed: bytes, refusal: Refusal) -> Any:
+        """The one command that a slot on the move sends to its new node; those after it go to the old one again."""
+        try:
+            wire = await dial(*redirected(refusal, self.options.nodes[0][0]), self.options)
+            try:
+                _, answer = await wire.ask_many(pack(("ASKING",)) + packed, 2)
+            finally:
+                wire.end("the slot's other node answered")
+        except FAILURES as error:
+            raise ours(error, self.options.where) from error
+        if isinstance(answer, Refusal):
+            raise answer
+        return answer
+
+    def _note(self, refusal: Refusal) -> None:
+        if refusal.code == "MOVED":
+            self._route.moved(redirected(refusal, self.options.nodes[0][0]))
+        if refusal.code in _ELSEWHERE and self._wire is not None:
+            self._wire.end(f"this server is not the one to ask any more ({refusal.code})")
+            self._wire = None
+
+    async def _ready(self) -> Wire:
+        wire = self._wire
+        if wire is None or not wire.open:
+            wire = await self._reopen()
+        if wire.crowded:
+            await self._made_room(wire)
+        return wire
+
+    async def _made_room(self, wire: Wire) -> None:
+        try:
+            async with asyncio.timeout(self.options.write_timeout.total_seconds()):
+                await wire.room()
+        except TimeoutError:
+            wire.end("the server does not read what it is sent")
+
+    async def _reopen(self) -> Wire:
+        """One connects, the others wait for how that ends: a dead server is not asked by everybody in turn."""
+        seen = self._attempts
+        async with self._lock:
+            if self._wire is not None and self._wire.open:
+                return self._wire
+            if self._attempts != seen and self._failure is not None:
+                raise self._failure
+            self._attempts += 1
+            self._failure = None
+            try:
+                self._wire = await self._connect()
+            except Exception as error:
+                self._failure = error
+                raise
+            return self._wire
+
+    async def _connect(self) -> Wire:
+        for attempt in range(self.options.max_retries + 1):
+            if self._closed:
+                raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
+            try:
+                return await self._route.connect()
+            except StoreUnavailable:
+                if attempt == self.options.max_retries:
+                    raise
+                await asyncio.sleep(_pause(attempt))
+        raise AssertionError("the last attempt answers or raises")
+
+
+def _pause(attempt: int) -> float:
+    """A little longer each time, and never the same for two processes."""
+    longest: float = min(_PAUSE_MAX, _PAUSE * 2**attempt)
+    return longest * (0.5 + random.random() / 2)

@@ -1,0 +1,92 @@
+"""What went wrong with Redis, in our words. The only place that knows what servers and sockets say.
+
+Two kinds. `StoreUnavailable`: it may be different in a moment, and whoever waits asks again. Everything else needs a
+person. Messages name the address and the server's code, never a key, a payload or a password.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from wrasse.backends.redis.wire import Cut, Refusal
+from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError
+
+_UP = "check that the server is up and that redis.addr is its address"
+_SOON = "nothing, if it passes: it is tried again"
+# The code of a reply, what it means, what to do. What the server refused has not been done.
+_PASSING = {
+    "LOADING": ("is loading its data", _SOON),
+    "READONLY": ("is a replica and takes no writes", "nothing during a failover; else point redis.addr at the master"),
+    "CLUSTERDOWN": ("is a node of a cluster that is down", "see CLUSTER INFO: every slot needs a master that answers"),
+    "MASTERDOWN": ("has lost its master", _SOON),
+    "TRYAGAIN": ("is moving the slot to another node", _SOON),
+    "ASK": ("is moving the slot to another node", _SOON),
+    "MOVED": ("sent us from node to node", "see CLUSTER NODES: the nodes disagree about who serves the slot"),
+    "BUSY": ("is busy with a script that does not end", "see SLOWLOG; SCRIPT KILL ends one that wrote nothing"),
+    "MISCONF": ("cannot save to disk and therefore takes no writes", "free disk space, and see its log"),
+    "NOREPLICAS": ("has fewer replicas than min-replicas-to-write", "bring the replicas back"),
+}
+_LOGIN = {
+    "NOAUTH": ("wants a login", "set redis.password, and redis.username for an ACL user"),
+    "WRONGPASS": ("does not accept this user and password", "correct redis.username and redis.password"),
+    "NOPERM": ("does not allow this user what wrasse needs", "grant the user the keys of the root and the commands of "
+               "docs/how-to/run-on-redis.md"),
+}  # fmt: skip
+
+
+def ours(error: Exception, where: str) -> Exception:
+    """Our error for what a socket, TLS or the server said. `where` names the server."""
+    match error:
+        case WrasseError():
+            return error
+        case Refusal():
+            return _refused(error, where)
+        case Cut():
+            return StoreUnavailable(f"{where} did not answer: {error}", do=_UP)
+        case TimeoutError():
+            return StoreUnavailable(f"{where} could not be reached in time", do=_UP)
+        case ssl.SSLCertVerificationError():
+            return Refused(
+                f"the certificate of {where} is not trusted: {error.verify_message}",
+                do="name the authority that signed it: redis.tls.ca",
+            )
+        case ssl.SSLError():
+            return StoreUnavailable(
+                f"{where} does not speak TLS with us: {error.reason or 'no common ground'}",
+                do="use rediss:// (redis.tls.enabled) if and only if the server's port speaks TLS; see redis.tls",
+            )
+        case socket.gaierror():
+            return StoreUnavailable(f"the host of {where} has no address: {error.strerror}", do="check redis.addr")
+        case FileNotFoundError() | PermissionError():
+            return ConfigError(f"a file of redis.tls cannot be read: {error.strerror}", do="correct redis.tls")
+        case OSError():
+            return StoreUnavailable(f"{where} cannot be reached: {error.strerror or error}", do=_UP)
+    return error
+
+
+def _refused(error: Refusal, where: str) -> Exception:
+    code = error.code
+    if code in _PASSING:
+        what, do = _PASSING[code]
+        return StoreUnavailable(f"{where} {what} ({code})", do=do)
+    if code in _LOGIN:
+        what, do = _LOGIN[code]
+        return Refused(f"{where} {what} ({code})", do=do)
+    text = str(error)
+    if code == "OOM":
+        return StoreFull(f"{where} has no memory left; nothing was changed", do="raise its maxmemory, or remove data")
+    if code == "WRONGTYPE":
+        return StoreBroken(
+            f"{where} has a key of ours that another program uses for something else (WRONGTYPE)",
+            do="use another database (redis.db) or another root for one of them",
+        )
+    if "invalid password" in text or "without any password configured" in text:
+        return Refused(f"{where} does not accept this password", do="correct redis.username and redis.password")
+    if "max number of clients" in text:
+        return StoreUnavailable(f"{where} has too many clients", do="raise its maxclients, or run fewer processes")
+    if "DB index is out of range" in text:
+        return ConfigError(f"{where} has no such database", do="correct redis.db")
+    if "unknown command" in text.lower():
+        return Refused(f"{where} is too old, or a command was renamed: {text}", do="use Redis 6.2 or newer, or Valkey")
+    return error

@@ -1,0 +1,245 @@
+"""How to reach one Redis and what its keys are called: one value that travels as a URL, so that the beat child opens
+the very same thing.
+
+`redis://user:password@host:6379/0?root=jobqueue`, `rediss://` for TLS, several hosts with commas for a Cluster
+(`cluster=true`) or for the sentinels of `redis+sentinel://…?sentinel=name`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from binascii import crc_hqx
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from wrasse.duration import format_duration, parse_duration
+from wrasse.errors import ConfigError
+
+PORT, SENTINEL_PORT = 6379, 26379
+SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
+SLOTS = 16_384
+_TEXTS = (
+    "root", "default_priority", "processing_list_pattern", "heartbeat_key_pattern", "completed_list",
+    "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password",
+)  # fmt: skip
+_NUMBERS = ("max_retries", "pool_size", "min_idle")
+_TIMES = ("dial_timeout", "read_timeout", "write_timeout")
+_TAG = re.compile(r"\{([^}]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Encryption: whose certificates are trusted (empty: the system's), and our own certificate if one is asked for."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """Everything needed to open a Redis and to name its keys. Names left empty follow from the root."""
+
+    nodes: tuple[tuple[str, int], ...] = (("localhost", PORT),)
+    db: int = 0
+    username: str = ""
+    password: str = field(default="", repr=False)
+    tls: Tls | None = None
+    cluster: bool = False
+    sentinel: str = ""
+    sentinel_username: str = ""
+    sentinel_password: str = field(default="", repr=False)
+    root: str = "jobqueue"
+    queues: Mapping[str, str] = field(default_factory=dict)
+    default_priority: str = "low"
+    processing_list_pattern: str = ""
+    heartbeat_key_pattern: str = ""
+    completed_list: str = ""
+    dead_letter_list: str = ""
+    dial_timeout: timedelta = timedelta(seconds=5)
+    read_timeout: timedelta = timedelta(seconds=3)
+    write_timeout: timedelta = timedelta(seconds=3)
+    max_retries: int = 3
+    pool_size: int = 20
+    min_idle: int = 5
+
+    def __post_init__(self) -> None:
+        if self.cluster and _TAG.search(self.root) is None:
+            _set(self, "root", f"{{{self.root}}}")
+        named = {
+            "processing_list_pattern": ":worker:%s:processing",
+            "heartbeat_key_pattern": ":processing:worker:%s",
+            "completed_list": ":completed",
+            "dead_letter_list": ":dead_letter",
+        }
+        for name, ending in named.items():
+            if not getattr(self, name):
+                _set(self, name, self.root + ending)
+        self._check(tuple(named))
+
+    @property
+    def where(self) -> str:
+        """How the user knows it, without secrets."""
+        kind = f" by sentinel {self.sentinel}" if self.sentinel else " (cluster)" if self.cluster else ""
+        return f"redis at {self._hosts()}{kind}"
+
+    @property
+    def slot(self) -> int:
+        """The Cluster slot in which every key of this root lives."""
+        return key_slot(self.root)
+
+    @classmethod
+    def of(cls, url: str) -> RedisOptions:
+        """What the URL says. The inverse of `url`."""
+        scheme, colon, rest = url.partition("://")
+        if not colon or scheme not in SCHEMES:
+            raise ConfigError("this is not the URL of a Redis", do="write redis://host:6379/0")
+        rest, _, query = rest.partition("?")
+        place, _, path = rest.partition("/")
+        login, _, hosts = place.rpartition("@")
+        user, _, password = login.partition(":")
+        given = _query(query)
+        master, _, number = path.rpartition("/")
+        by_sentinel = scheme.endswith("+sentinel")
+        if by_sentinel and not number.isdecimal():
+            master, number = path, ""  # redis+sentinel://host/mymaster names no database
+        options = cls(
+            nodes=_nodes(hosts, SENTINEL_PORT if by_sentinel else PORT),
+            db=_number("the database", number) if number else 0,
+            username=unquote(user),
+            password=unquote(password),
+            tls=given.tls if scheme.startswith("rediss") else None,
+            cluster=given.cluster,
+            queues=given.queues,
+            **given.texts | {"sentinel": given.texts.get("sentinel", unquote(master))},  # type: ignore[arg-type]  # texts, by name
+        )
+        if by_sentinel and not options.sentinel:
+            raise ConfigError(
+                "the URL of the sentinels does not name the master they watch",
+                do="write redis+sentinel://host:26379/mymaster/0",
+            )
+        return dataclasses.replace(options, **given.numbers, **given.times)  # type: ignore[arg-type]  # by name
+
+    def __str__(self) -> str:
+        """Without secrets: an error or a log may hold it."""
+        return self.where
+
+    def url(self) -> str:
+        """The URL, with its secrets: for the beat child's pipe, never for an argument, a log or an error."""
+        plain = RedisOptions(root=self.root, cluster=self.cluster)
+        login = quote(self.username, safe="") + (":" + quote(self.password, safe="") if self.password else "")
+        scheme = ("rediss" if self.tls else "redis") + ("+sentinel" if self.sentinel else "")
+        changed = [n for n in (*_TEXTS, *_NUMBERS, *_TIMES) if getattr(self, n) != getattr(plain, n)]
+        query = [("root", self.root)] if self.root != "jobqueue" else []
+        for name in changed:
+            value = getattr(self, name)
+            query.append((name, format_duration(value) if isinstance(value, timedelta) else str(value)))
+        if self.cluster:
+            query.append(("cluster", "true"))
+        if self.queues:
+            query.append(("queues", json.dumps(dict(self.queues))))
+        if self.tls:
+            files = ("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)
+            query += [(name, path) for name, path in files if path]
+            query += [] if self.tls.verify else [("verify", "false")]
+        place = (login + "@" if login else "") + self._hosts()
+        return f"{scheme}://{place}/{self.db}" + (f"?{urlencode(query)}" if query else "")
+
+    def _hosts(self) -> str:
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes)
+
+    def _check(self, names: tuple[str, ...]) -> None:
+        for name in names[:2]:
+            if getattr(self, name).replace("%%", "").count("%s") != 1:
+                raise ConfigError(f"worker.{name} has no place for the worker", do=f"write {self.root}:…:%s once")
+        if not self.cluster:
+            return
+        if self.db:
+            raise ConfigError("a Redis Cluster has no databases but 0", do="remove redis.db")
+        tag = _TAG.search(self.root)
+        assert tag is not None, "a root on a Cluster has a tag"
+        for name in names:
+            if key_slot(getattr(self, name)) != self.slot:
+                raise ConfigError(
+                    f"worker.{name} is outside the hash tag {tag[0]}: on a Cluster all keys share one slot",
+                    do=f"begin it with {tag[0]}",
+                )
+        for priority, queue in self.queues.items():
+            if queue.startswith(tag[1] + ":"):
+                raise ConfigError(
+                    f"worker.queues.{priority} is outside the hash tag {tag[0]}: on a Cluster all keys share one slot",
+                    do=f"write {self.root}{queue.removeprefix(tag[1])}",
+                )
+
+
+def key_slot(key: str) -> int:
+    """The Cluster slot of a key."""
+    tag = re.search(r"\{([^}]*)\}", key)
+    return crc_hqx((tag[1] if tag and tag[1] else key).encode(), 0) % SLOTS
+
+
+def _set(options: RedisOptions, name: str, value: object) -> None:
+    object.__setattr__(options, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """What stands behind the question mark."""
+
+    texts: dict[str, str]
+    numbers: dict[str, int]
+    times: dict[str, timedelta]
+    queues: Mapping[str, str]
+    cluster: bool
+    tls: Tls
+
+
+def _query(query: str) -> _Query:
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    known = {*_TEXTS, *_NUMBERS, *_TIMES, "queues", "cluster", "ca", "cert", "key", "verify"}
+    if unknown := sorted(set(given) - known):
+        raise ConfigError(
+            f"the URL of a Redis has no {unknown[0]!r}", do=f"use one of: {', '.join(sorted(known))}; or remove it"
+        )
+    return _Query(
+        {name: given[name] for name in _TEXTS if name in given},
+        {name: _number(name, given[name]) for name in _NUMBERS if name in given},
+        {name: parse_duration(given[name]) for name in _TIMES if name in given},
+        json.loads(given["queues"]) if "queues" in given else {},
+        given.get("cluster", "false").lower() in ("true", "yes", "1"),
+        Tls(given.get("ca", ""), given.get("cert", ""), given.get("key", ""),
+            given.get("verify", "true").lower() in ("true", "yes", "1")),
+    )  # fmt: skip
+
+
+def _nodes(hosts: str, port: int) -> tuple[tuple[str, int], ...]:
+    return tuple(_node(each, port) for each in hosts.split(",")) if hosts else (("localhost", port),)
+
+
+def _node(text: str, port: int) -> tuple[str, int]:
+    host, colon, number = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, number = text, str(port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host:
+        raise ConfigError("the address of a Redis has no host", do="write host:6379")
+    found = _number("the port", number)
+    if not 1 <= found <= 65_535:
+        raise ConfigError(f"{number} is not a port", do="write one from 1 to 65535, such as 6379")
+    return host, found
+
+
+def parse_addresses(text: str, *, sentinel: bool = False) -> tuple[tuple[str, int], ...]:
+    """`host:port`, or several of them with commas, as `redis.addr` has it."""
+    return _nodes(",".join(part.strip() for part in text.split(",")), SENTINEL_PORT if sentinel else PORT)
+
+
+def _number(what: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise ConfigError(f"{what} of a Redis is not a number", do="write digits only, such as redis://host:6379/0")
+    return int(text)

@@ -1,0 +1,111 @@
+"""Which server to talk to: the address itself, the master that the sentinels name, or the Cluster node of our slot.
+
+The answer is asked for when a connection is made, never cached beyond it: whoever loses a connection, or is told that
+this is the wrong server, comes back here.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from wrasse.backends.redis.failure import ours
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.wire import Cut, Refusal, Wire, dial, pack
+from wrasse.errors import Refused, StoreUnavailable
+
+Address = tuple[str, int]
+FAILURES = (OSError, ssl.SSLError, TimeoutError, Cut, Refusal)
+
+
+class Route:
+    """The way to the one server that serves our keys now."""
+
+    __slots__ = ("_known", "_options", "_told")
+
+    def __init__(self, options: RedisOptions) -> None:
+        self._options = options
+        self._known: tuple[Address, ...] = options.nodes  # those that worked last come first
+        self._told: Address | None = None
+
+    def moved(self, address: Address) -> None:
+        """A node said that the slot is served there."""
+        self._told = address
+
+    async def connect(self) -> Wire:
+        """A connection to the server that serves our keys now, or our error."""
+        if self._told is not None:
+            address, self._told = self._told, None
+            try:
+                return await dial(*address, self._options)
+            except FAILURES:
+                pass  # it is gone again already: ask the others
+        if not self._options.sentinel and not self._options.cluster:
+            return await self._first()
+        last: Exception = StoreUnavailable(f"{self._options.where} is nowhere", do="check redis.addr")
+        for node in self._known:
+            try:
+                found = await self._ask(node)
+                wire = await dial(*found, self._options, master=bool(self._options.sentinel))
+            except FAILURES as error:
+                last = error
+                continue
+            self._known = (node, *(each for each in self._known if each != node))
+            return wire
+        raise ours(last, self._options.where) from last
+
+    async def _first(self) -> Wire:
+        last: Exception | None = None
+        for node in self._known:
+            try:
+                return await dial(*node, self._options)
+            except FAILURES as error:
+                last = error
+        assert last is not None, "there is at least one address"
+        raise ours(last, self._options.where) from last
+
+    async def _ask(self, node: Address) -> Address:
+        """What one sentinel, or one node of the cluster, says about who serves our keys."""
+        options = self._options
+        wire = await dial(*node, options, sentinel=bool(options.sentinel))
+        try:
+            if options.sentinel:
+                return self._master(await wire.ask(pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", options.sentinel))))
+            return self._of_slot(await wire.ask(pack(("CLUSTER", "SLOTS"))), node)
+        finally:
+            wire.end("its question was answered")
+
+    def _master(self, answer: list[bytes] | None) -> Address:
+        if answer is None:
+            raise Refused(
+                f"the sentinels know no master {self._options.sentinel!r}", do="correct redis.sentinel"
+            )
+        return answer[0].decode(), int(answer[1])
+
+    def _of_slot(self, ranges: list[list[object]], asked: Address) -> Address:
+        found: Address | None = None
+        nodes: list[Address] = []
+        for first, last, *serving in ranges:
+            addresses = [_address(each, asked) for each in serving]
+            nodes += [each for each in addresses if each not in nodes]
+            assert isinstance(first, int)
+            assert isinstance(last, int)
+            if first <= self._options.slot <= last:
+                found = addresses[0]
+        if found is None:
+            raise Refusal("CLUSTERDOWN no node serves the slot")
+        # Every node can be asked the next time, and the configured ones stay: the others may all be replaced.
+        self._known = (asked, *dict.fromkeys(each for each in (*nodes, *self._options.nodes) if each != asked))
+        return found
+
+
+def _address(node: object, asked: Address) -> Address:
+    """A node of CLUSTER SLOTS. A node that does not know its own address is the one that was asked."""
+    assert isinstance(node, list)
+    host = node[0].decode() if node[0] else asked[0]
+    return (host if host != "?" else asked[0]), int(node[1])
+
+
+def redirected(refusal: Refusal, asked: str) -> Address:
+    """Where a MOVED or ASK points to. An empty host is the one that said it."""
+    host, _, port = str(refusal).split()[2].rpartition(":")
+    return host or asked, int(port)

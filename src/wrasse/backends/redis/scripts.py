@@ -1,0 +1,42 @@
+"""Lua scripts as files: one per change, each begun by a header of its keys, arguments and results.
+
+Every script begins with the same prelude, so that all of them mean the same by `now`: the server's own clock, in
+milliseconds, plus ARGV[1] (0 outside tests).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One script. The server knows it by its hash once it has seen it."""
+
+    name: str
+    text: str
+    sha: str
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Script:
+        """A script of this text, behind the prelude."""
+        # One line, so that the line numbers of the server's errors are those of the file but for one.
+        whole = _prelude() + "\n" + text
+        return cls(name, whole, sha1(whole.encode(), usedforsecurity=False).hexdigest())
+
+
+@cache
+def load(name: str) -> Script:
+    """The script lua/<name>.lua."""
+    return Script.of(name, (_FOLDER / f"{name}.lua").read_text(encoding="utf-8"))
+
+
+@cache
+def _prelude() -> str:
+    lines = (_FOLDER / "prelude.lua").read_text(encoding="utf-8").splitlines()
+    return " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))

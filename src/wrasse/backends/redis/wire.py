@@ -1,0 +1,275 @@
+"""One connection to one server: commands go out in order, answers come back in order, any number may be under way.
+
+Nothing is ever sent twice from here. When the connection ends, everything that was not answered fails with `Cut`, and
+whoever asked decides what that means. An answer that does not come within its time ends the connection: on an ordered
+pipe, nothing behind it would come either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+import hiredis
+
+from wrasse.backends.redis.options import RedisOptions, Tls
+
+Word = str | bytes | int | float
+
+_TICKS = 4  # an answer that is late is noticed within a quarter of its time
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+
+
+class Cut(Exception):
+    """The connection ended before the answer came: what was asked may have been done, or not."""
+
+
+class Refusal(Exception):
+    """The server's error reply; `code` is its first word. What was asked has not been done."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = message.partition(" ")[0]
+
+
+class _Asked:
+    """Commands that were sent together, and the answers that have come so far."""
+
+    __slots__ = ("answers", "future", "left")
+
+    def __init__(self, future: asyncio.Future[Any], left: int) -> None:
+        self.future = future
+        self.left = left
+        self.answers: list[Any] = []
+
+
+class Wire(asyncio.Protocol):
+    """An open connection. Make it with `dial`."""
+
+    __slots__ = (
+        "_asked", "_late", "_late_first", "_reader", "_room", "_timer", "_transport", "_wait", "_why", "closed",
+    )  # fmt: skip
+
+    def __init__(self, wait: float) -> None:
+        self._reader = hiredis.Reader(replyError=Refusal)
+        self._asked: deque[_Asked] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._wait = wait
+        self._timer: asyncio.TimerHandle | None = None
+        self._late = 0
+        self._late_first: _Asked | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._why = "the connection ended"
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def open(self) -> bool:
+        """Whether it can still be asked."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return not self._asked
+
+    def ask(self, packed: bytes) -> asyncio.Future[Any]:
+        """Sends one command; its answer comes later. A refusal is an answer, and is raised."""
+        future = self._loop().create_future()
+        self._send(packed, _Asked(future, 1))
+        return future
+
+    def ask_many(self, packed: bytes, count: int) -> asyncio.Future[list[Any]]:
+        """Sends several commands; their answers come together, refusals among them as values."""
+        future = self._loop().create_future()
+        self._send(packed, _Asked(future, count))
+        return future
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the server is behind with reading."""
+        return self._room is not None
+
+    async def room(self) -> None:
+        """Waits while the server does not read what was sent."""
+        if self._room is not None:
+            await asyncio.shield(self._room)
+
+    def patience(self, seconds: float) -> None:
+        """How long answers may take from now on."""
+        self._wait = seconds
+        self._rearm()
+
+    def end(self, why: str) -> None:
+        """Ends the connection at once."""
+        self._why = why
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose()
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self.closed.get_loop()
+
+    def _send(self, packed: bytes, asked: _Asked) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise Cut(self._why)
+        self._asked.append(asked)
+        self._transport.write(packed)
+        if self._timer is None:
+            self._late_first, self._late = asked, 0
+            self._timer = self._loop().call_later(self._wait / _TICKS, self._tick)
+
+    def _rearm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._late = 0
+            self._timer = self._loop().call_later(self._wait / _TICKS, self._tick)
+
+    def _tick(self) -> None:
+        """Counts how long the oldest question has been open. By ticks and not by the clock: after the event loop stood
+        still, what has arrived meanwhile is read before the next tick."""
+        self._timer = None
+        if not self._asked:
+            return
+        if self._asked[0] is self._late_first:
+            self._late += 1
+            if self._late >= _TICKS:
+                self.end(f"no answer within {self._wait:g}s")
+                return
+        else:
+            self._late_first, self._late = self._asked[0], 0
+        self._timer = self._loop().call_later(self._wait / _TICKS, self._tick)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of answers."""
+        self._reader.feed(data)
+        try:
+            while (answer := self._reader.gets()) is not False:
+                self._answered(answer)
+        except hiredis.ProtocolError as error:
+            self.end(f"the server does not speak the protocol of Redis: {error}")
+
+    def _answered(self, answer: Any) -> None:
+        if not self._asked:
+            why = str(answer) if isinstance(answer, Refusal) else "the server spoke unasked"
+            self.end(why)  # such as: max number of clients reached
+            return
+        asked = self._asked[0]
+        asked.left -= 1
+        if asked.left:
+            asked.answers.append(answer)
+            return
+        self._asked.popleft()
+        if asked.future.done():  # whoever asked was cancelled
+            return
+        if asked.answers:
+            asked.answers.append(answer)
+            asked.future.set_result(asked.answers)
+        elif isinstance(answer, Refusal):
+            asked.future.set_exception(answer)
+        else:
+            asked.future.set_result(answer)
+
+    def pause_writing(self) -> None:
+        """The server does not read."""
+        self._room = self._loop().create_future()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        if error is not None:
+            self._why = f"the connection broke: {error.strerror if isinstance(error, OSError) else error}"
+        self._lose()
+
+    def _lose(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.resume_writing()
+        asked, self._asked = self._asked, deque()
+        for each in asked:
+            if not each.future.done():
+                each.future.set_exception(Cut(self._why))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+def pack(command: Sequence[Word]) -> bytes:
+    """A command as it is sent."""
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub means any length
+    return packed
+
+
+def tls_context(tls: Tls) -> ssl.SSLContext:
+    """What TLS checks and shows. Files that cannot be read are the user's mistake, told by whoever calls."""
+    context = ssl.create_default_context(cafile=tls.ca or None)
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert:
+        context.load_cert_chain(tls.cert, tls.key or None)
+    return context
+
+
+async def dial(host: str, port: int, options: RedisOptions, *, sentinel: bool = False, master: bool = False) -> Wire:
+    """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Refusal."""
+    loop = asyncio.get_running_loop()
+    context = None if options.tls is None else tls_context(options.tls)
+    async with asyncio.timeout(options.dial_timeout.total_seconds()):
+        _, wire = await loop.create_connection(
+            lambda: Wire(options.read_timeout.total_seconds()), host, port, ssl=context,
+            server_hostname=host if context is not None else None,
+        )  # fmt: skip
+        try:
+            _keep_alive(wire)
+            await _log_in(wire, options, sentinel=sentinel, master=master)
+        except BaseException:
+            wire.end("logging in failed")
+            raise
+    return wire
+
+
+async def _log_in(wire: Wire, options: RedisOptions, *, sentinel: bool, master: bool) -> None:
+    user, password = options.username, options.password
+    if sentinel:
+        user, password = options.sentinel_username, options.sentinel_password
+    must: list[Sequence[Word]] = []
+    if user or password:
+        must.append(("AUTH", user, password) if user else ("AUTH", password))
+    if options.db and not sentinel:
+        must.append(("SELECT", options.db))
+    nice: list[Sequence[Word]] = [("CLIENT", "SETNAME", "wrasse")]
+    if master:
+        nice.append(("ROLE",))
+    commands = [*must, *nice, ("PING",)]  # refused where a login is needed and none was given
+    answers = await wire.ask_many(b"".join(pack(each) for each in commands), len(commands))
+    for answer in (*answers[: len(must)], answers[-1]):
+        if isinstance(answer, Refusal):
+            raise answer
+    if master and isinstance(answers[-2], list) and answers[-2][0] != b"master":
+        raise Refusal("READONLY the server that the sentinels named is no master any more")
+
+
+def _keep_alive(wire: Wire) -> None:
+    assert wire._transport is not None, "the connection stands"
+    sock = wire._transport.get_extra_info("socket")
+    if sock is None:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
