@@ -271,15 +271,26 @@ class FaultyRecords:
             "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce)
         )
 
-    async def get(self, key: str) -> Record | None:
-        return await self._network.call("get", lambda: self._records.get(key))
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
+        return await self._network.call("get", lambda: self._records.get(key, entering=entering))
 
     async def put(
-        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
     ) -> Written:
         return await self._network.call(
-            "put", lambda: self._records.put(key, value, at=at, due_at=due_at, nonce=nonce)
+            "put",
+            lambda: self._records.put(key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays),
         )
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        await self._network.call("leave", lambda: self._records.leave(key, due_at))
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
         return await self._network.call("delete", lambda: self._records.delete(key, at=at, nonce=nonce))

@@ -351,3 +351,26 @@ async def test_records_due_at_the_same_moment_are_all_found(records: Records, st
     for n in range(5):
         await records.create(str(n), b"", due_at=due)
     assert sorted(await due_keys(records)) == ["0", "1", "2", "3", "4"]
+
+
+async def test_an_entry_that_was_left_is_gone_once_it_is_taken_away(records: Records, store: Store) -> None:
+    due = store.clock.now() - SHORT
+    first = version(await records.create("a", b"", due_at=due))
+    await records.put("a", b"", at=first, due_at=None, entry_stays=True)
+    await records.leave("a", due)
+    assert await due_keys(records) == []
+
+
+async def test_an_entry_that_is_needed_again_is_not_taken_away(records: Records, store: Store) -> None:
+    due = store.clock.now() - SHORT
+    first = version(await records.create("a", b"", due_at=due))
+    freed = version(await records.put("a", b"", at=first, due_at=None, entry_stays=True))
+    await records.put("a", b"", at=freed, due_at=due)
+    await records.leave("a", due)
+    assert await due_keys(records) == ["a"]
+
+
+async def test_a_read_that_announces_a_write_changes_nothing(records: Records, store: Store) -> None:
+    due = store.clock.now() - SHORT
+    await records.get("a", entering=due)
+    assert (await records.get("a"), await due_keys(records)) == (None, [])

@@ -33,7 +33,7 @@ NO_WAIT = timedelta(0)
 def leases_in(namespace: str) -> Collection:
     """Where the leases of a namespace live. `.wrasse` is reserved for the engine's own."""
     index = f"{namespace}/.lease-index"
-    return Collection(data=f"{namespace}/meta", index=index, buckets=f"{index}/buckets.json")
+    return Collection(data=f"{namespace}/meta", index=index, buckets=f"{index}/buckets.json", tended=True)
 
 
 class Lessor:

@@ -29,12 +29,15 @@ NONCES_KEPT = 16
 @dataclass(frozen=True, slots=True)
 class Collection:
     """Where a set of records lives: `<data>/<name>`, due entries under `<index>/<bucket>/<name>`, the list of
-    buckets at `<buckets>`. `width` is the width of a bucket where a backend needs buckets to find what is due."""
+    buckets at `<buckets>`. `width` is the width of a bucket where a backend needs buckets to find what is due. In a
+    `tended` collection entries that a record has left behind stand for something that somebody must look at: `due`
+    shows them, with the entry's own time as `due_at`, until `leave` takes them away. Elsewhere `due` does that itself."""
 
     data: str
     index: str
     buckets: str
     width: timedelta = timedelta(hours=1)
+    tended: bool = False
 
     @classmethod
     def named(cls, name: str, *, width: timedelta = timedelta(hours=1)) -> Collection:
@@ -78,14 +81,28 @@ class Records(Protocol):
         """Writes the record if there is none under this key; `lost` if there is."""
         ...
 
-    async def get(self, key: str) -> Record | None:
-        """The record as it is now."""
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
+        """The record as it is now. `entering` says that a write with this due time is about to follow: a backend
+        whose due index is apart makes the entry beside this read, so that the write need not wait for it."""
         ...
 
     async def put(
-        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
     ) -> Written:
-        """Replaces value and due time if the record still has version `at`."""
+        """Replaces value and due time if the record still has version `at`. With `entry_stays` the entry that its
+        old due time has in an index apart is left for `leave`: until then a sweep still finds the record by it."""
+        ...
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        """Takes away the entry that a put left, unless the record is due then again. Nothing to do where the due
+        index is part of the record."""
         ...
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:

@@ -49,16 +49,17 @@ class Calendar:
 
     def is_over(self, bucket: str, horizon: datetime) -> bool:
         """Whether everything in the bucket is due at the horizon."""
-        return self._begin(bucket) + self._width <= horizon
+        return self.begin(bucket) + self._width <= horizon
 
     def is_one(self, bucket: str) -> bool:
         """Whether this is a name that `bucket` gives."""
         try:
-            return self.bucket(self._begin(bucket)) == bucket
+            return self.bucket(self.begin(bucket)) == bucket
         except ValueError:
             return False
 
-    def _begin(self, bucket: str) -> datetime:
+    def begin(self, bucket: str) -> datetime:
+        """The first instant of a bucket."""
         return datetime.strptime(bucket, self._form).replace(tzinfo=EPOCH.tzinfo)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from wrasse.backends.directory.buckets import Buckets
@@ -42,6 +42,7 @@ class Change:
     value: bytes | None
     due_at: datetime | None
     nonce: str | None
+    entry_stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class RecordFiles:
         self._buckets = Buckets(files, locks, temps, places, collection)
         self._gone = GoneKeys(files, temps)
         self._listings = Listings(files)
+        self._tended = collection.tended
 
     def get(self, stored: bytes) -> Kept | None:
         """The record as it is now."""
@@ -81,6 +83,10 @@ class RecordFiles:
                 for folder in (parent(self._path(change.stored)), *self._buckets.folders):
                     self._places.make_room(folder)
         raise unsteady(self._files)
+
+    def leave(self, stored: bytes, due_at: datetime) -> None:
+        """Takes away an entry that a change left, unless the record needs it again."""
+        self._remove_stale(stored, self._buckets.calendar.bucket(due_at))
 
     def page(self, prefix: bytes, after: bytes | None, limit: int) -> Slice[Kept]:
         """Records whose stored name starts with `prefix`, in order."""
@@ -115,9 +121,10 @@ class RecordFiles:
             if not self._buckets.is_entry(stored, path, bucket):
                 continue
             kept = self._load(self._path(stored))
-            if self._bucket_of(kept) == bucket:
-                assert kept is not None
+            if kept is not None and self._bucket_of(kept) == bucket:
                 yield DueSpot(bucket, stored), kept
+            elif kept is not None and self._tended:
+                yield DueSpot(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
             else:
                 self._remove_stale(stored, bucket)
 
@@ -139,10 +146,10 @@ class RecordFiles:
             return self._delete(change, before)
         version = secrets.token_hex(12)
         after = Kept(change.value, version, change.due_at, writes.and_then(change.nonce, version))
-        self._store(change.stored, before, after)
+        self._store(change.stored, before, after, change.entry_stays)
         return Outcome.DONE, version
 
-    def _store(self, stored: bytes, before: Kept | None, after: Kept) -> None:
+    def _store(self, stored: bytes, before: Kept | None, after: Kept, entry_stays: bool) -> None:
         path, old, new = self._path(stored), self._bucket_of(before), self._bucket_of(after)
         if new is not None and (new != old or not self._buckets.has(stored, new)):
             self._buckets.enter(stored, new)
@@ -150,7 +157,7 @@ class RecordFiles:
             name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
             name(temp.path, path)
             self._places.sync(parent(path))
-        if old is not None and old != new:
+        if old is not None and old != new and not entry_stays:
             self._buckets.leave(stored, old)
 
     def _delete(self, change: Change, before: Kept) -> Answer:

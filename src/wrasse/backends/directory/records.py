@@ -37,15 +37,25 @@ class DirectoryRecords:
         check_record(key, value)
         return await self._write(Change(_stored(key), None, bytes(value), due_at, nonce))
 
-    async def get(self, key: str) -> Record | None:
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         kept = await self._threads.run(lambda: self._records.get(_stored(key)))
         return None if kept is None else _record(_stored(key), kept)
 
     async def put(
-        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
     ) -> Written:
         check_record(key, value)
-        return await self._write(Change(_stored(key), at, bytes(value), due_at, nonce))
+        return await self._write(Change(_stored(key), at, bytes(value), due_at, nonce, entry_stays))
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        await self._threads.run(lambda: self._records.leave(_stored(key), due_at))
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
         return await self._write(Change(_stored(key), at, None, None, nonce))

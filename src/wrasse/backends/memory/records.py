@@ -73,15 +73,25 @@ class MemoryRecords:
         answer = self._answer(name, nonce, fits=name not in self._records, at=None)
         return self._store(key, value, due_at, nonce) if answer is None else answer
 
-    async def get(self, key: str) -> Record | None:
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         return self._records.get(stored_name(key))
 
     async def put(
-        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
     ) -> Written:
         check_record(key, value)
         answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)
         return self._store(key, value, due_at, nonce) if answer is None else answer
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        """Nothing to do: the due time is part of the record."""
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
         answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)

@@ -90,16 +90,26 @@ class SqliteRecords:
         check_record(key, value)
         return await self._write(key, None, nonce, value, due_at)
 
-    async def get(self, key: str) -> Record | None:
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         where = f"{_COLUMNS} collection = ? AND name = ? AND value IS NOT NULL"
         found = await self._reader.do(lambda db: db.execute(where, (self._collection, _name(key))).get)
         return None if found is None else _record(*found)
 
     async def put(
-        self, key: str, value: bytes, *, at: str, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
     ) -> Written:
         check_record(key, value)
         return await self._write(key, _version(at), nonce, value, due_at)
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        """Nothing to do: the due time is a column of the record."""
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
         return await self._write(key, _version(at), nonce, None, None)

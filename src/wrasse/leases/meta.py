@@ -1,0 +1,137 @@
+"""The record of a key: its lease, its version, and which state object counts. Pure.
+
+Everything about a key changes by one conditional write of this record. State objects are written once, under a name of
+their own, and mean nothing until the record names them: a commit cannot be torn, and whoever comes late changes
+nothing that anybody reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.clock import EPOCH
+from wrasse.errors import StoreBroken
+from wrasse.ports.records import Record
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease as it was granted: who, under which token, until when, and the transaction it belongs to. `explicit`:
+    the caller named the transaction, so that it may have other keys."""
+
+    id: str
+    owner: str
+    token: int
+    until: datetime
+    transaction: str
+    explicit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state object: its name, its etag, how long it is."""
+
+    name: str
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a commit of this lease would make of the key. `state` is None after a removal, and for one that only
+    changes attributes (`same`)."""
+
+    transaction: str
+    version: int
+    state: State | None = None
+    same: bool = False
+    hidden: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Everything about one key. `token` is the highest that was ever given. `look_at`: when to look once more for
+    objects that a holder whose lease ended by itself may have written late."""
+
+    token: int
+    grant: Grant | None = None
+    version: int = 0
+    state: State | None = None
+    staged: Staged | None = None
+    hidden: bool = False
+    updated_at: datetime = EPOCH
+    look_at: datetime | None = None
+
+    @property
+    def etag(self) -> str:
+        """Of the committed state; empty if there is none."""
+        return "" if self.state is None else self.state.etag
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a sweep should look at the key."""
+        return self.look_at if self.grant is None else self.grant.until
+
+    def names(self, name: str) -> bool:
+        """Whether this object counts, or would after a commit."""
+        staged = self.staged is not None and self.staged.state is not None and self.staged.state.name == name
+        return staged or (self.state is not None and self.state.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A key's record as it was last seen: what it says, and the version a change must name."""
+
+    meta: Meta
+    version: str
+
+
+_DECODER = msgspec.json.Decoder(Meta)
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode(meta: Meta) -> bytes:
+    """The bytes of a key's record."""
+    return _ENCODER.encode(meta)
+
+
+def decode(record: Record) -> Kept:
+    """What a key's record says."""
+    try:
+        return Kept(_DECODER.decode(record.value), record.version)
+    except msgspec.DecodeError as error:
+        raise StoreBroken(
+            f"the record of the key {record.key!r} is not one that wrasse wrote",
+            do="see who else writes there, then delete the record; its next lease starts with a higher token",
+        ) from error
+
+
+def first_token(at: datetime) -> int:
+    """The token of a key that has no record: above any that a deleted record can have given out."""
+    return (at - EPOCH) // _MILLISECOND
+
+
+def committed(meta: Meta, at: datetime) -> Meta:
+    """The key after a commit of what is staged, its lease given back."""
+    staged = meta.staged
+    if staged is None:
+        return replace(meta, grant=None, updated_at=at)
+    return replace(
+        meta,
+        grant=None,
+        version=staged.version,
+        state=meta.state if staged.same else staged.state,
+        hidden=meta.hidden if staged.hidden is None else staged.hidden,
+        staged=None,
+        updated_at=at,
+    )
+
+
+def cleared(meta: Meta, at: datetime, look_at: datetime | None) -> Meta:
+    """The key without its lease and without what was staged under it."""
+    return replace(meta, grant=None, staged=None, updated_at=at, look_at=look_at)

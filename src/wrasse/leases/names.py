@@ -1,0 +1,69 @@
+"""Which namespaces and keys there may be, and where their parts are stored. Pure.
+
+    <namespace>/meta/<key>.json                       the record: lease, version, which state object counts
+    <namespace>/.lease-index/<hour>/<key>             found when its lease should have ended
+    <namespace>/state/<key>/.v/<token>-<id>           state objects; each is written once and never changed
+
+No segment of a key begins with a dot, so nothing that a user names can get among our own.
+"""
+
+from __future__ import annotations
+
+import re
+
+from wrasse.errors import UsageError
+
+NAMESPACE_CHARS_MAX = 128
+KEY_CHARS_MAX = 128
+DEFAULT_NAMESPACE = "default"
+_SEGMENT = re.compile(r"[a-z0-9._-]+")
+
+
+class BadName(UsageError):
+    """A namespace or a key that is no name."""
+
+
+def checked_namespace(text: str) -> str:
+    """The namespace as it is stored: lower case, `default` if none is given."""
+    name = text.strip().lower() or DEFAULT_NAMESPACE
+    if len(name) > NAMESPACE_CHARS_MAX or not _SEGMENT.fullmatch(name):
+        raise BadName(
+            f"{text[:40]!r} is no namespace", do=f"use 1 to {NAMESPACE_CHARS_MAX} of a-z, 0-9, dot, dash and underscore"
+        )
+    if name.startswith("."):
+        raise BadName(f"the namespace {name!r} is reserved", do="use a name that begins with a letter or a digit")
+    return name
+
+
+def checked_key(text: str, namespace: str = "") -> str:
+    """The key as it is stored: lower case, without a leading slash or a leading namespace."""
+    key = text.lower().removeprefix("/")
+    if namespace:
+        key = key.removeprefix(f"{namespace}/")
+    segments = key.split("/")
+    if "" in segments:
+        raise BadName(f"the key {text[:40]!r} has an empty segment", do="use names with one slash between them")
+    if len(key) > KEY_CHARS_MAX or not all(_SEGMENT.fullmatch(each) for each in segments):
+        raise BadName(
+            f"{text[:40]!r} is no key",
+            do=f"use at most {KEY_CHARS_MAX} of a-z, 0-9, dot, dash and underscore, in segments with a slash between",
+        )
+    if any(each.startswith(".") for each in segments):
+        raise BadName(f"a segment of the key {text[:40]!r} begins with a dot", do="begin it with something else")
+    return key
+
+
+def state_folder(namespace: str, key: str) -> str:
+    """What the names of a key's state objects begin with."""
+    return f"{namespace}/state/{key}/.v/"
+
+
+def state_name(namespace: str, key: str, token: int, id: str) -> str:
+    """The name of one state object. The token comes first, so that a look at one key tells old from new."""
+    return f"{state_folder(namespace, key)}{token:020d}-{id}"
+
+
+def token_of(name: str) -> int | None:
+    """The token under which a state object was written; None if the name is not one of ours."""
+    number = name.rpartition("/")[2].partition("-")[0]
+    return int(number) if len(number) == 20 and number.isdigit() else None

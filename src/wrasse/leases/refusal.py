@@ -1,0 +1,52 @@
+"""Why an operation on a key was refused: a closed set of codes, the same in Python, in the CLI and over HTTP."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from wrasse.errors import WrasseError
+
+
+class Refusal(StrEnum):
+    """What stood in the way. Nothing was changed."""
+
+    WAITING = "waiting"  # somebody else holds the key
+    ALREADY_EXISTS = "already_exists"  # the key is known, and the caller wanted a new one
+    LEASE_REQUIRED = "lease_required"  # the caller does not hold the key
+    LEASE_EXPIRED = "lease_expired"  # the caller held it, and its time is over
+    FENCING_MISMATCH = "fencing_mismatch"  # the token is not that of the lease
+    MISSING_TRANSACTION = "missing_txn"
+    TRANSACTION_MISMATCH = "txn_mismatch"  # the lease belongs to another transaction
+    TRANSACTION_ROLLED_BACK = "txn_rolled_back"  # decided otherwise before this commit
+    VERSION_CONFLICT = "version_conflict"
+    ETAG_MISMATCH = "etag_mismatch"
+
+
+_DO = {
+    Refusal.WAITING: "wait for it, or see who holds it with `wrasse leases show`",
+    Refusal.ALREADY_EXISTS: "acquire it without if_not_exists",
+    Refusal.LEASE_REQUIRED: "acquire the key first",
+    Refusal.LEASE_EXPIRED: "acquire the key again and read its state anew; what was staged is gone",
+    Refusal.FENCING_MISMATCH: "send the token that the acquire gave",
+    Refusal.MISSING_TRANSACTION: "send the transaction that the acquire gave",
+    Refusal.TRANSACTION_MISMATCH: "send the transaction that the acquire gave",
+    Refusal.TRANSACTION_ROLLED_BACK: "acquire the keys again and repeat the whole transaction",
+    Refusal.VERSION_CONFLICT: "read the state anew and decide again",
+    Refusal.ETAG_MISMATCH: "read the state anew and decide again",
+}
+
+
+class KeyRefused(WrasseError):
+    """An operation on a key that was refused. `version` and `etag` are what the key has now, where that matters;
+    `wait` is after how many seconds it is worth asking again."""
+
+    def __init__(self, code: Refusal, message: str, *, version: int = 0, etag: str = "", wait: float = 0.0) -> None:
+        super().__init__(message, do=_DO[code])
+        self.code, self.version, self.etag, self.wait = code, version, etag, wait
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (self.code, self.message, self.version, self.etag, self.wait))
+
+
+def _rebuild(code: Refusal, message: str, version: int, etag: str, wait: float) -> KeyRefused:
+    return KeyRefused(code, message, version=version, etag=etag, wait=wait)
