@@ -58,8 +58,8 @@ class FaultyCatalog:
         finally:
             await view.__aexit__(None, None, None)
 
-    async def referenced(self, keys: Sequence[str]) -> Sequence[Reference | None]:
-        return await self._network.call("referenced", lambda: self._catalog.referenced(keys))
+    async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
+        return await self._network.call("referenced", lambda: self._catalog.referenced(keys, below=below))
 
 
 class FaultySnapshot:

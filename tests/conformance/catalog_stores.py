@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import apsw
@@ -14,7 +15,7 @@ from wrasse.ports.catalog import Catalog, Reference
 
 CATALOG_BACKENDS = ("memory", "sqlite")
 _TABLE = """
-    CREATE TABLE refs (key TEXT NOT NULL, prefix INTEGER, owner TEXT, rule TEXT, ended_at TEXT);
+    CREATE TABLE refs (key TEXT NOT NULL, prefix INTEGER, owner TEXT, rule TEXT, ended_at TEXT, started_at TEXT);
     CREATE INDEX refs_by_key ON refs (key);
 """
 
@@ -40,8 +41,11 @@ class CatalogStore:
             return
         with self._user:
             self._user.executemany(
-                "INSERT INTO refs VALUES (?, ?, ?, ?, ?)",
-                [(each.key, each.prefix, each.owner, each.rule, _text(each)) for each in references],
+                "INSERT INTO refs VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (each.key, each.prefix, each.owner, each.rule, _text(each.ended_at), _text(each.started_at))
+                    for each in references
+                ],
             )
 
     def remove(self, *references: Reference) -> None:
@@ -58,5 +62,5 @@ class CatalogStore:
             self._user.close()
 
 
-def _text(reference: Reference) -> str | None:
-    return None if reference.ended_at is None else reference.ended_at.isoformat()
+def _text(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -115,6 +116,22 @@ async def test_of_several_references_the_one_that_protects_longest_is_given(stor
     store.add([ref("c/", prefix=True), ref("c/1", ended=3)])
     found = await store.catalog.referenced(["a", "b", "c/1"])
     assert list(found) == [ref("a", ended=9), ref("b"), ref("c/", prefix=True)]
+
+
+async def test_what_protects_anything_in_a_directory_protects_the_directory(store: CatalogStore) -> None:
+    store.add([ref("a/1/x"), ref("a/2/"), ref("a/3/y/", prefix=True), ref("a/4"), ref("b/", prefix=True), ref("a/50")])
+    asked = ["a/1/", "a/2/", "a/3/", "a/4/", "b/1/", "a/5/", "a/"]
+    found = await store.catalog.referenced(asked, below=True)
+    assert [each and each.key for each in found[:-1]] == ["a/1/x", "a/2/", "a/3/y/", None, "b/", None]
+    assert found[-1] is not None
+
+
+async def test_an_operation_under_way_counts_for_more_than_a_later_end(store: CatalogStore) -> None:
+    running = dataclasses.replace(ref("a", ended=1), started_at=ref("a", ended=2).ended_at)
+    store.add([running, ref("a", ended=9)])
+    async with store.catalog.snapshot() as snapshot:
+        assert running in await everything(snapshot)
+    assert list(await store.catalog.referenced(["a"])) == [running]
 
 
 async def test_many_references_are_streamed(store: CatalogStore) -> None:

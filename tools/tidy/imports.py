@@ -1,7 +1,7 @@
 """Who may import whom: nothing points upwards or sideways.
 
 app -> sweeps -> engine -> leases -> ports -> clock, errors, duration, ids, breaker
-         |-> jobs, streams, archives -> ports
+         |-> jobs, streams, archives, orphans -> ports
 app -> backends -> ports                     (backends never see domains, domains never backends)
 """
 
@@ -21,10 +21,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "jobs": LOW,
     "streams": LOW,
     "archives": LOW | {"streams", "leases"},
+    "orphans": LOW,
     "engine": LOW | {"leases"},
-    "sweeps": LOW | {"engine", "leases", "jobs", "streams", "archives"},
+    "sweeps": LOW | {"engine", "leases", "jobs", "streams", "archives", "orphans"},
     "backends": LOW,
-    "app": LOW | {"engine", "leases", "jobs", "streams", "archives", "sweeps", "backends", "__version__"},
+    "app": LOW | {"engine", "leases", "jobs", "streams", "archives", "orphans", "sweeps", "backends", "__version__"},
     "testing": LOW | {"engine", "app", "backends"},
     "__init__": LOW | {"app", "jobs", "leases", "engine", "sweeps"},
     "__main__": frozenset({"app"}),

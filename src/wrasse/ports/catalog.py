@@ -2,7 +2,7 @@
 
 Promise. A snapshot is one consistent view of all references, in the byte order of their keys, with the database's
 clock. `referenced` asks again, now, on the primary: it is the last look before something is deleted. An error is never
-an empty answer.
+an empty answer, and a stream that ends early is an error.
 
 Costs. A snapshot streams: one round trip per page and constant memory. referenced: one round trip per batch, by index.
 """
@@ -21,13 +21,25 @@ from wrasse.ports.page import Page
 @dataclass(frozen=True, slots=True)
 class Reference:
     """One row that names an archive, or with `prefix` everything below it. A reference with `ended_at` protects
-    nothing after its grace: the row was soft-deleted then."""
+    nothing after its grace: the row was soft-deleted then. `started_at` says that an operation on the row began then
+    and has not ended: for as long as a writer may take, the reference counts as one that has not ended either."""
 
     key: str
     prefix: bool = False
     owner: str = ""
     rule: str = ""  # which query or column it came from; shown to whoever asks why
     ended_at: datetime | None = None
+    started_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Where references are read: a SELECT with a column `key` and, where there is more to say, `prefix`, `owner`,
+    `rule`, `ended_at` and `started_at`; or the name of a table with these columns. `rule` is what it is called where
+    its rows do not say."""
+
+    rule: str
+    sql: str
 
 
 class Snapshot(Protocol):
@@ -50,6 +62,9 @@ class Catalog(Protocol):
         """Opens one consistent view; it lasts until the context ends."""
         ...
 
-    async def referenced(self, keys: Sequence[str]) -> Sequence[Reference | None]:
-        """For each key the reference that protects it now, if any."""
+    async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
+        """For each key the reference that protects it now, if any: one that names it, or one with `prefix` that it
+        starts with. With `below`, also one whose own key starts with it: each key is then a directory, `a/b/`, and
+        what protects anything in it protects all of it. Of several: one that has not ended, else one with
+        `started_at`, else the one that ended last."""
         ...

@@ -31,8 +31,8 @@ class MemoryCatalog:
     async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
         yield MemorySnapshot(self._references, self._clock.now())
 
-    async def referenced(self, keys: Sequence[str]) -> Sequence[Reference | None]:
-        return [protecting(key, self._references) for key in keys]
+    async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
+        return [protecting(key, self._references, below=below) for key in keys]
 
 
 class MemorySnapshot:
@@ -57,10 +57,21 @@ class MemorySnapshot:
         return Page(shown, cursors, self._at, start + limit < len(self._references))
 
 
-def protecting(key: str, references: Sequence[Reference]) -> Reference | None:
-    """The reference that protects a key: one that has not ended before one that has, and of those the last to end."""
-    named = [each for each in references if each.key == key or (each.prefix and key.startswith(each.key))]
-    return max(named, key=lambda each: (each.ended_at is None, each.ended_at or EPOCH), default=None)
+def protecting(key: str, references: Sequence[Reference], *, below: bool = False) -> Reference | None:
+    """The reference that protects a key: one that has not ended before one with an operation under way, and that before
+    the last to end."""
+    named = [
+        each
+        for each in references
+        if each.key == key
+        or (each.prefix and key.startswith(each.key))
+        or (below and each.key.startswith(key))
+    ]
+    return max(named, key=_strength, default=None)
+
+
+def _strength(reference: Reference) -> tuple[bool, datetime, datetime]:
+    return reference.ended_at is None, reference.started_at or EPOCH, reference.ended_at or EPOCH
 
 
 def _order(reference: Reference) -> tuple[bytes, bool, str, str, datetime]:

@@ -27,8 +27,8 @@ from wrasse.ports.page import Page
 T = TypeVar("T")
 _BUSY_MS = 10_000
 
-_ALL = "SELECT {columns} FROM ({source}\n) WHERE key IS NOT NULL ORDER BY key COLLATE BINARY, 2, 3, 4, 5"
-_FROM = "SELECT {columns} FROM ({source}\n) WHERE key >= :form ORDER BY key COLLATE BINARY, 2, 3, 4, 5"
+_ALL = "SELECT {columns} FROM ({source}\n) WHERE key IS NOT NULL ORDER BY key COLLATE BINARY, 2, 3, 4, 5, 6"
+_FROM = "SELECT {columns} FROM ({source}\n) WHERE key >= :form ORDER BY key COLLATE BINARY, 2, 3, 4, 5, 6"
 _NAMED = "SELECT {columns} FROM ({source}\n) WHERE key = :form"
 _ABOVE = """
     WITH RECURSIVE cut(size) AS (SELECT 0 UNION ALL SELECT size + 1 FROM cut WHERE size < length(:form))
@@ -37,12 +37,16 @@ _ABOVE = """
 """
 
 
+# Everything below `a/b/` lies before `a/b0`, since `0` is the byte after the slash.
+_BELOW = "SELECT {columns} FROM ({source}\n) WHERE key > :form AND key < :end"
+
+
 class SqliteCatalog:
     """The port, for one table or query of one database."""
 
-    def __init__(self, path: str | Path, source: str, clock: Clock) -> None:
+    def __init__(self, path: str | Path, source: str, clock: Clock, *, rule: str = "query") -> None:
         self._path = str(path)
-        self._source = Source.of(source, self._path)
+        self._source = Source.of(source, self._path, rule)
         self._clock = clock
 
     @asynccontextmanager
@@ -53,13 +57,13 @@ class SqliteCatalog:
         finally:
             await _finished(view.close)
 
-    async def referenced(self, keys: Sequence[str]) -> Sequence[Reference | None]:
-        return await _finished(lambda: self._referenced(keys))
+    async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
+        return await _finished(lambda: self._referenced(keys, below))
 
-    def _referenced(self, keys: Sequence[str]) -> list[Reference | None]:
+    def _referenced(self, keys: Sequence[str], below: bool) -> list[Reference | None]:
         view = self._open()
         try:
-            return [view.protecting(key) for key in keys]
+            return [view.protecting(key, below=below) for key in keys]
         finally:
             view.close()
 
@@ -105,9 +109,10 @@ class SqliteSnapshot:
         async with self._turn:
             return await _finished(lambda: self._page(after, limit))
 
-    def protecting(self, key: str) -> Reference | None:
-        """The reference that protects a key: one that has not ended before one that has, and of those the last."""
-        statements = (_NAMED, _ABOVE) if "prefix" in self._names else (_NAMED,)
+    def protecting(self, key: str, *, below: bool = False) -> Reference | None:
+        """The reference that protects a key: one that has not ended before one with an operation under way, and that
+        before the last to end."""
+        statements = [_NAMED, *([_ABOVE] if "prefix" in self._names else []), *([_BELOW] if below else [])]
         with _said(self._source.where):
             found = [
                 self._source.reference(row)
@@ -115,7 +120,7 @@ class SqliteSnapshot:
                 for statement in statements
                 for row in self._select(statement, form)
             ]
-        return max(found, key=lambda each: (each.ended_at is None, each.ended_at or EPOCH), default=None)
+        return max(found, key=_strength, default=None)
 
     def close(self) -> None:
         """Ends the view."""
@@ -167,7 +172,7 @@ class SqliteSnapshot:
 
     def _select(self, statement: str, form: str | bytes) -> Iterator[Row]:
         sql = statement.format(columns=self._columns, source=self._source.sql)
-        return iter(self._db.execute(sql, {"form": form}))
+        return iter(self._db.execute(sql, {"form": form, "end": _after_directory(form)}))
 
 
 def _column_names(db: apsw.Connection, sql: str) -> frozenset[str]:
@@ -196,6 +201,15 @@ def _forms(raw: bytes) -> list[str | bytes]:
         return [raw.decode(), raw]
     except UnicodeDecodeError:
         return [raw]
+
+
+def _after_directory(form: str | bytes) -> str | bytes:
+    """The first key after everything below a directory."""
+    return form[:-1] + "0" if isinstance(form, str) else form[:-1] + b"0"
+
+
+def _strength(reference: Reference) -> tuple[bool, datetime, datetime]:
+    return reference.ended_at is None, reference.started_at or EPOCH, reference.ended_at or EPOCH
 
 
 def _parsed(cursor: str) -> tuple[int, str]:

@@ -1,7 +1,7 @@
 """Rows of a user's query as references. Pure, and strict: a reference that was passed over is an archive deleted.
 
 The source is a table or a SELECT with a column `key` and, where there is more to say, `prefix` (everything below the
-key), `owner`, `rule` and `ended_at` (an ISO time or Unix seconds). A NULL key refers to nothing.
+key), `owner`, `rule`, and `ended_at` and `started_at` (ISO times or Unix seconds). A NULL key refers to nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from wrasse.clock import EPOCH
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.catalog import Reference
 
-Row = tuple[object, object, object, object, object]
+Row = tuple[object, object, object, object, object, object]
 
 _TABLE = re.compile(r"[A-Za-z_]\w*")
-_OPTIONAL = {"prefix": "0", "owner": "''", "rule": "NULL", "ended_at": "NULL"}
-_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": "an ISO time, Unix seconds, or NULL"}
+_OPTIONAL = {"prefix": "0", "owner": "''", "rule": "NULL", "ended_at": "NULL", "started_at": "NULL"}
+_TIME = "an ISO time, Unix seconds, or NULL"
+_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": _TIME, "started_at": _TIME}
 _SECONDS_MAX = 100_000_000_000  # beyond it, somebody wrote milliseconds
 
 
@@ -31,15 +32,15 @@ class Source:
     where: str
 
     @classmethod
-    def of(cls, text: str, where: str) -> Source:
+    def of(cls, text: str, where: str, rule: str = "query") -> Source:
         """The source that a table's name or a SELECT stands for."""
         text = text.strip().rstrip(";")
         if _TABLE.fullmatch(text):
             return cls(f'SELECT * FROM "{text}"', f"table {text}", where)
-        return cls(text, "query", where)
+        return cls(text, rule, where)
 
     def columns(self, names: frozenset[str]) -> str:
-        """What to select of a source with these columns: the five of a row."""
+        """What to select of a source with these columns: the six of a row."""
         if "key" not in names:
             raise ConfigError(
                 f"the {self.rule} of the catalog {self.where} has no column 'key'",
@@ -49,7 +50,7 @@ class Source:
 
     def reference(self, row: Row) -> Reference:
         """The reference in a row."""
-        key, prefix, owner, rule, ended_at = row
+        key, prefix, owner, rule, ended_at, started_at = row
         if isinstance(key, bytes):
             key = key.decode("utf-8", "surrogateescape")
         if not isinstance(key, str):
@@ -61,10 +62,11 @@ class Source:
             prefix=bool(prefix),
             owner="" if owner is None else str(owner),
             rule=self.rule if rule is None else str(rule),
-            ended_at=self._instant(ended_at),
+            ended_at=self._instant("ended_at", ended_at),
+            started_at=self._instant("started_at", started_at),
         )
 
-    def _instant(self, value: object) -> datetime | None:
+    def _instant(self, column: str, value: object) -> datetime | None:
         match value:
             case None:
                 return None
@@ -74,10 +76,10 @@ class Source:
                 try:
                     moment = datetime.fromisoformat(value)
                 except ValueError:
-                    raise self._odd("ended_at", value) from None
+                    raise self._odd(column, value) from None
                 return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
             case _:
-                raise self._odd("ended_at", value)
+                raise self._odd(column, value)
 
     def _odd(self, column: str, value: object) -> StoreBroken:
         return StoreBroken(
