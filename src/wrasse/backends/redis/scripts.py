@@ -1,17 +1,20 @@
 """Lua scripts as files: one per change, each begun by a header of its keys, arguments and results.
 
 Every script begins with the same prelude, so that all of them mean the same by `now`: the server's own clock, in
-milliseconds, plus ARGV[1] (0 outside tests).
+milliseconds, plus ARGV[1] (0 outside tests). A line `-- include name` stands for the file lua/name.lua: functions that
+several scripts share.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "lua"
+_INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,15 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """The script lua/<name>.lua."""
-    return Script.of(name, (_FOLDER / f"{name}.lua").read_text(encoding="utf-8"))
+    return Script.of(name, _INCLUDE.sub(lambda line: _read(line[1]), _read(name)))
+
+
+@cache
+def _read(name: str) -> str:
+    return (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
 @cache
 def _prelude() -> str:
-    lines = (_FOLDER / "prelude.lua").read_text(encoding="utf-8").splitlines()
+    lines = _read("prelude").splitlines()
     return " ".join(line.strip() for line in lines if not line.lstrip().startswith("--"))

@@ -1,0 +1,82 @@
+"""What every key is called. The layout is docs/design/008-redis-layout.md; nobody else puts a name together.
+
+Scripts find the keys that they share at fixed places: `putting` are KEYS[1] to KEYS[12] of a script that puts jobs,
+`shared` (which begins with the same twelve) KEYS[1] to KEYS[21] of a script that takes, ends or moves them. What a
+script needs beyond them follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wrasse.backends.redis.options import RedisOptions
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue."""
+
+    name: str
+    list: str
+    delayed: str
+    wake: str
+    rate: str
+
+
+class Keys:
+    """All keys of one root."""
+
+    __slots__ = (
+        "_heartbeat", "_options", "_processing", "_queues", "completed", "counts", "dead", "dead_letter", "done",
+        "finished", "groups", "groups_expiry", "held", "holds", "ids", "ids_expiry", "progress", "putting", "queues",
+        "requests", "root", "shared", "token", "uniques", "uniques_expiry", "where", "workers", "workers_info",
+    )  # fmt: skip
+
+    def __init__(self, options: RedisOptions) -> None:
+        root = options.root
+        self._options = options
+        self._queues: dict[str, QueueKeys] = {}
+        self.root = root
+        self.token = f"{root}:token"
+        self.ids, self.ids_expiry = f"{root}:ids", f"{root}:ids:expiry"
+        self.uniques, self.uniques_expiry = f"{root}:uniques", f"{root}:uniques:expiry"
+        self.groups, self.groups_expiry = f"{root}:groups", f"{root}:groups:expiry"
+        self.where, self.queues = f"{root}:where", f"{root}:queues"
+        self.requests = tuple(f"{root}:requests:{n}" for n in range(3))
+        self.held, self.holds = f"{root}:held", f"{root}:holds"
+        self.done, self.dead, self.finished = f"{root}:done", f"{root}:dead", f"{root}:finished"
+        self.counts, self.progress = f"{root}:counts", f"{root}:progress"
+        self.completed, self.dead_letter = options.completed_list, options.dead_letter_list
+        self.workers, self.workers_info = f"{root}:workers", f"{root}:workers:info"
+        self.putting = (
+            self.token, self.ids, self.ids_expiry, self.uniques, self.uniques_expiry, self.groups,
+            self.groups_expiry, self.where, self.queues, *self.requests,
+        )  # fmt: skip
+        self.shared = (
+            *self.putting, self.held, self.holds, self.done, self.dead, self.finished, self.counts, self.completed,
+            self.dead_letter, self.progress,
+        )  # fmt: skip
+
+    def queue(self, name: str) -> QueueKeys:
+        """The keys of this queue: a name that begins with the root is the key of its list itself."""
+        found = self._queues.get(name)
+        if found is None:
+            key = name if name.startswith(f"{self.root}:") else f"{self.root}:queue:{name}"
+            found = QueueKeys(name, key, f"{key}:delayed", f"{key}:wake", f"{key}:rate")
+            if len(self._queues) < 10_000:  # a cache, not a registry
+                self._queues[name] = found
+        return found
+
+    def processing(self, worker: str) -> str:
+        """The list of what this worker holds."""
+        return _filled(self._options.processing_list_pattern, worker)
+
+    def heartbeat(self, worker: str) -> str:
+        """The key that is there while this worker lives and holds something."""
+        return _filled(self._options.heartbeat_key_pattern, worker)
+
+
+def _filled(pattern: str, worker: str) -> str:
+    """As printf does with `%s` and `%%`; other signs after a percent sign mean themselves."""
+    before, _, after = pattern.replace("%%", "\0").partition("%s")
+    return f"{before}{worker}{after}".replace("\0", "%")

@@ -1,0 +1,154 @@
+-- Putting jobs, and groups. KEYS[1] token, [2] ids, [3] ids:expiry, [4] uniques, [5] uniques:expiry, [6] groups,
+-- [7] groups:expiry, [8] where, [9] queues; of each queue three in a row: its list, its delayed set, its wake list.
+-- All values of ARGV are texts; '' is none.
+local WAKES, CHUNK = 8, 1000
+local GROUPS_KEPT = 2592000000
+
+-- Runs one command with many values, a chunk at a time.
+local function each_chunk(command, key, values)
+  for first = 1, #values, CHUNK do
+    redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
+  end
+end
+
+-- Leaves tokens for idle workers: as many as there are new jobs, but never more than a few in all.
+local function wake(key, jobs)
+  local missing = math.min(WAKES - redis.call('LLEN', key), jobs)
+  if missing == 1 then redis.call('LPUSH', key, '')
+  elseif missing > 1 then
+    local tokens = {}
+    for i = 1, missing do tokens[i] = '' end
+    redis.call('LPUSH', key, unpack(tokens))
+  end
+end
+
+-- A number of its own, so that equal bytes stay two members.
+local function delay_until(key, moment, bytes)
+  redis.call('ZADD', key, moment, string.format('%016.0f', redis.call('INCR', KEYS[1])) .. ':' .. bytes)
+end
+
+local function forget_expired(expiry, names, count)
+  local old = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, count)
+  if #old > 0 then
+    redis.call('ZREM', expiry, unpack(old))
+    redis.call('HDEL', names, unpack(old))
+  end
+end
+
+-- Makes one job ready. job: its queue's list, delayed set, wake list and name; id, bytes, due (ms), delay (ms);
+-- known: '' for an id made for this put, '0' for a given one, '1' for one that lasts; unique name, window (ms).
+-- Gives 1 if it is new, else the id of what stands in its way.
+local function add(job)
+  local remembered = false
+  if job.known ~= '' then
+    remembered = redis.call('HGET', KEYS[2], job.id)
+    if remembered then
+      local moment = tonumber(remembered)
+      if moment < 2 or moment > now then return job.id end
+    end
+    if redis.call('HEXISTS', KEYS[8], job.id) == 1 then return job.id end
+  end
+  if job.unique ~= '' then
+    local had = redis.call('HGET', KEYS[4], job.unique)
+    if had then
+      local moment, other = string.match(had, '^(%d+) (.*)$')
+      if moment == '0' or tonumber(moment) > now then return other end
+    end
+    forget_expired(KEYS[5], KEYS[4], 2)
+    local window = tonumber(job.window)
+    local moment = window > 0 and now + window or 0
+    redis.call('HSET', KEYS[4], job.unique, moment .. ' ' .. job.id)
+    if window > 0 then redis.call('ZADD', KEYS[5], moment, job.unique)
+    else redis.call('ZREM', KEYS[5], job.unique) end
+  end
+  if job.known ~= '' then
+    if remembered then redis.call('ZREM', KEYS[3], job.id) end
+    redis.call('HSET', KEYS[2], job.id, job.known)
+  end
+  redis.call('SADD', KEYS[9], job.name)
+  local moment = math.max(tonumber(job.due), now + tonumber(job.delay))
+  if moment > now then delay_until(job.delayed, moment, job.bytes)
+  else redis.call('LPUSH', job.list, job.bytes) end
+  wake(job.wake, 1)
+  return 1
+end
+
+-- ARGV from `at`: what `add` wants, of a job whose queue's keys begin at KEYS[first]. Gives it and where ARGV goes on.
+local function read_job(at)
+  local first = tonumber(ARGV[at])
+  return {
+    list = KEYS[first], delayed = KEYS[first + 1], wake = KEYS[first + 2], name = ARGV[at + 1], id = ARGV[at + 2],
+    bytes = ARGV[at + 3], due = ARGV[at + 4], delay = ARGV[at + 5], known = ARGV[at + 6], unique = ARGV[at + 7],
+    window = ARGV[at + 8],
+  }, at + 9
+end
+
+-- ARGV from `at`: the number of runs; each run: how many plain jobs (their queue's first key, its name, the bytes of
+-- each), or 0 for one job as `read_job` reads it. Gives the answers, whether all are new, and where ARGV goes on.
+local function add_runs(at)
+  local answers, new = {}, true
+  local runs = tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, runs do
+    local count = tonumber(ARGV[at])
+    at = at + 1
+    if count > 0 then
+      local first = tonumber(ARGV[at])
+      redis.call('SADD', KEYS[9], ARGV[at + 1])
+      at = at + 2
+      for chunk = at, at + count - 1, CHUNK do
+        redis.call('LPUSH', KEYS[first], unpack(ARGV, chunk, math.min(chunk + CHUNK, at + count) - 1))
+      end
+      wake(KEYS[first + 2], count)
+      for _ = 1, count do answers[#answers + 1] = 1 end
+      at = at + count
+    else
+      local job
+      job, at = read_job(at)
+      local answer = add(job)
+      if answer ~= 1 then new = false end
+      answers[#answers + 1] = answer
+    end
+  end
+  return answers, new, at
+end
+
+-- Groups: fields s:<id> size, d:<id> done, x:<id> dead, c:<id> the callback; f:<id> once it was called. The callback's
+-- queue is named by whoever opened the group, so that its keys are not among KEYS: they are of the same root.
+local function call_back(id)
+  local found = redis.call('HMGET', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id, 'c:' .. id)
+  local done, dead = tonumber(found[2] or 0), tonumber(found[3] or 0)
+  if not found[1] or done + dead < tonumber(found[1]) then return end
+  local job = cmsgpack.unpack(found[4])
+  job.bytes = job.head .. done .. job.middle .. dead .. job.tail
+  redis.call('HDEL', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id, 'c:' .. id)
+  redis.call('HSET', KEYS[6], 'f:' .. id, 1)
+  redis.call('ZADD', KEYS[7], now + GROUPS_KEPT, id)
+  add(job)
+end
+
+-- Counts a member that was finished for the first time; `place` is 'd' for done, 'x' for dead.
+local function count_member(id, place)
+  if redis.call('HEXISTS', KEYS[6], 'f:' .. id) == 1 then return end
+  redis.call('HINCRBY', KEYS[6], place .. ':' .. id, 1)
+  redis.call('ZADD', KEYS[7], 'NX', now + GROUPS_KEPT, id)
+  call_back(id)
+end
+
+-- Opens a group unless it is known. A group that was not called in its time is kept until it is: only what was called,
+-- or never opened, is forgotten.
+local function open_group(id, size, job)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now, 'LIMIT', 0, 2)) do
+    if redis.call('HEXISTS', KEYS[6], 's:' .. old) == 0 then
+      redis.call('HDEL', KEYS[6], 'f:' .. old, 'd:' .. old, 'x:' .. old)
+      redis.call('ZREM', KEYS[7], old)
+    else
+      redis.call('ZADD', KEYS[7], now + GROUPS_KEPT, old)
+    end
+  end
+  local known = redis.call('HMGET', KEYS[6], 'f:' .. id, 's:' .. id)
+  if known[1] or known[2] then return end
+  redis.call('HSET', KEYS[6], 's:' .. id, size, 'c:' .. id, cmsgpack.pack(job))
+  redis.call('ZADD', KEYS[7], now + GROUPS_KEPT, id)
+  call_back(id)
+end

@@ -1,0 +1,57 @@
+-- Some members of a sorted set in order, after a cursor that may be gone by now, each with its score and its text.
+-- KEYS: 1 the sorted set, 2 the hash of texts, or the sorted set again if its members are the texts
+-- ARGV: 2 'up' or 'down', 3 lowest and 4 highest score as ZRANGEBYSCORE has them, 5 how many at most, 6 score and
+--       7 beginning of the member after which to go on ('' and '': from the first)
+-- Result: now, then for each: member, score, text (false if it is gone; '' if the member is the text)
+local set, texts = KEYS[1], KEYS[2]
+local up = ARGV[2] == 'up'
+local low, high, limit, score, member = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+
+-- Members of one score are in the order of their bytes; Lua's own comparison would follow the server's language.
+local function before(a, b)
+  local shorter = math.min(#a, #b)
+  for i = 1, shorter do
+    local x, y = a:byte(i), b:byte(i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
+end
+
+-- Ranks from `first` to `last` are within the scores asked for.
+local first = low == '-inf' and 0 or redis.call('ZCOUNT', set, '-inf', (low:sub(1, 1) == '(') and low:sub(2) or '(' .. low)
+local last = (high == '+inf' and redis.call('ZCARD', set) or redis.call('ZCOUNT', set, '-inf', high)) - 1
+if score ~= '' then
+  -- The first rank whose member stands behind the cursor, found by halving those of the same score.
+  local left = redis.call('ZCOUNT', set, '-inf', '(' .. score)
+  local right = left + redis.call('ZCOUNT', set, score, score)
+  local bound = up and member .. '\255' or member
+  while left < right do
+    local middle = math.floor((left + right) / 2)
+    local found = redis.call('ZRANGE', set, middle, middle)[1]
+    if before(found, bound) then left = middle + 1 else right = middle end
+  end
+  if up then first = math.max(first, left) else last = math.min(last, left - 1) end
+end
+
+local result = {string.format('%.0f', now)}
+local from, to = first, last
+if up then to = math.min(last, first + limit - 1) else from = math.max(first, last - limit + 1) end
+if from > to then return result end
+local found
+if up then
+  found = redis.call('ZRANGE', set, from, to, 'WITHSCORES')
+else
+  local size = redis.call('ZCARD', set)
+  found = redis.call('ZREVRANGE', set, size - 1 - to, size - 1 - from, 'WITHSCORES')
+end
+for start = 1, #found, 1000 do
+  local names = {}
+  for i = start, math.min(start + 999, #found), 2 do names[#names + 1] = found[i] end
+  local said = texts == set and {} or redis.call('HMGET', texts, unpack(names))
+  for i, name in ipairs(names) do
+    result[#result + 1] = name
+    result[#result + 1] = found[start + 2 * i - 1]
+    if texts == set then result[#result + 1] = '' else result[#result + 1] = said[i] end
+  end
+end
+return result
