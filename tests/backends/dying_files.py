@@ -5,6 +5,7 @@ A write that it stops at is made by half. What it has open is closed, as the sys
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from faults import Crashed
@@ -12,7 +13,8 @@ from wrasse.backends.directory.files import Files
 
 
 class DyingFiles(Files):
-    """Dies at the step after `left` more; never while that is None."""
+    """Dies at the step after `left` more; never while that is None. Without `exchanges` it can as little as NFS: then
+    every file has a name from the start, too."""
 
     def __init__(self, root: str, *, exchanges: bool = True) -> None:
         super().__init__(root)
@@ -29,6 +31,16 @@ class DyingFiles(Files):
     def create(self, path: bytes) -> int:
         self._step()
         return super().create(path)
+
+    def blank(self, folder: bytes) -> int:
+        # No step: nothing of it outlives a process that is killed here.
+        if not self._exchanges:
+            raise OSError(errno.EOPNOTSUPP, "as on NFS")
+        return super().blank(folder)
+
+    def name(self, file: int, target: bytes) -> None:
+        self._step()
+        super().name(file, target)
 
     def write(self, file: int, data: bytes | memoryview) -> None:
         if self.left == 0:

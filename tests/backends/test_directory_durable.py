@@ -58,6 +58,10 @@ class WatchedFiles(Files):
         super().link(source, target)
         self._named(target)
 
+    def name(self, file: int, target: bytes) -> None:
+        super().name(file, target)
+        self._named(target)
+
     def rename(self, source: bytes, target: bytes) -> None:
         super().rename(source, target)
         self._named(target)

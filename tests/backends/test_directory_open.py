@@ -304,6 +304,72 @@ async def test_a_cancelled_upload_leaves_nothing_behind(directory: Directory, tm
     assert (os.listdir(tmp_path / "data/%w/temp"), await listed(directory.objects)) == ([], [])
 
 
+class CountedFiles(Files):
+    """Knows which files without a name were made, and how many of them are open at most."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.blanks: set[int] = set()
+
+    def blank(self, folder: bytes) -> int:
+        file = super().blank(folder)
+        self.blanks.add(file)
+        return file
+
+    def close(self, file: int) -> None:
+        self.blanks.discard(file)
+        super().close(file)
+
+
+async def test_one_file_is_kept_ready_for_the_next_create_and_let_go_at_the_end(tmp_path: Path) -> None:
+    opened: list[CountedFiles] = []
+
+    def files(root: str) -> CountedFiles:
+        opened.append(CountedFiles(root))
+        return opened[-1]
+
+    directory = await Directory.open(tmp_path, files=files)
+    ready = []
+    for n in range(3):
+        await directory.objects.create(f"k{n}", b"x")
+        await directory.pulse()
+        ready.append(len(opened[0].blanks))
+    await directory.close()
+    assert (ready, opened[0].blanks) == ([1, 1, 1], set())
+
+
+async def test_a_file_on_its_way_has_no_name_that_a_crash_could_leave(directory: Directory, tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield bytes(2 << 20)
+        begun.set()
+        await go_on.wait()
+
+    upload = asyncio.ensure_future(directory.objects.create("a", slowly()))
+    await asyncio.wait_for(begun.wait(), 30)
+    named = os.listdir(tmp_path / "data/%w/temp")
+    go_on.set()
+    stored = await upload
+    assert (named, stored.outcome) == ([], Outcome.DONE)
+
+
+class HiddenProc(Files):
+    """Files may come without a name here, but never get one."""
+
+    def name(self, file: int, target: bytes) -> None:
+        raise FileNotFoundError(errno.ENOENT, "no /proc")
+
+
+async def test_where_files_cannot_be_named_later_they_have_names_from_the_start(tmp_path: Path) -> None:
+    directory = await Directory.open(tmp_path, files=HiddenProc)
+    stored = [await directory.objects.create("a/b", b"new") for _ in range(2)]
+    left = os.listdir(tmp_path / "%w/temp")
+    await directory.close()
+    assert ([each.outcome for each in stored], left) == ([Outcome.DONE, Outcome.LOST], [])
+    assert (tmp_path / "a/b").read_bytes() == b"new"
+
+
 async def test_calls_cancelled_at_any_moment_leave_no_file_open(directory: Directory) -> None:
     made = await directory.objects.create("a", b"x" * 100_000)
 
@@ -311,6 +377,7 @@ async def test_calls_cancelled_at_any_moment_leave_no_file_open(directory: Direc
         async for _ in directory.objects.read("a"):
             pass
 
+    await directory.pulse()  # the file that is kept ready is there
     before = len(os.listdir("/proc/self/fd"))
     for turn in range(40):
         call = asyncio.ensure_future(read() if turn % 2 else directory.objects.create(f"b{turn}", b"x" * 1000))
@@ -318,6 +385,7 @@ async def test_calls_cancelled_at_any_moment_leave_no_file_open(directory: Direc
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait([call])
+    await directory.pulse()
     assert len(os.listdir("/proc/self/fd")) <= before
     outcomes = await directory.objects.delete([ObjectDelete("a", made.version or "")])
     assert list(outcomes) == [Outcome.DONE]

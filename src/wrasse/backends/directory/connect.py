@@ -95,4 +95,5 @@ class Directory:
     async def close(self) -> None:
         """Waits for what has begun; nothing may be asked afterwards."""
         if await self._threads.close():
+            self._temps.close()
             self._files.close_root()

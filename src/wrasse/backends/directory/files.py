@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_BLANK = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign pipe must not hold us up
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -54,6 +55,14 @@ class Files:
     def create(self, path: bytes) -> int:
         """A new file, open for writing and reading; FileExistsError if the name is taken."""
         return os.open(path, _CREATE, 0o666, dir_fd=self._root)
+
+    def blank(self, folder: bytes) -> int:
+        """A new file without a name, open for writing and reading: it is gone with whoever has it open."""
+        return os.open(folder, _BLANK, 0o666, dir_fd=self._root)
+
+    def name(self, file: int, target: bytes) -> None:
+        """Gives a file without a name its first one; FileExistsError if it is taken, as for `link`."""
+        os.link(b"/proc/self/fd/%d" % file, target, src_dir_fd=self._root, dst_dir_fd=self._root)
 
     def write(self, file: int, data: bytes | memoryview) -> None:
         """Appends all of it."""

@@ -19,7 +19,7 @@ from wrasse.backends.directory.names import path_of, prefix_path, segment_of
 from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
 from wrasse.backends.directory.sidecars import Sidecars, sidecar
 from wrasse.backends.directory.stamps import Stamps
-from wrasse.backends.directory.temps import Temp, Temps
+from wrasse.backends.directory.temps import Blank, Temp, Temps
 from wrasse.backends.directory.walk import Sort, Walk
 from wrasse.ports.outcome import Outcome
 
@@ -62,14 +62,14 @@ class ObjectFiles:
         with self._places.settled():
             return self._places.open(path)
 
-    def create(self, path: bytes, temp: Temp, metadata: Mapping[str, str]) -> FileState | None:
+    def create(self, path: bytes, temp: Temp | Blank, metadata: Mapping[str, str]) -> FileState | None:
         """Gives a written file its name; None if there is an object already."""
         stamp = self._stamp(path)
         state = self._finish(temp, stamp)
         if not metadata:
-            return state if self._link(temp.path, path) else None
+            return state if self._link(temp, path) else None
         with self._sidecars.ahead(path, stamp, metadata):
-            return state if self._link(temp.path, path) else None
+            return state if self._link(temp, path) else None
 
     def replace(self, path: bytes, temp: Temp, at: str, metadata: Mapping[str, str]) -> FileState | None:
         """Gives a written file the name of an object; None if that is not of version `at`."""
@@ -132,12 +132,13 @@ class ObjectFiles:
             stamp = self._stamps.next(above)  # another process has written at the same nanosecond
         return stamp
 
-    def _finish(self, temp: Temp, stamp: int) -> FileState:
+    def _finish(self, temp: Temp | Blank, stamp: int) -> FileState:
         self._files.set_stamp(temp.file, stamp)
+        state = self._files.state_of(temp.file)
         self._files.sync(temp.file)
-        return self._files.state_of(temp.file)
+        return state
 
-    def _link(self, temp: bytes, path: bytes) -> bool:
+    def _link(self, temp: Temp | Blank, path: bytes) -> bool:
         for _ in range(TRIES):
             try:
                 with self._places.settled():
@@ -151,16 +152,22 @@ class ObjectFiles:
                 self._places.make_room(parent(path))
         raise unsteady(self._files)
 
-    def _linked(self, temp: bytes, path: bytes) -> bytes | None:
+    def _linked(self, temp: Temp | Blank, path: bytes) -> bytes | None:
         """Where the file got its name; None if there is an object already."""
         try:
-            self._files.link(temp, path)
+            self._name(temp, path)
             return path
         except FileExistsError:
             target = self._places.free(path)
             if target is not None:
-                self._files.link(temp, target)
+                self._name(temp, target)
             return target
+
+    def _name(self, temp: Temp | Blank, target: bytes) -> None:
+        if isinstance(temp, Blank):
+            self._files.name(temp.file, target)
+        else:
+            self._files.link(temp.path, target)
 
     def _delete(self, path: bytes, version: str) -> bytes | None:
         """The directory that the object was in; None if it has another version, or is not there."""

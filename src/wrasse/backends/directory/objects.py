@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeVar
 
 from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.names import path_of
 from wrasse.backends.directory.object_files import ObjectFiles, version_of
 from wrasse.backends.directory.stamps import Stamps, instant
-from wrasse.backends.directory.temps import Temp, Temps
+from wrasse.backends.directory.temps import Blank, Temp, Temps
 from wrasse.backends.directory.threads import Threads
 from wrasse.errors import Gone, UsageError
 from wrasse.ports.objects import (
@@ -33,7 +34,7 @@ from wrasse.ports.objects import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-Place = Callable[[Temp], FileState | None]
+F = TypeVar("F", Temp, Temp | Blank)
 
 
 class DirectoryObjects:
@@ -53,6 +54,7 @@ class DirectoryObjects:
         return await self._store(
             data,
             lambda: self._objects.state(path) is None,
+            self._temps.blank,
             lambda temp: self._objects.create(path, temp, metadata),
         )
 
@@ -65,7 +67,9 @@ class DirectoryObjects:
             state = self._objects.state(path)
             return state is not None and version_of(state) == at
 
-        return await self._store(data, fits, lambda temp: self._objects.replace(path, temp, at, metadata))
+        return await self._store(
+            data, fits, self._temps.begin, lambda temp: self._objects.replace(path, temp, at, metadata)
+        )
 
     async def head(self, key: str) -> ObjectHead | None:
         check_object_key(key)
@@ -111,12 +115,16 @@ class DirectoryObjects:
         if opened is not None:
             self._files.close(opened[0])
 
-    async def _store(self, data: Data, fits: Callable[[], bool], place: Place) -> Stored:
+    async def _store(
+        self, data: Data, fits: Callable[[], bool], begin: Callable[[], F], place: Callable[[F], FileState | None]
+    ) -> Stored:
         """Writes the bytes and gives them their name, unless it is plain beforehand that this will not do."""
         if isinstance(data, bytes):
-            state = await self._threads.run(lambda: self._store_whole(data, place) if fits() else None)
+            state = await self._threads.run(
+                lambda: self._store_whole(data, begin, place) if fits() else None, then=self._temps.make_ready
+            )
         elif await self._threads.run(fits):
-            async with self._written(data) as temp:
+            async with self._written(data, begin) as temp:
                 state = await self._threads.run(lambda: place(temp))
         else:
             state = None
@@ -124,8 +132,10 @@ class DirectoryObjects:
             return Stored(Outcome.LOST, None, self._stamps.now())
         return Stored(Outcome.DONE, version_of(state), self._stamps.now())
 
-    def _store_whole(self, data: bytes, place: Place) -> FileState | None:
-        temp = self._temps.begin()
+    def _store_whole(
+        self, data: bytes, begin: Callable[[], F], place: Callable[[F], FileState | None]
+    ) -> FileState | None:
+        temp = begin()
         try:
             self._files.write(temp.file, data)
             return place(temp)
@@ -133,9 +143,9 @@ class DirectoryObjects:
             self._temps.drop(temp)
 
     @asynccontextmanager
-    async def _written(self, data: AsyncIterable[bytes]) -> AsyncIterator[Temp]:
+    async def _written(self, data: AsyncIterable[bytes], begin: Callable[[], F]) -> AsyncIterator[F]:
         """A file with bytes that come in pieces."""
-        temp = await self._threads.run(self._temps.begin, undo=self._temps.drop)
+        temp = await self._threads.run(begin, undo=self._temps.drop)
         try:
             piece = bytearray()
             async for chunk in data:

@@ -1,7 +1,8 @@
 """What the promises need of a file system, tried out before anything is promised.
 
 Hard links give `create` one winner, exact times make versions, and a directory that was written by a later version of
-wrasse is not touched. Whether two names can be exchanged decides only the way in which `a` comes to stand beside `a/b`.
+wrasse is not touched. Whether two names can be exchanged decides only the way in which `a` comes to stand beside `a/b`,
+and whether files may go without a name for a while only what a writer leaves that is killed.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def _check_format(files: Files, temporary: Temps) -> None:
 
 
 def _probe(files: Files, temporary: Temps) -> bool:
+    temporary.blanks = _names_blanks(files, temporary)
     with temporary.holding(b"") as temp:
         files.set_stamp(temp.file, _ODD)
         if files.state_of(temp.file).stamp != _ODD:
@@ -63,6 +65,23 @@ def _probe(files: Files, temporary: Temps) -> bool:
         finally:
             files.unlink(inside(folder))
             files.remove_folder(folder)
+
+
+def _names_blanks(files: Files, temporary: Temps) -> bool:
+    """Whether a file may come without a name and get one later. NFS cannot, and /proc may be hidden from us."""
+    path = temporary.path()
+    try:
+        file = files.blank(temps.FOLDER)
+    except OSError:
+        return False
+    try:
+        files.name(file, path)
+    except OSError:
+        return False
+    finally:
+        files.close(file)
+        files.unlink(path)
+    return True
 
 
 def _exchanges(files: Files, one: bytes, other: bytes) -> bool:

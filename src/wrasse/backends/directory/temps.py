@@ -1,5 +1,9 @@
 """Files that are not there yet: written in the workplace, whole and on the disk before they get their name.
 
+Where the file system can, a file that is to be created has no name at all until it gets its own: a crash leaves
+nothing of it. One of those is kept ready, since making it takes as long as everything else that a small create does
+beside waiting for the disk.
+
 What a crash leaves here is never listed, and is removed by whoever opens the directory an hour later. A writer keeps
 its file locked, so that one which only takes long is left alone.
 
@@ -10,6 +14,7 @@ object, and while the object goes before it: so whatever metadata a crash leaves
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,12 +40,21 @@ class Temp:
     path: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """One file on its way, open and without a name."""
+
+    file: int
+
+
 class Temps:
     """The temporary files of one root."""
 
     def __init__(self, files: Files, stamps: Stamps) -> None:
         self._files = files
         self._stamps = stamps
+        self._ready: deque[int] = deque()  # at most one, but for a moment
+        self.blanks = False  # whether files without a name can be had here; told by the probe
         self._process = secrets.token_hex(6).encode()  # stamps differ within a process, and this between two
 
     def path(self, suffix: bytes = b"") -> bytes:
@@ -54,10 +68,31 @@ class Temps:
         self._files.try_lock(file, shared=True)  # shared with nobody: only a cleaner would want it
         return Temp(file, path)
 
-    def drop(self, temp: Temp) -> None:
+    def blank(self) -> Temp | Blank:
+        """A new empty file that will be linked and not renamed. The caller ends it with `drop`."""
+        if not self.blanks:
+            return self.begin()
+        try:
+            return Blank(self._ready.popleft())
+        except IndexError:
+            return Blank(self._files.blank(FOLDER))
+
+    def make_ready(self) -> None:
+        """Makes the next blank file before anybody waits for it. If it cannot be had, whoever needs it will be told."""
+        if self.blanks and not self._ready:
+            with suppress(OSError):
+                self._ready.append(self._files.blank(FOLDER))
+
+    def drop(self, temp: Temp | Blank) -> None:
         """Takes the temporary name away; what was linked or renamed from it stays."""
         self._files.close(temp.file)
-        self._files.unlink(temp.path)
+        if isinstance(temp, Temp):
+            self._files.unlink(temp.path)
+
+    def close(self) -> None:
+        """Lets go of the file that was kept ready."""
+        while self._ready:
+            self._files.close(self._ready.popleft())
 
     @contextmanager
     def holding(self, data: bytes, *, mark: bool = False) -> Iterator[Temp]:

@@ -27,8 +27,9 @@ _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 class _Call(Generic[T]):
     """One call on its way through a thread. All but `work` belongs to the event loop."""
 
-    def __init__(self, call: Callable[[], T]) -> None:
+    def __init__(self, call: Callable[[], T], then: Callable[[], None] | None) -> None:
         self._call = call
+        self._then = then
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] = self._loop.create_future()
         self._error: BaseException | None = None
@@ -43,6 +44,8 @@ class _Call(Generic[T]):
             self._error = error
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._finish)
+        if self._then is not None:
+            self._then()
 
     async def ended(self) -> asyncio.CancelledError | None:
         """Waits to the end, and says whether somebody wanted to wait no longer."""
@@ -82,13 +85,20 @@ class Threads:
         self._under_way = 0
         self._closed = False
 
-    async def run(self, call: Callable[[], T], *, undo: Callable[[T], None] | None = None) -> T:
-        """The answer of a call that blocks. `undo` gets the answer that nobody is there for any more."""
+    async def run(
+        self,
+        call: Callable[[], T],
+        *,
+        undo: Callable[[T], None] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> T:
+        """The answer of a call that blocks. `undo` gets the answer that nobody is there for any more; `then` is done
+        after the answer has gone out, while its reader wakes up, and must not raise."""
         if self._closed:
             raise StoreUnavailable(
                 f"{self._where} is closed", do="open it again; a store serves until its close() and not after"
             )
-        asked = _Call(call)
+        asked = _Call(call, then)
         self._under_way += 1
         if len(self._threads) < min(self._under_way, _THREADS_MAX):
             self._start()
