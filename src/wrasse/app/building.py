@@ -10,14 +10,14 @@ import secrets
 import socket
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
-from wrasse.app.settings import Settings
+from wrasse.app.settings import ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
 from wrasse.app.wiring import Stores
@@ -36,11 +36,13 @@ from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.lessor import Lessor, leases_in
 from wrasse.ports.groups import Groups
 from wrasse.ports.objects import Objects
+from wrasse.ports.strays import SeesStrays, Strays
 from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -93,6 +95,8 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
     felt = [backend_guards(heart, clock, skew_max=settings.engine.skew_max) for heart in hearts(kind, opened)]
     guards: tuple[Guard, ...] = tuple(guard for each in felt for guard in each)
     if isinstance(sweep, StuckJobs):
+        if isinstance(opened.jobs, SeesStrays):
+            sweep = replace(sweep, search=_search(settings.reaper, opened.jobs.strays, clock))
         # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
         silent = backend_guards(opened.jobs, clock, sweep.silence, skew_max=settings.engine.skew_max)
         guards = (*silent, MassDeath(opened.jobs.jobs, sweep.silence))
@@ -105,6 +109,10 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
         enabled=own.enabled,
         name=name,
     )
+
+
+def _search(own: ReaperSettings, strays: Strays, clock: Clock) -> StraySearch:
+    return StraySearch(strays, clock, own.scan_count, own.pass_budget, own.page_delay, own.page_jitter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,11 @@ def _build(values: Mapping[str, object], own: tuple[Catalogued, ...]) -> Setting
     assert isinstance(plain, Settings)
     silence = plain.worker.heartbeat_ttl
     inherited = {"silence": silence, "rescues_max": plain.worker.rescues_max}
+    reaper = {key: getattr(plain.reaper, key) for key in ("interval", "jitter")}
+    if "stuck_jobs" in sweeps:
+        # Two names for the same two numbers: the design document's, and that of the sweep, which goes before it.
+        mine = {key: value for key, value in reaper.items() if f"sweeps.stuck_jobs.{key}" not in values}
+        sweeps["stuck_jobs"] = dataclasses.replace(sweeps["stuck_jobs"], **mine)
     for name, sweep in sweeps.items():
         # A worker's hold lasts `heartbeat_ttl`, and its rescue budget is one number: sweeps follow unless told.
         unset = {

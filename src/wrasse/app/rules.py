@@ -12,7 +12,7 @@ from functools import partial
 
 from wrasse.app.addresses import parse_address
 from wrasse.app.periodic_settings import as_periodic
-from wrasse.app.settings import ArchiveStream, Settings, SweepSettings, WorkerSettings
+from wrasse.app.settings import ArchiveStream, ReaperSettings, Settings, SweepSettings, WorkerSettings
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.duration import format_duration
@@ -41,6 +41,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("", _others(settings)),
         ("", _backends(settings, named)),
         ("", _addresses(settings)),
+        ("reaper.", _reaper(settings.reaper)),
         ("", _archives(settings)),
         ("", _periodic(settings)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
@@ -117,6 +118,16 @@ def _queues(worker: WorkerSettings) -> _Rules:
         yield from _parsed("rates", text, partial(parse_rate, queue))
     printable = all(queue and queue.isprintable() for queue in worker.queues.values())
     yield printable, "queues", "has a queue without a printable name", "name every queue"
+
+
+def _reaper(reaper: ReaperSettings) -> _Rules:
+    yield reaper.interval > ZERO, "interval", "is 0: it would never rest", "use a time such as 10s"
+    yield reaper.scan_count >= 1, "scan_count", f"is {reaper.scan_count}: it would see nothing", "use 1 or more"
+    yield reaper.pass_budget > ZERO, "pass_budget", "is 0: it would see one page", "use a time such as 200ms"
+    yield reaper.page_delay >= ZERO, "page_delay", "is negative", "use 0s or more"
+    for name in ("jitter", "page_jitter"):
+        share = getattr(reaper, name)
+        yield 0 <= share < 1, name, f"is {share:g}: it is a share", "use 0 or more, and less than 1"
 
 
 def _others(settings: Settings) -> _Rules:

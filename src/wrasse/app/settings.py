@@ -258,6 +258,23 @@ class PeriodicSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReaperSettings:
+    """How jobs on Redis are looked for that a worker of another program left behind: the design document's own words.
+    All others are found by their deadline."""
+
+    interval: Annotated[timedelta, Key("how often; the same as sweeps.stuck_jobs.interval, which goes before it")] = (
+        timedelta(seconds=10)
+    )
+    jitter: Annotated[float, Key("share of the interval by which a run may be early or late; likewise")] = 0.25
+    scan_count: Annotated[int, Key("names looked at per page")] = 100
+    pass_budget: Annotated[timedelta, Key("how long one search may take; the next goes on from there")] = (
+        timedelta(milliseconds=200)
+    )
+    page_delay: Annotated[timedelta, Key("pause between two pages")] = timedelta(milliseconds=10)
+    page_jitter: Annotated[float, Key("share by which that pause may be shorter or longer")] = 0.5
+
+
+@dataclass(frozen=True, slots=True)
 class SweepSettings:
     """When one sweep runs and how much one run may do; `fields` are the settings of its class."""
 
@@ -283,6 +300,7 @@ class Settings:
     producer: ProducerSettings = field(default_factory=ProducerSettings)
     circuit_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     observability: Observability = field(default_factory=Observability)
+    reaper: ReaperSettings = field(default_factory=ReaperSettings)
     archiver: ArchiverSettings = field(default_factory=ArchiverSettings)
     archival: Annotated[
         tuple[ArchiveStream, ...], Key("another place for the entries of archiver.streams; both count")

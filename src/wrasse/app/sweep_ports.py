@@ -69,10 +69,10 @@ def port_fields(sweep: type) -> Iterator[PortField]:
 
 
 def setting_fields(sweep: type) -> Iterator[SettingField]:
-    """The fields with one."""
+    """The fields with one, but for those that are wired."""
     hints = typing.get_type_hints(sweep)
     for field in dataclasses.fields(sweep):
-        if not _required(field):
+        if not _required(field) and not field.metadata.get("wired"):
             made = field.default_factory
             default = field.default if made is dataclasses.MISSING else made()
             yield SettingField(field.name, hints[field.name], default)

@@ -16,7 +16,7 @@ A sweep is a frozen dataclass. Fields without a default are ports; fields with o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
@@ -27,6 +27,9 @@ from wrasse.ports.page import Page
 
 S = TypeVar("S")
 C = TypeVar("C")
+
+# Of a field with a default that is no setting: whoever builds the sweep may fill it. field(metadata=WIRED)
+WIRED: Mapping[str, bool] = {"wired": True}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,20 @@
 
 evidence      the job is held and its deadline, which every beat moves on, has passed
 grace         `silence` since the last beat: at least three beats were missed
-precondition  the same token, and the deadline still passed at the very step that moves the job
+precondition  the same token, and the deadline still passed at the very step that moves the job; of a job that was
+              found without a hold, its worker's sign of life too
 if wrong      a slow worker's job runs twice and the first holder's finish is refused; it is never lost
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from wrasse.engine.sweep import Action, Keep
+from wrasse.engine.sweep import WIRED, Action, Keep
+from wrasse.jobs.stray_search import StraySearch
 from wrasse.ports.jobs import Budget, Bury, JobQueue, JobRecord, JobState, Reason, Requeue
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
@@ -31,6 +33,17 @@ class StuckJobs:
     silence: timedelta = timedelta(seconds=30)
     rescues_max: int = 3
     batch_max: int = 100
+    search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs take jobs too
+
+    async def prepare(self) -> None:
+        """Gives a hold to jobs that a worker holds without one, so that they are overdue one silence later."""
+        if self.search is not None:
+            await self.search.search(self.silence, dry=False)
+
+    async def prepare_dry(self) -> None:
+        """Looks for the same, and leaves it as it is."""
+        if self.search is not None:
+            await self.search.search(self.silence, dry=True)
 
     async def find(self, after: str | None, limit: int) -> Page[JobState]:
         return await self.jobs.overdue(after, limit)
@@ -41,6 +54,9 @@ class StuckJobs:
         if at < suspect.until or at - suspect.beat_at < self.silence:
             return Keep("beating")
         silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
+        if suspect.reason is Reason.UNROUTABLE:
+            lost = Bury(suspect.hold, Reason.UNROUTABLE, error=f"{silent}; the queue it came from is not known")
+            return Action("bury", suspect.id, f"{silent}; unroutable", lost)
         if suspect.rescues >= self.rescues_max:
             bury = Bury(suspect.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
             return Action("bury", suspect.id, f"{silent}; rescued {suspect.rescues} times already", bury)
