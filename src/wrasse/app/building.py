@@ -17,10 +17,11 @@ from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
-from wrasse.app.settings import ReaperSettings, Settings
+from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
 from wrasse.app.wiring import Stores
+from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Guard, MassDeath
@@ -141,6 +142,8 @@ def build_worker(
         wait=own.brpoplpush_timeout,
         weights={own.queues[name]: parse_weight(text) for name, text in own.weights.items()},
         rates=tuple(parse_rate(queue, text) for queue, text in own.rates.items()),
+        breaker=_breaker(config.settings.circuit_breaker),
+        breaker_pause=own.breaker_pause,
     )
     url = parse_store(homes(config).jobs)
     # What lives in this process's memory no child could reach. A path is made absolute: handlers may change directory.
@@ -148,6 +151,10 @@ def build_worker(
         LoopBeats(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildBeats(str(url.resolved()), tally)
     )
     return Working(Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally), beats)
+
+
+def _breaker(own: CircuitBreaker) -> BreakerSettings:
+    return BreakerSettings(own.failure_threshold, own.window, own.cooldown_period, own.min_samples)
 
 
 def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tally) -> Producer:

@@ -80,6 +80,7 @@ def _worker(worker: WorkerSettings) -> _Rules:
         "is shorter than worker.backoff.base",
         f"use {format_duration(backoff.base)} or more",
     )
+    yield worker.breaker_pause > ZERO, "breaker_pause", "is 0: a worker would ask without rest", "use e.g. 100ms"
     yield worker.timeout > ZERO, "timeout", "is 0: every job would fail at once", "use a time such as 1h"
     yield (
         not (worker.handler and worker.exec),
@@ -149,6 +150,7 @@ def _others(settings: Settings) -> _Rules:
     yield samples >= 1, "circuit_breaker.min_samples", f"is {samples}: it needs a result at least", "use 1 or more"
     yield breaker.window > ZERO, "circuit_breaker.window", "is 0", "use a time such as 1m"
     yield breaker.cooldown_period > ZERO, "circuit_breaker.cooldown_period", "is 0", "use a time such as 30s"
+    yield breaker.unready_after > ZERO, "circuit_breaker.unready_after", "is 0", "use a time such as 2m"
     port = shown.metrics_port
     yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is no port", "use 1 to 65535"
     yield shown.queue_sample_interval > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"

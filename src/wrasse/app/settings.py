@@ -136,7 +136,7 @@ class WorkerSettings:
         seconds=1
     )
     breaker_pause: Annotated[
-        timedelta, Key("how long an open breaker pauses its queue's worker", seed=True, later=True)
+        timedelta, Key("how long a worker rests where the breakers of all its queues are open", seed=True)
     ] = timedelta(seconds=0.1)
     rescues_max: Annotated[int, Key("how many workers a job may lose before it is buried")] = 3
     timeout: Annotated[timedelta, Key("how long a handler may take, unless its job says otherwise")] = timedelta(
@@ -181,12 +181,15 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """When a queue whose jobs keep failing is left alone for a while."""
+    """When a queue whose jobs keep failing is left alone for a while: one breaker per queue and process."""
 
-    failure_threshold: Annotated[float, Key("share of failures that opens it", seed=True, later=True)] = 0.5
-    window: Annotated[timedelta, Key("over which results are counted", seed=True, later=True)] = timedelta(seconds=60)
-    cooldown_period: Annotated[timedelta, Key("how long it stays open", seed=True, later=True)] = timedelta(seconds=30)
-    min_samples: Annotated[int, Key("results needed before it may open", seed=True, later=True)] = 20
+    failure_threshold: Annotated[float, Key("share of failures that opens it", seed=True)] = 0.5
+    window: Annotated[timedelta, Key("over which results are counted", seed=True)] = timedelta(seconds=60)
+    cooldown_period: Annotated[timedelta, Key("how long it stays open", seed=True)] = timedelta(seconds=30)
+    min_samples: Annotated[int, Key("results needed before it may open", seed=True)] = 20
+    unready_after: Annotated[
+        timedelta, Key("how long it may keep its queue shut before /readyz says that the process is of no use")
+    ] = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,11 @@ def interrupted(taken: TakenJob, error: str) -> Requeue:
     return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
 
 
+def shut_out(taken: TakenJob) -> Requeue:
+    """A job that was taken from a queue whose breaker is open; given back, free."""
+    return interrupted(taken, "the breaker of its queue is open, so it was not started")
+
+
 def held_back(taken: TakenJob, u: float) -> Requeue:
     """A job that has been in several deaths, given back for a while because another such job is here."""
     error = f"was rescued {taken.rescues} times, and another such job runs here; held back"

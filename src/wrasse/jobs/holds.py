@@ -23,9 +23,10 @@ class Stage(IntEnum):
 
 
 class Work:
-    """One held job: its place on the board, when it was taken, and how many seconds its handler is allowed."""
+    """One held job: its place on the board, when it was taken, how many seconds its handler is allowed, and the ticket
+    under which its queue's breaker let it in."""
 
-    __slots__ = ("allowed", "place", "since", "stage", "taken")
+    __slots__ = ("allowed", "place", "since", "stage", "taken", "ticket")
 
     def __init__(self, taken: TakenJob, place: int, since: float, allowed: float) -> None:
         self.taken = taken
@@ -33,6 +34,7 @@ class Work:
         self.since = since
         self.allowed = allowed
         self.stage = Stage.WAITING
+        self.ticket = 0
 
 
 class Holds:

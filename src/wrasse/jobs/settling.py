@@ -17,6 +17,7 @@ from datetime import timedelta
 
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
+from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
@@ -35,13 +36,21 @@ class Settler:
     """Settles what ended, for one worker."""
 
     def __init__(
-        self, jobs: JobQueue, holds: Holds, tally: Tally, ids: Ids, room: asyncio.Event, teller: Teller
+        self,
+        jobs: JobQueue,
+        holds: Holds,
+        tally: Tally,
+        ids: Ids,
+        room: asyncio.Event,
+        teller: Teller,
+        breakers: Breakers | None = None,
     ) -> None:
         self._jobs = jobs
         self._holds = holds
         self._tally = tally
         self._ids = ids
         self._teller = teller
+        self._breakers = breakers  # every attempt ends here, so here they hear of it
         self._room = room  # rung when places on the board become free
         self._pending: deque[_Entry] = deque()
         self._in_flight = 0
@@ -65,6 +74,8 @@ class Settler:
         """Notes how an attempt ended; from here on nothing else may end it."""
         work.stage = Stage.ENDED
         self._pending.append((work, settlement))
+        if self._breakers is not None:
+            self._breakers.hear(work, settlement)
         if type(settlement) is Finish and settlement.result:
             self._bytes += len(settlement.result)
         if not self._wake.is_set():
@@ -75,6 +86,8 @@ class Settler:
         """Drops a hold that is gone, with nothing left to tell."""
         work.stage = Stage.ENDED
         self._tally.lost.add(work.taken.job.queue)
+        if self._breakers is not None:
+            self._breakers.forget(work)
         self._holds.drop(work)
         self._room.set()
 

@@ -19,8 +19,9 @@ from functools import partial
 from math import inf
 
 from wrasse.clock import Clock
+from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.drive import drive
-from wrasse.jobs.ending import Cut, encoded, ended_badly, interrupted, no_handler
+from wrasse.jobs.ending import Cut, encoded, ended_badly, interrupted, no_handler, shut_out
 from wrasse.jobs.handlers import CallNext, Handler, Handlers, InThread, Middleware
 from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.retry import RetryPolicy
@@ -60,9 +61,11 @@ class Slots:
         clock: Clock,
         asks: Asks,
         room: asyncio.Event,
+        breakers: Breakers | None = None,
     ) -> None:
         self._handlers, self._holds, self._settler, self._retry = handlers, holds, settler, retry
         self._tally, self._clock, self._asks, self._room = tally, clock, asks, room
+        self._breakers = breakers
         self._slots = [_Slot(number) for number in range(count)]
         self._idle: list[asyncio.Future[None]] = []
         self._quiet = asyncio.Event()
@@ -114,6 +117,16 @@ class Slots:
             self._settler.add(work, interrupted(work.taken, error))
         return given
 
+    def _give_back_shut(self, first: Work) -> None:
+        """Requeues what was taken ahead from a queue whose breaker has opened since."""
+        queue = first.taken.job.queue
+        shut = [first, *(work for work in self.backlog if work.taken.job.queue == queue)]
+        kept = [work for work in self.backlog if work.taken.job.queue != queue]
+        self.backlog.clear()
+        self.backlog.extend(kept)
+        for work in reversed(shut):  # see give_back
+            self._settler.add(work, shut_out(work.taken))
+
     def abandon(self, error: str) -> int:
         """Gives back the jobs of handlers that did not end when they were told to; gives how many."""
         left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is Stage.RUNNING]
@@ -164,6 +177,9 @@ class Slots:
             work = backlog.popleft()
             if len(backlog) <= self.hungry_at and not self._room.is_set():
                 self._room.set()
+            if self._breakers is not None and not self._breakers.lets_start(work):
+                self._give_back_shut(work)
+                continue
             ended = await self._attempt(slot, work)
             if ended > self._turn_ends:
                 await asyncio.sleep(0)

@@ -8,6 +8,9 @@ When a job kills its worker, all that the worker held are rescued with it, and w
 together again until all their rescues are spent. So of the jobs that have been in several deaths a worker holds only
 one at a time: the next death then tells which it was.
 
+A queue whose breaker is open is left out; when its cooldown is over one job of it is taken, and the rest only if that
+went well. The other queues go on.
+
 Nothing is taken unless beats go out. A take whose answer is not known, because the backend did not answer or because
 the wait was cut short, is asked again under the same request id, so that no job is held by a worker that does not know.
 """
@@ -25,7 +28,8 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.beats import BeatState
-from wrasse.jobs.ending import held_back
+from wrasse.jobs.breakers import Breakers
+from wrasse.jobs.ending import held_back, shut_out
 from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.rates import Turns
 from wrasse.jobs.settling import ASKING_AGAIN, Settler
@@ -51,6 +55,7 @@ class Asking:
     timeout: timedelta  # of a job that has none of its own
     wait: timedelta  # how long one take waits for a job
     rates: tuple[Rate, ...] = ()
+    breaker_pause: timedelta = timedelta(seconds=0.1)  # how long to rest where every queue's breaker is open
 
 
 class Speed:
@@ -87,9 +92,11 @@ class Taker:
         clock: Clock,
         ids: Ids,
         room: asyncio.Event,
+        breakers: Breakers | None = None,
     ) -> None:
         self._jobs, self._asking, self._holds, self._slots = jobs, asking, holds, slots
         self._settler, self._tally, self._clock, self._ids, self._room = settler, tally, clock, ids, room
+        self._breakers = breakers
         self._speed = Speed(clock.monotonic())
         self._allowed = asking.timeout.total_seconds()
         self._request = ""  # of a take whose answer is not known
@@ -113,7 +120,30 @@ class Taker:
 
     async def take(self, limit: int, wait: timedelta) -> int:
         """One take of at most so many, fed to the slots; gives how many came."""
-        return await self._take(self._asking.turns.following(), limit, wait)
+        queues = self._asking.turns.following()
+        if self._breakers is not None:
+            closed = self._breakers.closed(queues)
+            if len(closed) < len(queues):
+                return await self._take_around(self._breakers, queues, closed, limit, wait)
+        return await self._take(queues, limit, wait)
+
+    async def _take_around(
+        self, breakers: Breakers, queues: tuple[str, ...], closed: tuple[str, ...], limit: int, wait: timedelta
+    ) -> int:
+        """A take while not every breaker is closed: one job where one may be tried, and freely from the rest."""
+        # What an earlier take may have got is held already, and must be known whatever its queue's breaker says.
+        taken = await self._take((), 1, timedelta(0)) if self._request else 0
+        for queue in breakers.to_probe(queues):
+            if taken < limit:
+                taken += await self._take((queue,), 1, timedelta(0))
+        if closed and taken < limit:
+            # A cooldown that ends during the wait is noticed at its end.
+            ends = breakers.until_probe()
+            wait = min(wait, timedelta(seconds=ends)) if ends else wait
+            return taken + await self._take(closed, limit - taken, timedelta(0) if taken else wait)
+        if not taken:
+            await asyncio.sleep(self._asking.breaker_pause.total_seconds())
+        return taken
 
     async def _take(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
         self._request = self._request or self._ids.new()
@@ -179,7 +209,10 @@ class Taker:
             timeout = one.job.timeout
             work = self._holds.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
             self._tally.consumed.add(one.job.queue)
-            if one.rescues < self._holds.alone_from:
+            if self._breakers is not None and not self._breakers.admit(work):
+                # Taken by a call from before the breaker opened, whose answer came late.
+                self._settler.add(work, shut_out(one))
+            elif one.rescues < self._holds.alone_from:
                 works.append(work)
             elif self._holds.fragile == 1:
                 fragile = work

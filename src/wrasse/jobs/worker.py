@@ -21,10 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, UsageError, WrasseError
 from wrasse.ids import Ids
 from wrasse.jobs.beats import Beats
+from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.holds import Holds
 from wrasse.jobs.rates import Turns
@@ -47,7 +49,8 @@ _log = logging.getLogger("wrasse.jobs")
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """How a worker works. `queues` are served in this order, all of the first before any of the second, unless there
-    are `weights`. Of jobs that were rescued `alone_from` times or more it holds one at a time."""
+    are `weights`. Of jobs that were rescued `alone_from` times or more it holds one at a time. With `breaker`, a queue
+    whose jobs keep failing is left alone for a while."""
 
     queues: tuple[str, ...] = ("high", "low")
     concurrency: int = 16
@@ -58,6 +61,8 @@ class WorkerSettings:
     alone_from: int = 2
     weights: Mapping[str, int] = field(default_factory=dict)
     rates: tuple[Rate, ...] = ()
+    breaker: BreakerSettings | None = None
+    breaker_pause: timedelta = timedelta(seconds=0.1)
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -83,9 +88,11 @@ class _Parts:
         tally, ids, room = worker.tally, Ids(clock), asyncio.Event()
         self.holds = Holds(settings.concurrency + 4 * BATCH_MAX, settings.silence, settings.alone_from)
         self.teller = Teller(jobs, worker.info, settings.silence)
-        self.settler = Settler(jobs, self.holds, tally, ids, room, self.teller)
+        breakers = None if settings.breaker is None else worker.breakers
+        self.settler = Settler(jobs, self.holds, tally, ids, room, self.teller, breakers)
+        retry, count = settings.retry, settings.concurrency
         self.slots = Slots(
-            settings.concurrency, handlers, self.holds, self.settler, settings.retry, tally, clock, worker, room
+            count, handlers, self.holds, self.settler, retry, tally, clock, worker, room, breakers
         )
         asking = Asking(
             Turns(settings.queues, settings.weights),
@@ -94,8 +101,9 @@ class _Parts:
             settings.timeout,
             settings.wait,
             settings.rates,
+            settings.breaker_pause,
         )
-        self.taker = Taker(jobs, asking, self.holds, self.slots, self.settler, tally, clock, ids, room)
+        self.taker = Taker(jobs, asking, self.holds, self.slots, self.settler, tally, clock, ids, room, breakers)
 
 
 class Worker:
@@ -114,6 +122,8 @@ class Worker:
         self.settings = settings or WorkerSettings()
         self.tally = tally if tally is not None else Tally()
         self.info = WorkerInfo(worker_id(), socket.gethostname(), os.getpid(), self.settings.concurrency)
+        breaker, queues = self.settings.breaker, self.settings.queues
+        self.breakers = None if breaker is None else Breakers(queues, breaker, clock, self.info.id)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._holds: Holds | None = None
         self._teller: Teller | None = None
@@ -185,8 +195,8 @@ class Worker:
         """Runs what is ready now, and what that makes ready, in this loop and without beats; gives how many attempts
         that took. For tests of handlers: what is delayed, also by a failure, stays."""
         self._loop = asyncio.get_running_loop()
-        # No process dies here, so nothing is held back for fear of it.
-        settings = replace(self.settings, alone_from=_PENDING_MAX)
+        # No process dies here, so nothing is held back for fear of it; and nobody comes back after a cooldown.
+        settings = replace(self.settings, alone_from=_PENDING_MAX, breaker=None)
         parts = _Parts(self, self._jobs, self._handlers, self._clock, settings)
         self._teller = parts.teller
         ran = 0

@@ -343,9 +343,9 @@ def test_stuck_jobs_follows_the_worker_unless_it_is_told_otherwise() -> None:
 
 
 def test_what_does_less_than_it_seems_to_say_is_told() -> None:
-    config = loaded("circuit_breaker: {window: 2m}\nsweeps: {stuck_jobs: {silence: 10s}}")
+    config = loaded("worker: {completed_list: x}\nsweeps: {stuck_jobs: {silence: 10s}}")
     unused, shorter = config.warnings
-    assert unused == "no part of this version uses circuit_breaker.window"
+    assert unused == "no part of this version uses worker.completed_list"
     assert "shorter than worker.heartbeat_ttl" in shorter
 
 

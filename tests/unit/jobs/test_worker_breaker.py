@@ -1,0 +1,217 @@
+"""A worker and its breakers: a queue whose jobs keep failing is left alone, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from wrasse.backends.memory.connect import Memory
+from wrasse.breaker import BreakerSettings, BreakerState
+from wrasse.errors import BadPayload
+from wrasse.jobs.beats import LoopBeats
+from wrasse.jobs.breakers import BreakerFacts, verdict
+from wrasse.jobs.handlers import Handlers
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.running import RunningJob
+from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.ports.jobs import Budget, Bury, Cancel, Finish, Hold, Job, JobFilter, Place, Reason, Requeue
+
+from .working import CLOCK, QUICK, eventually, memory, numbered, put, record, until, working
+
+LONG = timedelta(hours=1)
+NEVER_AGAIN = RetryPolicy(failures_max=0)
+SETTINGS = replace(
+    QUICK,
+    retry=NEVER_AGAIN,
+    wait=timedelta(milliseconds=50),
+    breaker=BreakerSettings(0.5, LONG, LONG, 4),
+    breaker_pause=timedelta(milliseconds=5),
+)
+SHORT = replace(SETTINGS, breaker=BreakerSettings(0.5, LONG, timedelta(milliseconds=50), 4))
+HOLD = Hold("a", 1, "n")
+
+
+class Shop:
+    """A handler that fails as long as it is told to, and what it was called for."""
+
+    def __init__(self) -> None:
+        self.broken = True
+        self.fails_from = 0
+        self.called: list[str] = []
+        self.gate = asyncio.Event()
+
+    async def work(self, job: RunningJob) -> None:
+        self.called.append(job.id)
+        if job.id.startswith("slow"):
+            await self.gate.wait()
+        if job.id.startswith("unreadable"):
+            raise BadPayload("no")
+        if self.broken and job.queue == "low" and len(self.called) > self.fails_from:
+            raise OSError("down")
+
+    def handlers(self) -> Handlers:
+        made = Handlers()
+        made.add("", self.work)
+        return made
+
+
+def breaker(worker: Worker, queue: str = "low") -> BreakerFacts:
+    assert worker.breakers is not None
+    return next(each for each in worker.breakers.facts() if each.queue == queue)
+
+
+@asynccontextmanager
+async def tripped(store: Memory, shop: Shop, settings: WorkerSettings = SETTINGS) -> AsyncIterator[Worker]:
+    """A worker whose breaker of the queue `low` has just opened."""
+    async with working(store.jobs, shop.handlers(), settings) as worker:
+        await put(store.jobs, *numbered(4))
+        await eventually(lambda: breaker(worker).trips == 1)
+        yield worker
+
+
+async def test_an_open_breaker_leaves_its_queue_alone_and_the_others_go_on() -> None:
+    store, shop = memory(), Shop()
+    async with tripped(store, shop):
+        await put(store.jobs, Job("waits"), Job("goes on", queue="high"))
+        await until(store.jobs, "goes on", Place.DONE)
+        await put(store.jobs, Job("and on", queue="high"))
+        await until(store.jobs, "and on", Place.DONE)
+        waits = await record(store.jobs, "waits")
+    assert (waits.state.place, waits.state.attempts) == (Place.READY, 0)
+
+
+async def test_after_the_cooldown_one_job_is_tried_and_its_success_lets_the_rest_in() -> None:
+    store, shop = memory(), Shop()
+    async with tripped(store, shop, SHORT) as worker:
+        shop.broken = False
+        await put(store.jobs, *(Job(f"rest {n}") for n in range(10)))
+        for n in range(10):
+            await until(store.jobs, f"rest {n}", Place.DONE)
+        assert breaker(worker) == BreakerFacts("low", BreakerState.CLOSED, 1)
+
+
+async def test_only_the_probe_runs_until_it_has_ended() -> None:
+    store, shop = memory(), Shop()
+    async with tripped(store, shop, SHORT) as worker:
+        shop.broken = False
+        await put(store.jobs, Job("slow probe"), *(Job(f"rest {n}") for n in range(10)))
+        await eventually(lambda: "slow probe" in shop.called)
+        await put(store.jobs, Job("meanwhile", queue="high"))
+        await until(store.jobs, "meanwhile", Place.DONE)
+        assert [id for id in shop.called if id.startswith("rest")] == []
+        assert not breaker(worker).waits, "the probe is out"
+        shop.gate.set()
+        await until(store.jobs, "rest 9", Place.DONE)
+
+
+async def test_a_probe_that_fails_costs_one_job_per_cooldown() -> None:
+    store, shop = memory(), Shop()
+    async with tripped(store, shop, SHORT) as worker:
+        await put(store.jobs, *(Job(f"next {n}") for n in range(10)))
+        await eventually(lambda: breaker(worker).trips == 3)
+        assert len([id for id in shop.called if id.startswith("next")]) == 2
+
+
+async def test_an_empty_queue_keeps_its_probe_for_the_job_that_comes() -> None:
+    store, shop = memory(), Shop()
+    async with tripped(store, shop, SHORT) as worker:
+        await eventually(lambda: breaker(worker).waits)
+        for n in range(5):  # it has been asked for in vain by now
+            await put(store.jobs, Job(f"high {n}", queue="high"))
+            await until(store.jobs, f"high {n}", Place.DONE)
+        shop.broken = False
+        await put(store.jobs, Job("at last"))
+        await until(store.jobs, "at last", Place.DONE)
+        assert breaker(worker).state is BreakerState.CLOSED
+
+
+@pytest.mark.parametrize("how", ["unreadable payload", "cancelled"])
+async def test_a_probe_that_decides_nothing_is_given_back(how: str) -> None:
+    store, shop = memory(), Shop()
+    async with tripped(store, shop, SHORT) as worker:
+        shop.broken = False
+        if how == "cancelled":
+            await put(store.jobs, Job("slow one"))
+            await eventually(lambda: "slow one" in shop.called)
+            await store.jobs.move([Cancel("slow one")])
+        else:
+            await put(store.jobs, Job("unreadable"))
+            await until(store.jobs, "unreadable", Place.DEAD)
+        await eventually(lambda: breaker(worker).waits)
+        assert breaker(worker).trips == 1
+        await put(store.jobs, Job("decides"))
+        await until(store.jobs, "decides", Place.DONE)
+        assert breaker(worker).state is BreakerState.CLOSED
+
+
+async def test_what_was_taken_ahead_goes_back_free_when_the_breaker_opens() -> None:
+    store, shop = memory(), Shop()
+    shop.fails_from = 2_000  # by then the worker is fast, and takes ahead
+    settings = replace(SETTINGS, concurrency=1, breaker=BreakerSettings(0.0001, LONG, LONG, 4))
+    await put(store.jobs, *numbered(3_000))
+    async with working(store.jobs, shop.handlers(), settings) as worker:
+        await eventually(lambda: breaker(worker).trips == 1)
+
+        async def all_back() -> bool:
+            return (await store.jobs.counts()).queues[0].held == 0
+
+        await eventually(all_back)
+        counts = (await store.jobs.counts()).queues[0]
+        following = (await store.jobs.page(Place.READY, JobFilter(), None, 1)).items[0]
+    assert (len(shop.called), counts.dead, counts.ready) == (2_001, 1, 999)
+    back = [await record(store.jobs, f"job {n}") for n in range(2_001, 3_000)]
+    assert sum(each.state.interruptions for each in back) > 0
+    assert {each.state.failures for each in back} == {0}
+    assert following.id == "job 2001", "in the order in which they were"
+
+
+async def test_stopping_a_worker_does_not_feed_its_breaker() -> None:
+    store, shop = memory(), Shop()
+    shop.broken = False
+    settings = replace(SETTINGS, concurrency=8)
+    async with working(store.jobs, shop.handlers(), settings) as worker:
+        await put(store.jobs, *(Job(f"slow {n}") for n in range(8)))
+        await eventually(lambda: len(shop.called) == 8)
+    assert [(await record(store.jobs, f"slow {n}")).state.place for n in range(8)] == [Place.READY] * 8
+    assert breaker(worker) == BreakerFacts("low", BreakerState.CLOSED, 0)
+
+
+async def test_jobs_in_flight_when_it_opened_neither_close_it_nor_fill_its_window() -> None:
+    store, shop = memory(), Shop()
+    async with working(store.jobs, shop.handlers(), replace(SHORT, concurrency=8)) as worker:
+        await put(store.jobs, *(Job(f"slow {n}") for n in range(4)))
+        await eventually(lambda: len(shop.called) == 4)
+        await put(store.jobs, *numbered(4))
+        await eventually(lambda: breaker(worker).trips == 1)
+        shop.broken = False
+        shop.gate.set()
+        for n in range(4):
+            await until(store.jobs, f"slow {n}", Place.DONE)
+        assert breaker(worker).state is not BreakerState.CLOSED
+        await eventually(lambda: breaker(worker).waits)
+
+
+async def test_run_pending_runs_all_there_is_however_many_fail() -> None:
+    store, shop = memory(), Shop()
+    await put(store.jobs, *numbered(30))
+    worker = Worker(store.jobs, shop.handlers(), CLOCK, LoopBeats(store.jobs, CLOCK), SETTINGS)
+    assert await worker.run_pending() == 30
+
+
+def test_what_counts_is_what_is_charged_to_the_failure_budget() -> None:
+    failed = Requeue(HOLD, Budget.FAILURES, Reason.FAILED)
+    assert verdict(Finish(HOLD)) is True
+    assert verdict(failed) is verdict(replace(failed, reason=Reason.TIMEOUT)) is False
+    assert verdict(Bury(HOLD, Reason.FAILED, spends=Budget.FAILURES)) is False
+    silent = (
+        Requeue(HOLD, Budget.INTERRUPTIONS, Reason.INTERRUPTED),
+        Requeue(HOLD, Budget.FAILURES, Reason.NO_HANDLER),
+        Bury(HOLD, Reason.NO_HANDLER, spends=Budget.FAILURES),
+        Bury(HOLD, Reason.INVALID_PAYLOAD),
+    )
+    assert {verdict(each) for each in silent} == {None}
