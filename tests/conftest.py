@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from servers.nats import Nats, nats
 from servers.postgres import postgres
 from servers.seaweed import S3, careless_s3, seaweed
-from servers.valkey import Valkey, valkey
+from servers.valkey import SHARED, Valkey, newest
 
 settings.register_profile("wrasse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("wrasse"), derandomize=True)
@@ -35,11 +35,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
+def pytest_unconfigure() -> None:
+    SHARED.stop()
+
+
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[Valkey]:
+def redis_server() -> Valkey:
     """One Valkey for all tests of this process, without persistence. Never restart or flush it: start your own."""
-    with valkey() as server:
-        yield server
+    return SHARED.at(newest())
 
 
 @pytest.fixture(scope="session")

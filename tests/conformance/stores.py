@@ -10,7 +10,9 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
+from servers.valkey import SHARED, newest, oldest
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock
 from wrasse.ports.jobs import JobQueue
@@ -19,7 +21,8 @@ from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
 
 BACKENDS = ("memory", "sqlite")
-RECORDS_BACKENDS = (*BACKENDS, "directory")
+REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
+RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2")
 
 
 class Backend(Protocol):
@@ -48,6 +51,7 @@ class Store:
         self._done_max = done_max
         self._memory = Memory(self.clock, done_max=done_max)
         self._backend: Backend | None = None
+        self._root = f"t{uuid4().hex}"  # of all keys of a server that tests share
 
     async def open(self) -> None:
         """Connects."""
@@ -61,18 +65,35 @@ class Store:
             from wrasse.backends.directory.connect import Directory
 
             return await Directory.open(self._place / "data", self.clock)
+        if self.name in REDIS_SERVERS:
+            return await self._redis()
         from wrasse.backends.sqlite.connect import Sqlite  # here: the memory suite runs without it
 
         return await Sqlite.open(self._place / "wrasse.db", self.clock, done_max=self._done_max)
 
+    async def _redis(self) -> Backend:
+        from wrasse.backends.redis.connect import Redis
+        from wrasse.backends.redis.options import RedisOptions
+
+        options = RedisOptions(nodes=(("127.0.0.1", SHARED.at(REDIS_SERVERS[self.name]()).port),), root=self._root)
+        # Where the clock is ours, the scripts believe in it; where it moves by itself, in the server's.
+        return await Redis.open(
+            options,
+            self.clock,
+            done_max=self._done_max,
+            time=self.clock if isinstance(self.clock, ManualClock) else None,
+        )
+
     async def reopen(self) -> None:
         """What a restart of our process does."""
-        await self.close()
+        await self.close(keeps=True)
         await self.open()
 
-    async def close(self) -> None:
+    async def close(self, *, keeps: bool = False) -> None:
         """Disconnects."""
         if self._backend is not None:
+            if self.name in REDIS_SERVERS and not keeps:
+                await forget(self._backend, self._root)
             await self._backend.close()
             self._backend = None
 
@@ -106,3 +127,15 @@ class Store:
         return self.backend.records(self.collection(name))
 
 
+async def forget(backend: Backend, root: str) -> None:
+    """Removes what one store left on a server that others use."""
+    from wrasse.backends.redis.connect import Redis
+
+    assert isinstance(backend, Redis)
+    cursor: bytes = b"0"
+    while True:
+        cursor, keys = await backend.link.ask("SCAN", cursor, "MATCH", f"*{root}*", "COUNT", 1_000)
+        if keys:
+            await backend.link.ask("UNLINK", *keys)
+        if cursor == b"0":
+            return

@@ -152,3 +152,11 @@ class TestSqliteAgreesWithTheModel(SqliteRecordsMachine.TestCase):
 
 class TestTheDirectoryAgreesWithTheModel(DirectoryRecordsMachine.TestCase):
     settings = settings(max_examples=15, stateful_step_count=40)
+
+
+class RedisRecordsMachine(RecordsMachine):
+    backend = "redis"
+
+
+class TestRedisAgreesWithTheModel(RedisRecordsMachine.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=40)

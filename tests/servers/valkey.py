@@ -38,6 +38,26 @@ class Valkey(ServerProcess):
         return f"redis://127.0.0.1:{self.port}/0"
 
 
+class _Shared:
+    """Servers that all tests of a process use, by binary: each started by the first test that asks for it."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._servers: dict[Path, Valkey] = {}
+
+    def at(self, binary: Path) -> Valkey:
+        if binary not in self._servers:
+            self._servers[binary] = self._stack.enter_context(valkey(binary=binary))
+        return self._servers[binary]
+
+    def stop(self) -> None:
+        self._servers.clear()
+        self._stack.close()
+
+
+SHARED = _Shared()
+
+
 @contextlib.contextmanager
 def valkey(*options: str | int | Path, binary: Path | None = None, durable: bool = False) -> Iterator[Valkey]:
     """A server of its own; `durable` writes every command to disk before it answers."""

@@ -17,6 +17,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.routes import FAILURES, Route, redirected
 from wrasse.backends.redis.scripts import Script
 from wrasse.backends.redis.wire import Cut, Refusal, Wire, Word, dial, pack
+from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreUnavailable
 
 _HOPS_MAX = 5
@@ -25,25 +26,16 @@ _PAUSE, _PAUSE_MAX = 0.008, 0.512
 _ELSEWHERE = ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "MOVED")
 
 
-class Shift:
-    """Milliseconds that every script adds to the server's clock: 0, except in tests that let hours pass."""
-
-    __slots__ = ("ms",)
-
-    def __init__(self, ms: int = 0) -> None:
-        self.ms = ms
-
-
 class Link:
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
-        "_attempts", "_closed", "_failure", "_lock", "_route", "_seats", "_shift", "_spare", "_wire", "options",
+        "_attempts", "_closed", "_failure", "_lock", "_route", "_seats", "_spare", "_time", "_wire", "options",
     )  # fmt: skip
 
-    def __init__(self, options: RedisOptions, shift: Shift | None = None) -> None:
+    def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
         self.options = options
-        self._shift = shift or Shift()
+        self._time = time
         self._route = Route(options)
         self._wire: Wire | None = None
         self._lock = asyncio.Lock()
@@ -54,20 +46,21 @@ class Link:
         self._closed = False
 
     @classmethod
-    async def open(cls, options: RedisOptions, shift: Shift | None = None) -> Link:
-        """A link that has been connected once."""
-        link = cls(options, shift)
+    async def open(cls, options: RedisOptions, time: Clock | None = None) -> Link:
+        """A link that has been connected once. `time` is what scripts believe in instead of the server's clock: only
+        for tests that let hours pass."""
+        link = cls(options, time)
         await link._ready()
         return link
 
     @property
-    def shift(self) -> int:
-        """Milliseconds that every script adds to the server's clock."""
-        return self._shift.ms
+    def told(self) -> int:
+        """ARGV[1] of every script: 0 for the server's own clock, or the time to believe in, in microseconds."""
+        return 0 if self._time is None else to_micros(self._time.now())
 
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
-        """Runs the script once. ARGV[1] is the shift; `args` are ARGV[2] and on."""
-        tail = (len(keys), *keys, self._shift.ms, *args)
+        """Runs the script once. ARGV[1] is `told`; `args` are ARGV[2] and on."""
+        tail = (len(keys), *keys, self.told, *args)
         try:
             return await self._follow(pack(("EVALSHA", script.sha, *tail)))
         except Refusal as refusal:

@@ -1,8 +1,8 @@
 """Lua scripts as files: one per change, each begun by a header of its keys, arguments and results.
 
-Every script begins with the same prelude, so that all of them mean the same by `now`: the server's own clock, in
-milliseconds, plus ARGV[1] (0 outside tests). A line `-- include name` stands for the file lua/name.lua: functions that
-several scripts share.
+Every script begins with the same prelude, so that all of them mean the same by `now`: the server's own clock in
+milliseconds (`us`: in microseconds). ARGV[1] is 0, or in tests the time to believe in. A line `-- include name` stands
+for the file lua/name.lua: functions that several scripts share.
 """
 
 from __future__ import annotations

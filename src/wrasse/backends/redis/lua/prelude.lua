@@ -1,4 +1,5 @@
--- Stands before every script. `now` is the server's clock in ms; ARGV[1] is added to it, and is 0 outside tests; from
--- 1e12 on, which is a date in this century, it is the time itself, so that a test's clock may stand still.
-local now = tonumber(ARGV[1])
-if now < 1e12 then local clock = redis.call('TIME'); now = clock[1] * 1000 + math.floor(clock[2] / 1000) + now end
+-- Stands before every script. `us` and `now` are the server's clock in us and ms; ARGV[1] is 0, except in tests that let
+-- hours pass: there it is the time to believe in, in us.
+local us = tonumber(ARGV[1])
+if us == 0 then local clock = redis.call('TIME') us = clock[1] * 1000000 + clock[2] end
+local now = math.floor(us / 1000)

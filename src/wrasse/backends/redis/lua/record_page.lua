@@ -3,7 +3,6 @@
 -- ARGV  2 lower bound  3 upper bound, as ZRANGEBYLEX takes them; '' for everything that is due now  4 names wanted
 --       5 bytes of values at most, unless the first alone is longer  6 how many letters of a member are not its name
 -- gives {now in us, '1' if there are more, name, stored, name, stored, ...}
-local us = string.format('%.0f', clock[1] * 1000000 + clock[2] + ARGV[1] * 1000)
 local upper = ARGV[3]
 if upper == '' then
   -- Above every name that may follow: no byte of UTF-8 is 255.
@@ -11,7 +10,7 @@ if upper == '' then
 end
 local wanted, room = tonumber(ARGV[4]), tonumber(ARGV[5])
 local members = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], upper, 'LIMIT', 0, wanted + 1)
-local page = { us, '0' }
+local page = { string.format('%.0f', us), '0' }
 for number, member in ipairs(members) do
   local name = string.sub(member, ARGV[6] + 1)
   local stored = redis.call('HGET', KEYS[1], name)

@@ -6,7 +6,7 @@
 --       7 'write' or 'delete'  8 due, 19 digits, or ''  9 value  10 writes kept  11 deleted names kept
 -- gives {now in us, 'done' | 'lost' | 'unknown', version or ''}
 local name, at, nonce, due = ARGV[2], ARGV[3], ARGV[5], ARGV[8]
-local us = string.format('%.0f', clock[1] * 1000000 + clock[2] + ARGV[1] * 1000)
+local at_us = string.format('%.0f', us)
 
 local past = redis.call('HGET', KEYS[4], name)
 if past then
@@ -22,14 +22,14 @@ if last and not last[3] then version = last[2] end
 if nonce ~= '' then
   for _, write in ipairs(writes) do
     if write[1] == nonce then
-      return { us, 'done', write[3] and '' or write[2] }
+      return { at_us, 'done', write[3] and '' or write[2] }
     end
   end
 end
 if version ~= at then
   -- A write with this nonce may have been made and forgotten, unless all since the version it names is known.
   local certain = nonce == '' or (at == '' and past.since == 0) or (at ~= '' and tonumber(ARGV[4]) >= past.since)
-  return { us, certain and 'lost' or 'unknown', '' }
+  return { at_us, certain and 'lost' or 'unknown', '' }
 end
 
 local deletes = ARGV[7] == 'delete'
@@ -56,7 +56,7 @@ if deletes then
     redis.call('HDEL', KEYS[4], oldest[1])
     redis.call('HSET', KEYS[6], 'forgotten', oldest[2])
   end
-  return { us, 'done', '' }
+  return { at_us, 'done', '' }
 end
 redis.call('HSET', KEYS[1], name, version .. ' ' .. due .. '\n' .. ARGV[9])
 redis.call('ZADD', KEYS[2], 0, name)
@@ -64,4 +64,4 @@ redis.call('ZREM', KEYS[5], name)
 if due ~= '' then
   redis.call('ZADD', KEYS[3], 0, due .. name)
 end
-return { us, 'done', version }
+return { at_us, 'done', version }

@@ -1,0 +1,57 @@
+"""A Redis or Valkey as the home of jobs and records, for any number of processes on any number of machines.
+
+What is answered is as safe as the server's persistence makes it: `wrasse doctor` says what its settings cost.
+"""
+
+from __future__ import annotations
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.info import sections
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.records import RedisRecords
+from wrasse.clock import Clock, SystemClock, from_micros
+from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.pulse import Pulse
+from wrasse.ports.records import Collection
+
+
+class Redis:
+    """One open Redis. Make it with `open`; it serves the event loop that opened it, until `close`."""
+
+    def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
+        self.link = link
+
+    @classmethod
+    async def open(
+        cls,
+        options: RedisOptions | str,
+        clock: Clock = SystemClock(),  # noqa: B008  # it has no state
+        *,
+        done_max: int = 10_000,
+        time: Clock | None = None,
+    ) -> Redis:
+        """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open."""
+        wanted = RedisOptions.of(options) if isinstance(options, str) else options
+        return cls(await Link.open(wanted, time), clock, done_max=done_max)
+
+    def records(self, collection: Collection) -> RedisRecords:
+        """The records of one collection."""
+        return RedisRecords(self.link, collection)
+
+    async def pulse(self) -> Pulse:
+        """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
+        asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
+        try:
+            server, replication, stats, (seconds, micros) = await self.link.ask_many(asked)
+        except StoreUnavailable:
+            raise
+        except WrasseError as error:
+            raise StoreUnavailable(error.message, do=error.do) from error
+        known = sections(server + replication + stats)
+        now = from_micros(self.link.told or int(seconds) * 1_000_000 + int(micros))
+        identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
+        return Pulse(identity, now, int(known.get("evicted_keys", "0")))
+
+    async def close(self) -> None:
+        """Ends the connections. Whoever waits for a job gets none."""
+        await self.link.close()
