@@ -13,6 +13,7 @@ from wrasse.backends.memory.limiter import MemoryLimiter
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.records import MemoryRecords
+from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.backends.memory.streams import MemoryStreams
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.pulse import Pulse
@@ -38,6 +39,7 @@ class Memory:
         self.groups = MemoryGroups(logs)
         self.objects = MemoryObjects(clock)
         self.catalog = MemoryCatalog(clock)
+        self.sightings = MemorySightings(clock)
 
     def records(self, collection: Collection) -> MemoryRecords:
         """The records of one collection; the same ones each time."""

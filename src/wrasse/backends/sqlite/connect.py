@@ -18,6 +18,7 @@ from wrasse.backends.sqlite.limiter import SqliteLimiter
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.records import SqliteRecords
 from wrasse.backends.sqlite.schema import identity
+from wrasse.backends.sqlite.sightings import SqliteSightings
 from wrasse.backends.sqlite.streams import SqliteStreams
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, SystemClock
@@ -39,6 +40,7 @@ class Sqlite:
         self.jobs = SqliteJobs(self._writer, self._reader, self._bells, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)
         self.limiter = SqliteLimiter(self._writer)
+        self.sightings = SqliteSightings(self._writer, self._reader, clock)
         self.streams = SqliteStreams(self._writer, self._reader, clock)
         self.groups = SqliteGroups(self._writer, self._reader, self._bells, clock)
 

@@ -257,3 +257,38 @@ CREATE TABLE budgets (
   key TEXT PRIMARY KEY,
   spent_to INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- step 5
+
+-- Orphans: what is known of a root (a small value of its user's), one row per complete round, one per sighting.
+CREATE TABLE orphan_roots (root TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
+CREATE TABLE orphan_rounds (
+  root TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  snapshot_at INTEGER NOT NULL,
+  tick INTEGER NOT NULL,
+  counts TEXT NOT NULL,
+  PRIMARY KEY (root, number)
+) STRICT, WITHOUT ROWID;
+
+-- `unit` holds the bytes of a key, so that its order is theirs.
+CREATE TABLE sightings (
+  root TEXT NOT NULL,
+  unit BLOB NOT NULL,
+  evidence TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  size INTEGER NOT NULL,
+  files BLOB NOT NULL,
+  first_round INTEGER NOT NULL,
+  first_at INTEGER NOT NULL,
+  first_tick INTEGER NOT NULL,
+  state TEXT NOT NULL,
+  state_round TEXT NOT NULL,
+  state_at INTEGER,
+  state_tick INTEGER NOT NULL,
+  PRIMARY KEY (root, unit)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sightings_apart ON sightings (root, state, unit) WHERE state <> 'seen';

@@ -1,0 +1,109 @@
+"""Sightings in memory: the reference for what the port's header promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from wrasse.clock import Clock
+from wrasse.errors import UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.sightings import (
+    MARKS_MAX,
+    ROUNDS_KEPT,
+    Change,
+    Mark,
+    Round,
+    Seen,
+    Sighting,
+    Standing,
+    State,
+)
+
+
+@dataclass(slots=True)
+class _Root:
+    sightings: dict[str, Sighting] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    value: bytes = b""
+    version: int = 0
+
+
+class MemorySightings:
+    """The port."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._roots: dict[str, _Root] = {}
+
+    async def standing(self, root: str) -> Standing:
+        here = self._root(root)
+        return Standing(self._clock.now(), here.rounds[-1] if here.rounds else None, here.value, here.version)
+
+    async def write(self, root: str, value: bytes, *, at: int) -> bool:
+        here = self._root(root)
+        if here.version != at:
+            return False
+        here.value, here.version = value, at + 1
+        return True
+
+    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
+        found = sorted(
+            (each for each in self._root(root).sightings.values() if state in (None, each.state)),
+            key=lambda each: _raw(each.unit),
+        )
+        later = [each for each in found if after is None or _raw(each.unit) > _raw(after)]
+        shown = tuple(later[:limit])
+        return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(later) > limit)
+
+    async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
+        return [self._root(root).sightings.get(unit) for unit in units]
+
+    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+        here = self._root(made.root)
+        last = here.rounds[-1].number if here.rounds else 0
+        if made.number != last + 1:
+            return False
+        after = dict(here.sightings)
+        for batch in changes:
+            for change in batch:
+                unit = change.sighting.unit if isinstance(change, Seen) else change.unit
+                if unit in after and after[unit].state is not State.SEEN:
+                    continue
+                if isinstance(change, Seen):
+                    after[unit] = change.sighting
+                else:
+                    after.pop(unit, None)
+        here.sightings = after
+        here.rounds = [*here.rounds, made][-ROUNDS_KEPT:]
+        return True
+
+    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+        if len(marks) > MARKS_MAX:
+            raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
+        return [self._mark(self._root(root).sightings, each) for each in marks]
+
+    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
+        return self._root(root).rounds[::-1][:limit]
+
+    def _mark(self, sightings: dict[str, Sighting], mark: Mark) -> Outcome:
+        found = sightings.get(mark.unit)
+        if found is None or (found.state, found.fingerprint) != (mark.state, mark.fingerprint):
+            return Outcome.LOST
+        if mark.to is None:
+            del sightings[mark.unit]
+        else:
+            sightings[mark.unit] = replace(
+                found, state=mark.to, state_round=mark.round, state_at=self._clock.now(), state_tick=mark.tick
+            )
+        return Outcome.DONE
+
+    def _root(self, root: str) -> _Root:
+        return self._roots.setdefault(root, _Root())
+
+
+def _raw(unit: str) -> bytes:
+    return unit.encode("utf-8", "surrogateescape")

@@ -1,0 +1,212 @@
+"""Sightings on SQLite: one row per orphan, in the order of their units, and one per round.
+
+A round is committed by the one thread that writes, in one transaction, so that a crash leaves the round before it. A
+row is written when a unit becomes an orphan and again only when it ceases to be one: looks in between cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite.bulk import write_rows
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.rows import instant, micros
+from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.writer import GROUP_ROWS_MAX, Writer
+from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.sightings import (
+    MARKS_MAX,
+    ROUNDS_KEPT,
+    Change,
+    Evidence,
+    Mark,
+    Round,
+    Seen,
+    Sighting,
+    Standing,
+    State,
+    Unseen,
+)
+
+PAGE_MAX = 10_000
+
+_COLUMNS = (
+    "unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, "
+    "state, state_round, state_at, state_tick"
+)
+_SEEN = f"INSERT INTO sightings (root, {_COLUMNS})"
+_OVER = """ON CONFLICT (root, unit) DO UPDATE SET
+    (evidence, fingerprint, size, files, first_round, first_at, first_tick, state, state_round, state_at, state_tick)
+    = (excluded.evidence, excluded.fingerprint, excluded.size, excluded.files, excluded.first_round,
+       excluded.first_at, excluded.first_tick, excluded.state, excluded.state_round, excluded.state_at,
+       excluded.state_tick)
+    WHERE sightings.state = 'seen'"""
+_UNSEEN = "DELETE FROM sightings WHERE root = ? AND unit = ? AND state = 'seen'"
+_ROUND = "INSERT INTO orphan_rounds (root, number, id, at, snapshot_at, tick, counts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_LAST = """SELECT id, number, at, snapshot_at, tick, counts FROM orphan_rounds
+    WHERE root = ? ORDER BY number DESC LIMIT ?"""
+_HERE = "root = ? AND unit = ? AND state = ? AND fingerprint = ?"
+_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+
+Row = tuple[bytes, str, str, int, bytes, int, int, int, str, str, int | None, int]
+
+
+class SqliteSightings:
+    """The port."""
+
+    def __init__(self, writer: Writer, reader: Reader, clock: Clock) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+
+    async def standing(self, root: str) -> Standing:
+        def run(db: apsw.Connection) -> Standing:
+            found = db.execute("SELECT value, version FROM orphan_roots WHERE root = ?", (root,)).fetchall()
+            value, version = found[0] if found else (b"", 0)
+            return Standing(self._clock.now(), next(iter(_rounds(db, root, 1)), None), value, version)
+
+        return await self._reader.do(run)
+
+    async def write(self, root: str, value: bytes, *, at: int) -> bool:
+        def run(step: Step) -> bool:
+            if at == 0:
+                sql = "INSERT INTO orphan_roots (root, value, version) VALUES (?, ?, 1) ON CONFLICT DO NOTHING"
+                step.db.execute(sql, (root, value))
+            else:
+                sql = "UPDATE orphan_roots SET value = ?, version = version + 1 WHERE root = ? AND version = ?"
+                step.db.execute(sql, (value, root, at))
+            return step.db.changes() == 1
+
+        return await self._writer.do(run)
+
+    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
+        limit = min(limit, PAGE_MAX)
+        only = "" if state is None else " AND state = :state"
+        sql = f"SELECT {_COLUMNS} FROM sightings WHERE root = :root AND unit > :after{only} ORDER BY unit LIMIT :limit"
+        values = {"root": root, "after": b"" if after is None else _raw(after), "state": state, "limit": limit + 1}
+
+        def run(db: apsw.Connection) -> Page[Sighting]:
+            found = [_sighting(row) for row in db.execute(sql, values)]
+            shown = tuple(found[:limit])
+            return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(found) > limit)
+
+        return await self._reader.do(run)
+
+    async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
+        sql = f"SELECT {_COLUMNS} FROM sightings WHERE root = ? AND unit = ?"
+
+        def run(db: apsw.Connection) -> list[Sighting | None]:
+            rows = (db.execute(sql, (root, _raw(unit))).fetchall() for unit in units)
+            return [_sighting(found[0]) if found else None for found in rows]
+
+        return await self._reader.do(run)
+
+    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+        def run(step: Step) -> bool:
+            last = next(iter(_rounds(step.db, made.root, 1)), None)
+            if made.number != (0 if last is None else last.number) + 1:
+                return False
+            for batch in changes:
+                _change(step.db, made.root, batch)
+            step.db.execute(
+                _ROUND,
+                (
+                    made.root,
+                    made.number,
+                    made.id,
+                    to_micros(made.at),
+                    to_micros(made.snapshot_at),
+                    made.tick,
+                    msgspec.json.encode(made.counts).decode(),
+                ),
+            )
+            forget = "DELETE FROM orphan_rounds WHERE root = ? AND number <= ?"
+            step.db.execute(forget, (made.root, made.number - ROUNDS_KEPT))
+            return True
+
+        # It goes alone: if something else in its transaction failed, all of it would be done again.
+        return await self._writer.do(run, GROUP_ROWS_MAX)
+
+    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+        if len(marks) > MARKS_MAX:
+            raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
+
+        def run(step: Step) -> list[Outcome]:
+            now = step.now()
+            return [_mark(step.db, root, each, now) for each in marks]
+
+        return await self._writer.do(run, len(marks))
+
+    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
+        return await self._reader.do(lambda db: _rounds(db, root, limit))
+
+
+def _change(db: apsw.Connection, root: str, batch: Sequence[Change]) -> None:
+    write_rows(db, _SEEN, [(root, *_row(each.sighting)) for each in batch if isinstance(each, Seen)], _OVER)
+    gone = [(root, _raw(each.unit)) for each in batch if isinstance(each, Unseen)]
+    if gone:
+        db.executemany(_UNSEEN, gone)
+
+
+def _mark(db: apsw.Connection, root: str, mark: Mark, now: int) -> Outcome:
+    here = (root, _raw(mark.unit), mark.state, mark.fingerprint)
+    if mark.to is None:
+        db.execute(f"DELETE FROM sightings WHERE {_HERE}", here)
+    else:
+        sql = f"UPDATE sightings SET state = ?, state_round = ?, state_at = ?, state_tick = ? WHERE {_HERE}"
+        db.execute(sql, (mark.to, mark.round, now, mark.tick, *here))
+    return Outcome.DONE if db.changes() else Outcome.LOST
+
+
+def _rounds(db: apsw.Connection, root: str, limit: int) -> list[Round]:
+    return [
+        Round(root, id, number, from_micros(at), from_micros(snapshot_at), tick, _decode_counts(counts))
+        for id, number, at, snapshot_at, tick, counts in db.execute(_LAST, (root, limit))
+    ]
+
+
+def _row(each: Sighting) -> Row:
+    return (
+        _raw(each.unit),
+        each.evidence,
+        each.fingerprint,
+        each.size,
+        each.files,
+        each.first_round,
+        to_micros(each.first_at),
+        each.first_tick,
+        each.state,
+        each.state_round,
+        micros(each.state_at),
+        each.state_tick,
+    )
+
+
+def _sighting(row: Row) -> Sighting:
+    unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, state, by, at, tick = row
+    return Sighting(
+        unit.decode("utf-8", "surrogateescape"),
+        Evidence(evidence),
+        fingerprint,
+        size,
+        files,
+        first_round,
+        from_micros(first_at),
+        first_tick,
+        State(state),
+        by,
+        instant(at),
+        tick,
+    )
+
+
+def _raw(unit: str) -> bytes:
+    return unit.encode("utf-8", "surrogateescape")

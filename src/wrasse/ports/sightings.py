@@ -1,0 +1,147 @@
+"""Sightings: what was found without a reference, since when, and how often it was looked at.
+
+Promise. A round is one complete look at one root. Its changes and its record are committed together or not at all, and
+only after the round they were worked out from: of two rounds at once one is committed. What is in quarantine is changed
+by `mark` alone, under the state and the fingerprint that were read. Nothing here expires by itself.
+
+Costs. page, get, mark, standing: one round trip. commit: one transaction, which streams its changes and writes nothing
+for what did not change: number and time of looks follow from the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+ROUNDS_KEPT = 100  # per root; older records are forgotten by a commit
+MARKS_MAX = 1_000
+
+
+class Evidence(StrEnum):
+    """Why something counts as an orphan. Each has a grace of its own."""
+
+    SUPERSEDED = "superseded"  # its owner is there and refers to something else
+    SOFT_DELETED = "soft_deleted"  # only rows that have ended refer to it or to its owner
+    OWNER_UNKNOWN = "owner_unknown"  # no row knows its owner
+
+
+class State(StrEnum):
+    """Where a sighting stands."""
+
+    SEEN = "seen"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One unit that was an orphan at every look since `first_round`. `unit` is the key of an object, or the directory
+    `a/b/` of several; bytes that are no UTF-8 come in surrogateescape form. `fingerprint` changes when any of its
+    files does. `files` is for its writer alone. Ticks are microseconds of the root's own time (see Round)."""
+
+    unit: str
+    evidence: Evidence
+    fingerprint: str
+    size: int
+    files: bytes
+    first_round: int
+    first_at: datetime
+    first_tick: int
+    state: State = State.SEEN
+    state_round: str = ""  # the id of the round that put it in quarantine
+    state_at: datetime | None = None
+    state_tick: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The record of one complete look. `number` counts from 1 without a gap; `at` is this store's clock and
+    `snapshot_at` the catalog's; `tick` is time that passed by every clock we know, so that no step of one shortens a
+    grace. `counts` is what was counted, by name."""
+
+    root: str
+    id: str
+    number: int
+    at: datetime
+    snapshot_at: datetime
+    tick: int
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A change: this is an orphan since now. Written over a sighting in the state `seen`, never over a quarantine."""
+
+    sighting: Sighting
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A change: this is no orphan any more, or is gone. Takes away a sighting in the state `seen` only."""
+
+    unit: str
+
+
+Change = Seen | Unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A sighting in this state and with this fingerprint comes to the state `to`; None forgets it."""
+
+    unit: str
+    state: State
+    fingerprint: str
+    to: State | None
+    round: str = ""
+    tick: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one root: its last complete round, and a small value of the caller (armed since when, and the
+    like) with its version, 0 while there is none. `at` is this store's clock, now."""
+
+    at: datetime
+    last: Round | None = None
+    value: bytes = b""
+    version: int = 0
+
+
+class Sightings(Protocol):
+    """The port. Every method names the root: roots share nothing."""
+
+    async def standing(self, root: str) -> Standing:
+        """The last round, the value and the time."""
+        ...
+
+    async def write(self, root: str, value: bytes, *, at: int) -> bool:
+        """Replaces the value of the standing if it still has version `at`."""
+        ...
+
+    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+        """Sightings in the byte order of their units; `after` is a unit, and cursors are."""
+        ...
+
+    async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
+        """The sightings of these units."""
+        ...
+
+    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+        """Makes all changes and keeps the round, in one transaction, if the last round is `made.number - 1`; else
+        nothing, and False. The iterable is read in another thread, batch by batch, and may be begun again; if it
+        raises, nothing is changed. A unit is in it once at most."""
+        ...
+
+    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+        """Changes states, all in one transaction, each under its own condition; `lost` where it does not hold."""
+        ...
+
+    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
+        """The last rounds, newest first."""
+        ...
