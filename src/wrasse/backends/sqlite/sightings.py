@@ -67,7 +67,7 @@ class SqliteSightings:
 
     async def standing(self, root: str) -> Standing:
         def run(db: apsw.Connection) -> Standing:
-            found = db.execute("SELECT value, version FROM orphan_roots WHERE root = ?", (root,)).fetchall()
+            found = list(db.execute("SELECT value, version FROM orphan_roots WHERE root = ?", (root,)))
             value, version = found[0] if found else (b"", 0)
             return Standing(self._clock.now(), next(iter(_rounds(db, root, 1)), None), value, version)
 
@@ -104,7 +104,7 @@ class SqliteSightings:
         sql = f"SELECT {_COLUMNS} FROM sightings WHERE root = ? AND unit = ?"
 
         def run(db: apsw.Connection) -> list[Sighting | None]:
-            rows = (db.execute(sql, (root, _raw(unit))).fetchall() for unit in units)
+            rows = [list(db.execute(sql, (root, _raw(unit)))) for unit in units]
             return [_sighting(found[0]) if found else None for found in rows]
 
         return await self._reader.do(run)
