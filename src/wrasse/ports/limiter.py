@@ -68,4 +68,5 @@ class Spent:
 
 def check_rate(count: int, rate: int, burst: int) -> None:
     """What every backend relies on."""
-    assert count >= 0 and 1 <= burst <= rate <= RATE_MAX, f"{count} at {rate} a second, bursts of {burst}"
+    assert count >= 0, f"asked for {count}"
+    assert 1 <= burst <= rate <= RATE_MAX, f"{rate} a second in bursts of {burst}"

@@ -1,0 +1,45 @@
+"""The limiter on Redis: per key one counter that lives for a second, as the Go producer has it, changed by one script.
+
+On a Cluster the key must share the slot of the root: one that begins as the root does without its tag is read so.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.options import key_slot
+from wrasse.backends.redis.scripts import load
+from wrasse.errors import ConfigError
+from wrasse.ports.limiter import Allowance, check_rate
+
+
+class RedisLimiter:
+    """Budgets of one Redis. The key of a budget is the Redis key itself."""
+
+    __slots__ = ("_link",)
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
+        """Takes up to `count` out of the budget of this key."""
+        check_rate(count, rate, burst)
+        granted, wait = await self._link.run(load("limit"), [self._name(key)], [count, rate, burst])
+        return Allowance(int(granted), timedelta(milliseconds=int(wait)))
+
+    async def give_back(self, key: str, count: int, *, rate: int) -> None:
+        """Returns what was not needed."""
+        await self._link.run(load("limit_back"), [self._name(key)], [count])
+
+    def _name(self, key: str) -> str:
+        options = self._link.options
+        if not options.cluster or key_slot(key) == options.slot:
+            return key
+        bare = options.root.replace("{", "").replace("}", "")
+        if key.startswith(f"{bare}:"):
+            return options.root + key.removeprefix(bare)
+        raise ConfigError(
+            f"producer.rate_limit_key is outside the hash tag of {options.root}: on a Cluster all keys share one slot",
+            do=f"begin it with {options.root}",
+        )

@@ -1,0 +1,83 @@
+"""Putting jobs no faster than a rate that many processes share.
+
+Before a job is put it is taken out of the budget; what turns out to be known already is given back, so that only new
+jobs count. While there is no budget nothing is reserved and nothing half done: a process may stop or die right there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.errors import UsageError
+from wrasse.jobs.producer import Producer
+from wrasse.ports.jobs import BATCH_MAX, Job, Put
+from wrasse.ports.limiter import RATE_MAX, Limiter
+
+_BURST = 10  # the part of a second's budget that may go out at once
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A rate per second, and who counts it for everybody with the same key. A rate of 0 is no limit."""
+
+    limiter: Limiter
+    key: str
+    rate: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate <= RATE_MAX:
+            raise UsageError(f"a rate of {self.rate} a second", do=f"use 0 for no limit, or up to {RATE_MAX}")
+
+    @property
+    def burst(self) -> int:
+        """How many may go out at once: few enough for an even flow, many enough for batches."""
+        return max(1, self.rate // _BURST)
+
+    @property
+    def batch(self) -> int:
+        """How many it makes sense to put together."""
+        return min(BATCH_MAX, self.burst) if self.rate else BATCH_MAX
+
+    async def allow(self, count: int) -> tuple[int, timedelta]:
+        """How many of so many may be put now, and how long to wait for the rest."""
+        if not self.rate:
+            return count, timedelta(0)
+        allowance = await self.limiter.allow(self.key, count, rate=self.rate, burst=self.burst)
+        return allowance.count, allowance.wait
+
+    async def give_back(self, count: int) -> None:
+        """Returns what was not needed."""
+        if self.rate and count:
+            await self.limiter.give_back(self.key, count, rate=self.rate)
+
+
+async def put_paced(
+    producer: Producer, jobs: Sequence[Job], pace: Pace, stop: asyncio.Event | None = None
+) -> AsyncIterator[Sequence[Put]]:
+    """Puts the jobs at that pace, piece by piece; gives the answers of each piece. If it was stopped, the last are
+    missing, and have not been put."""
+    stop = stop or asyncio.Event()
+    done = 0
+    while done < len(jobs) and not stop.is_set():
+        left = jobs[done : done + pace.batch]
+        count, wait = await pace.allow(len(left))
+        if count:
+            puts = await producer.put_piece(left[:count])
+            done += count
+            yield puts
+            await pace.give_back(sum(not put.new for put in puts))
+        else:
+            await slept(wait, stop)
+
+
+async def slept(wait: timedelta, stop: asyncio.Event) -> bool:
+    """Waits this long; False if it was stopped before."""
+    try:
+        async with asyncio.timeout(wait.total_seconds()):
+            await stop.wait()
+    except TimeoutError:
+        return True
+    return False
