@@ -1,0 +1,148 @@
+-- Ends attempts by their holders, in their order.
+-- KEYS: [1] to [21] as `Keys.shared`; then two of each worker (processing list, heartbeat) and three of each queue
+--   (list, delayed set, wake list).
+-- ARGV: [2] request; [3] how many done jobs are kept; [4] how long ids last, ms; [5] number of runs. Each run: kind,
+--   first key of its worker, first key of its queue, the queue's name, number of items; then its items:
+--   F: take, text for `finished` but for its first line and the job's bytes
+--   S: as F, then id, group, unique name, how long the result is kept (ms), and the runs of jobs to put
+--   R: take, new bytes, delay (ms)
+--   B: take, text for `finished` but for its first line, new bytes, id, group, unique name
+--   L: nothing; it is lost
+-- Gives one letter an item: d for done, l for lost.
+-- include requests
+-- include putting
+-- include ending
+local told = recall('s' .. ARGV[2])
+if told then return told end
+local done_max, ids_kept = tonumber(ARGV[3]), tonumber(ARGV[4])
+local outcomes, gone, workers = {}, {}, {}
+local completed, finished, done, ended = {}, {}, {}, {}
+
+-- Takes the entry out of the processing list. Gives its bytes and id, or nothing if the hold is over. Whatever the
+-- list says, the hold ends here.
+local function free(take, score, text, run)
+  if not score or not text or gone[take] then return nil end
+  gone[take], ended[#ended + 1] = true, take
+  run.freed = run.freed + 1
+  local bytes, id = read_hold(text)
+  if redis.call('LREM', run.processing, -1, bytes) == 1 then return bytes, id end
+  if redis.call('HGET', KEYS[8], id) == take then redis.call('HDEL', KEYS[8], id) end
+  return nil
+end
+
+local function one(take, run)
+  return free(take, redis.call('ZSCORE', KEYS[13], take), redis.call('HGET', KEYS[14], take), run)
+end
+
+local function note(outcome) outcomes[#outcomes + 1] = outcome and 'd' or 'l' end
+
+local function finish(take, head, bytes, kept, run)
+  local moment = kept > 0 and now + kept or 0
+  completed[#completed + 1] = bytes
+  finished[#finished + 1] = take
+  finished[#finished + 1] = now .. ' ' .. moment .. '\n' .. head .. bytes
+  done[#done + 1] = moment > 0 and moment or now
+  done[#done + 1] = take
+  run.done = run.done + 1
+end
+
+local kinds = {}
+
+function kinds.F(at, run)
+  local takes = {}
+  for i = 1, run.count do takes[i] = ARGV[at + 2 * i - 2] end
+  local scores, texts = ask_chunks('ZMSCORE', KEYS[13], takes), ask_chunks('HMGET', KEYS[14], takes)
+  for i, take in ipairs(takes) do
+    local bytes = free(take, scores[i], texts[i], run)
+    if bytes then finish(take, ARGV[at + 2 * i - 1], bytes, 0, run) end
+    note(bytes)
+  end
+  return at + 2 * run.count
+end
+
+function kinds.S(at, run)
+  local take, id, group = ARGV[at], ARGV[at + 2], ARGV[at + 3]
+  local bytes = one(take, run)
+  note(bytes)
+  if bytes then
+    finish(take, ARGV[at + 1], bytes, tonumber(ARGV[at + 5]), run)
+    release_unique(ARGV[at + 4], id)
+    if group ~= '' then count_member(group, 'd') end
+    local _, _, next = add_runs(at + 6)
+    return next
+  end
+  -- What is not put is still to be read past.
+  at = at + 7
+  for _ = 1, tonumber(ARGV[at - 1]) do
+    local count = tonumber(ARGV[at])
+    at = at + (count > 0 and count + 3 or 10)
+  end
+  return at
+end
+
+function kinds.R(at, run)
+  for _ = 1, run.count do
+    local take, delay = ARGV[at], tonumber(ARGV[at + 2])
+    local bytes, id = one(take, run)
+    note(bytes)
+    if bytes then
+      if delay > 0 then delay_until(run.delayed, now + delay, ARGV[at + 1])
+      else redis.call('RPUSH', run.list, ARGV[at + 1]) end
+      wake(run.wake, 1)
+      if redis.call('HGET', KEYS[8], id) == take then redis.call('HDEL', KEYS[8], id) end
+    end
+    at = at + 3
+  end
+  return at
+end
+
+function kinds.B(at, run)
+  for _ = 1, run.count do
+    local take, id, group = ARGV[at], ARGV[at + 3], ARGV[at + 4]
+    local bytes = one(take, run)
+    note(bytes)
+    if bytes then
+      redis.call('LPUSH', KEYS[20], ARGV[at + 2])
+      redis.call('HSET', KEYS[17], take, now .. ' 0\n' .. ARGV[at + 1])
+      redis.call('ZADD', KEYS[16], now, take)
+      redis.call('HINCRBY', KEYS[18], 'dead:' .. run.name, 1)
+      release_unique(ARGV[at + 5], id)
+      if group ~= '' then count_member(group, 'x') end
+    end
+    at = at + 6
+  end
+  return at
+end
+
+function kinds.L(at, run)
+  for _ = 1, run.count do note(nil) end
+  return at
+end
+
+local at = 6
+for _ = 1, tonumber(ARGV[5]) do
+  local worker, queue = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local run = {
+    processing = KEYS[worker], list = KEYS[queue], delayed = KEYS[queue + 1], wake = KEYS[queue + 2],
+    name = ARGV[at + 3], count = tonumber(ARGV[at + 4]), freed = 0, done = 0,
+  }
+  if ARGV[at] ~= 'L' then workers[worker] = true end
+  at = kinds[ARGV[at]](at + 5, run)
+  if run.freed > 0 then redis.call('HINCRBY', KEYS[18], 'held:' .. run.name, -run.freed) end
+  if run.done > 0 then redis.call('HINCRBY', KEYS[18], 'done:' .. run.name, run.done) end
+end
+each_chunk('ZREM', KEYS[13], ended)
+each_chunk('HDEL', KEYS[14], ended)
+for worker in pairs(workers) do rest(KEYS[worker], KEYS[worker + 1]) end
+if #completed > 0 then
+  each_chunk('HSET', KEYS[17], finished)
+  each_chunk('ZADD', KEYS[15], done)
+  if done_max > 0 then
+    each_chunk('LPUSH', KEYS[19], completed)
+    redis.call('LTRIM', KEYS[19], 0, done_max - 1)
+  end
+  trim_done(done_max, ids_kept)
+end
+local answer = table.concat(outcomes)
+remember('s' .. ARGV[2], answer)
+return answer

@@ -1,0 +1,105 @@
+-- Moves ready jobs to a worker, all of the first queue before any of the second, and grants a hold of each.
+-- KEYS: [1] to [21] as `Keys.shared`; [22] the worker's processing list, [23] its heartbeat; then three of each queue:
+--   list, delayed set, moments of its last takes.
+-- ARGV: [2] request; [3] limit; [4] silence, ms; [5] worker; [6] nonce; [7] number of queues, then for each its name
+--   and the number of its rates, and for each rate its limit and its time in ms.
+-- Gives {now, token of the first, bytes of the jobs of the first queue, of the second, ...}; asked again {now, 0, take,
+-- deadline, value in holds, take, ...} of those that are still held.
+-- include requests
+-- include putting
+-- include ending
+local request, limit, silence, worker, nonce = 't' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local told = recall(request)
+if told then
+  local first, last, with = string.match(told, '^(%d+) (%d+) (.*)$')
+  local takes, answer = {}, {now, 0}
+  for token = tonumber(first), tonumber(last) do takes[#takes + 1] = string.format('%.0f', token) .. '-' .. with end
+  local scores, texts = ask_chunks('ZMSCORE', KEYS[13], takes), ask_chunks('HMGET', KEYS[14], takes)
+  for i, take in ipairs(takes) do
+    if scores[i] and texts[i] then
+      local n = #answer
+      answer[n + 1], answer[n + 2], answer[n + 3] = take, scores[i], texts[i]
+    end
+  end
+  return answer
+end
+
+-- What has become due goes to the end of its queue.
+local function promote(list, delayed)
+  local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, CHUNK)
+  if #due == 0 then return end
+  local bytes = {}
+  for i, member in ipairs(due) do bytes[i] = string.sub(member, 18) end
+  redis.call('LPUSH', list, unpack(bytes))
+  redis.call('ZREM', delayed, unpack(due))
+end
+
+local function id_of(bytes)
+  local id = string.match(bytes, '^{"id":"([^"\\%c]+)"')
+  if id then return id end
+  local read, job = pcall(cjson.decode, bytes)
+  return read and type(job) == 'table' and type(job.id) == 'string' and job.id or ''
+end
+
+local answer, left, first = {now, 0}, limit, nil
+
+local function hold(name, jobs)
+  local last = redis.call('INCRBY', KEYS[1], #jobs)
+  local token = last - #jobs
+  if not first then first = token + 1 end
+  local line = string.format('%.0f', now) .. ' ' .. ARGV[4] .. ' 0 ' .. #worker .. ' ' .. #name .. ' '
+  local whose, wheres, holds, held = '\n' .. worker .. name, {}, {}, {}
+  for i, bytes in ipairs(jobs) do
+    local take, id = string.format('%.0f', token + i) .. '-' .. nonce, id_of(bytes)
+    if id ~= '' then
+      wheres[#wheres + 1] = id
+      wheres[#wheres + 1] = take
+    end
+    holds[2 * i - 1], holds[2 * i] = take, line .. #id .. whose .. id .. bytes
+    held[2 * i - 1], held[2 * i] = now + silence, take
+  end
+  each_chunk('HSET', KEYS[8], wheres)
+  each_chunk('HSET', KEYS[14], holds)
+  each_chunk('ZADD', KEYS[13], held)
+  redis.call('HINCRBY', KEYS[18], 'held:' .. name, #jobs)
+end
+
+local at = 8
+for queue = 1, tonumber(ARGV[7]) do
+  local key = 21 + 3 * queue
+  local list, delayed, moments = KEYS[key], KEYS[key + 1], KEYS[key + 2]
+  local name, rates, room, most, longest = ARGV[at], tonumber(ARGV[at + 1]), left, 0, 0
+  at = at + 2
+  if left > 0 then promote(list, delayed) end
+  for rate = at, at + 2 * rates - 2, 2 do
+    local allowed, per = tonumber(ARGV[rate]), tonumber(ARGV[rate + 1])
+    most, longest = math.max(most, allowed), math.max(longest, per)
+    for _, moment in ipairs(redis.call('LRANGE', moments, 0, allowed - 1)) do
+      if tonumber(moment) > now - per then allowed = allowed - 1 end
+    end
+    room = math.min(room, allowed)
+  end
+  at = at + 2 * rates
+  local jobs = room > 0 and redis.call('RPOP', list, room) or {}
+  if #jobs > 0 then
+    -- Others judge by the heartbeat whether a processing list is in good hands: it comes first.
+    if not first then redis.call('SET', KEYS[23], now, 'PX', ARGV[4]) end
+    each_chunk('LPUSH', KEYS[22], jobs)
+    hold(name, jobs)
+    left = left - #jobs
+    if most > 0 then
+      local taken = {}
+      for i = 1, #jobs do taken[i] = now end
+      each_chunk('LPUSH', moments, taken)
+      redis.call('LTRIM', moments, 0, most - 1)
+      redis.call('PEXPIRE', moments, longest + 3600000)
+    end
+  end
+  answer[queue + 2] = jobs
+end
+if first then
+  answer[2] = first
+  local last = first + limit - left - 1
+  remember(request, string.format('%.0f %.0f ', first, last) .. nonce)
+end
+return answer
