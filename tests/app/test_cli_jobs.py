@@ -133,6 +133,14 @@ def test_options_that_exclude_each_other_are_a_usage_error(args: tuple[str, ...]
     assert (answer.code, "do: " in answer.err) == (2, True)
 
 
+@pytest.mark.parametrize(("first", "kind"), [("resize", "resize"), ("{1", "KIND")])
+def test_a_kind_given_as_an_argument_is_told_the_option(first: str, kind: str) -> None:
+    answer = wrasse("jobs", "put", first, "payload")
+    assert (answer.code, wrasse("jobs", "list", "ready", "--json").json["jobs"]) == (2, [])
+    assert "there are 2 arguments" in answer.err
+    assert f"--kind={kind} PAYLOAD" in answer.err
+
+
 def test_pages_go_on_where_the_last_one_ended() -> None:
     wrasse("jobs", "put", "--lines", stdin=b"\n".join(b"%d" % n for n in range(7)))
     seen: list[str] = []

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import click
-import msgspec
 
 from wrasse.app.building import build_producer, open_homes
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_input import check_sources, one_payload, opened_input
-from wrasse.app.progress import progress
+from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.duration import parse_duration
-from wrasse.errors import UnknownName, UsageError, WrasseError
+from wrasse.errors import UsageError
 from wrasse.jobs.producer import Producer, Put
 from wrasse.jobs.tally import Tally
 from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job
@@ -44,7 +41,7 @@ class Given:
     keep: timedelta | None
 
 
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
 @click.argument("payload", required=False)
 @click.option("--kind", default="", help="Which handler does it.")
 @click.option("--id", help="The job's id; an id that is known already is not put again.")
@@ -86,17 +83,28 @@ def put(
       find . -name '*.png' | wrasse jobs put --kind=resize --lines
       wrasse jobs put --json-lines --file=jobs.jsonl
     """
+    _check_arguments(payload, click.get_current_context().args)
     check_sources(payload, path, lines=lines, json_lines=json_lines)
     if id is not None and (lines or json_lines):
         raise click.UsageError("one id cannot name many jobs\ndo: put ids into the lines with --json-lines")
     named = dict(_header(each) for each in headers)
     given = Given(kind, id, queue, priority, delay, timeout, named, unique, window, keep)
     if lines or json_lines:
-        made = _described if json_lines else _bare
-        finish(_put(asked, lambda producer: _from_lines(producer, path, made, given)))
+        finish(_put(asked, lambda producer: _many(producer, given, path, described=json_lines)))
     else:
         data = one_payload(payload, path, PAYLOAD_BYTES_MAX)
         finish(_put(asked, lambda producer: iter([_job(producer, given, data)])))
+
+
+def _check_arguments(payload: str | None, more: Sequence[str]) -> None:
+    """More than one argument is most likely a kind, as in other tools, and then the payload."""
+    if not more:
+        return
+    kind = payload if payload is not None and payload.isidentifier() else "KIND"
+    raise click.UsageError(
+        f"there are {len(more) + 1} arguments, and a job has one payload\n"
+        f"do: name the kind with an option, as in: wrasse jobs put --kind={kind} PAYLOAD; quote a payload with spaces"
+    )
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -122,66 +130,27 @@ def _job(producer: Producer, given: Given, payload: bytes) -> Job:
     )
 
 
-def _from_lines(
-    producer: Producer, path: str | None, made: Callable[[Producer, Given, bytes], Job], given: Given
-) -> Iterator[Job]:
-    """Jobs one by one, so that a file of any length goes through. Empty lines are passed over."""
-    with opened_input(path) as file, progress("jobs") as seen:
-        number = 0
-        while line := file.readline(LINE_BYTES_MAX):
-            number += 1
-            line = line.rstrip(b"\r\n")
-            if not line or (made is _described and not line.strip()):
-                continue
-            try:
-                yield made(producer, given, line)
-            except WrasseError as why:
-                raise UsageError(f"line {number}: {why.message}", do=why.do) from why
-            seen(1)
-
-
-def _bare(producer: Producer, given: Given, line: bytes) -> Job:
-    return _job(producer, given, line)
+def _many(producer: Producer, given: Given, path: str | None, *, described: bool) -> Iterator[Job]:
+    made = partial(_described if described else _job, producer, given)
+    return from_lines(path, made, what="jobs", bytes_max=LINE_BYTES_MAX, spaces=not described)
 
 
 def _described(producer: Producer, given: Given, line: bytes) -> Job:
-    fields = _fields(line)
-    try:
-        timeout, keep = fields.get("timeout"), fields.get("keep")
-        return producer.job(
-            str(fields.get("kind", given.kind)),
-            _data(fields),
-            id=None if fields.get("id") is None else str(fields["id"]),
-            queue=given.queue if fields.get("queue") is None else str(fields["queue"]),
-            priority=given.priority if fields.get("priority") is None else str(fields["priority"]),
-            delay=parse_duration(str(fields["delay"])) if "delay" in fields else given.delay,
-            timeout=given.timeout if timeout is None else parse_duration(str(timeout)),
-            headers={**given.headers, **_headers(fields.get("headers"))},
-            unique=str(fields.get("unique", given.unique)),
-            window=given.window,
-            keep=given.keep if keep is None else parse_duration(str(keep)),
-        )
-    except binascii.Error:
-        raise UsageError("payload_b64 is not base 64", do="encode the bytes, or use data") from None
-
-
-def _fields(line: bytes) -> Mapping[str, object]:
-    try:
-        fields = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as why:
-        raise UsageError(f"not JSON: {why}", do="write one object per line") from None
-    if not isinstance(fields, dict):
-        raise UsageError("not a JSON object", do='write {"kind": ..., "data": ...}, or use --lines')
-    for name in fields:
-        if name not in FIELDS:
-            raise UnknownName(name, FIELDS, what="field")
-    return fields
-
-
-def _data(fields: Mapping[str, object]) -> bytes:
-    if "payload_b64" in fields:
-        return base64.b64decode(str(fields["payload_b64"]), validate=True)
-    return msgspec.json.encode(fields["data"]) if "data" in fields else b""
+    fields = fields_of(line, FIELDS, '{"kind": ..., "data": ...}')
+    timeout, keep = fields.get("timeout"), fields.get("keep")
+    return producer.job(
+        str(fields.get("kind", given.kind)),
+        payload_of(fields),
+        id=None if fields.get("id") is None else str(fields["id"]),
+        queue=given.queue if fields.get("queue") is None else str(fields["queue"]),
+        priority=given.priority if fields.get("priority") is None else str(fields["priority"]),
+        delay=parse_duration(str(fields["delay"])) if "delay" in fields else given.delay,
+        timeout=given.timeout if timeout is None else parse_duration(str(timeout)),
+        headers={**given.headers, **_headers(fields.get("headers"))},
+        unique=str(fields.get("unique", given.unique)),
+        window=given.window,
+        keep=given.keep if keep is None else parse_duration(str(keep)),
+    )
 
 
 def _headers(value: object) -> Mapping[str, str]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import click
-import msgspec
 
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_input import check_sources, one_payload, opened_input
+from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of
 from wrasse.app.cli_streams import opened
-from wrasse.app.progress import progress
 from wrasse.clock import SystemClock
-from wrasse.errors import UnknownName, UsageError, WrasseError
+from wrasse.errors import UsageError
 from wrasse.ports.subjects import check_subject
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, check_payload
 from wrasse.streams.publisher import Message, Publisher
@@ -68,7 +65,8 @@ def publish(
         raise click.UsageError("one key cannot name many messages\ndo: put keys into the lines with --json-lines")
     given = Given(subject, key, trace_id)
     if lines or json_lines:
-        messages = _from_lines(path, _described if json_lines else _bare, given)
+        made = partial(_checked, _described if json_lines else _bare, given)
+        messages = from_lines(path, made, what="messages", bytes_max=LINE_BYTES_MAX)
     else:
         messages = iter([_bare(given, one_payload(payload, path, PAYLOAD_BYTES_MAX))])
     finish(_publish(asked, messages))
@@ -98,25 +96,11 @@ def _tell(ids: list[str], count: int) -> None:
         click.echo(id)
 
 
-def _from_lines(
-    path: str | None, made: Callable[[Given, bytes], Message], given: Given
-) -> Iterator[Message]:
-    """Messages one by one, so that a file of any length goes through. Empty lines are passed over."""
-    with opened_input(path) as file, progress("messages") as seen:
-        number = 0
-        while line := file.readline(LINE_BYTES_MAX):
-            number += 1
-            line = line.rstrip(b"\r\n")
-            if not line.strip():
-                continue
-            try:
-                message = made(given, line)
-                check_subject(message.subject)
-                check_payload(message.payload, message.subject)
-            except WrasseError as why:
-                raise UsageError(f"line {number}: {why.message}", do=why.do) from why
-            yield message
-            seen(1)
+def _checked(made: Callable[[Given, bytes], Message], given: Given, line: bytes) -> Message:
+    message = made(given, line)
+    check_subject(message.subject)
+    check_payload(message.payload, message.subject)
+    return message
 
 
 def _bare(given: Given, payload: bytes) -> Message:
@@ -124,36 +108,14 @@ def _bare(given: Given, payload: bytes) -> Message:
 
 
 def _described(given: Given, line: bytes) -> Message:
-    fields = _fields(line)
+    fields = fields_of(line, FIELDS, '{"data": ...}')
     trace_id = fields.get("trace_id", given.trace_id)
     return Message(
         str(fields.get("subject", given.subject)),
-        _data(fields),
+        payload_of(fields),
         str(fields.get("key", "")),
         None if trace_id is None else str(trace_id),
     )
-
-
-def _fields(line: bytes) -> Mapping[str, object]:
-    try:
-        fields = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as why:
-        raise UsageError(f"not JSON: {why}", do="write one object per line") from None
-    if not isinstance(fields, dict):
-        raise UsageError("not a JSON object", do='write {"data": ...}, or use --lines')
-    for name in fields:
-        if name not in FIELDS:
-            raise UnknownName(name, FIELDS, what="field")
-    return fields
-
-
-def _data(fields: Mapping[str, object]) -> bytes:
-    if "payload_b64" not in fields:
-        return msgspec.json.encode(fields["data"]) if "data" in fields else b""
-    try:
-        return base64.b64decode(str(fields["payload_b64"]), validate=True)
-    except binascii.Error:
-        raise UsageError("payload_b64 is not base 64", do="encode the bytes, or use data") from None
 
 
 def _pieces(messages: Iterator[Message]) -> Iterator[list[Message]]:
