@@ -35,6 +35,7 @@ LOOP_TIME: dict[str, str] = {}
 # Where a task is started outside a TaskGroup, each with how it is awaited.
 LONE_TASKS = {
     "app/sync.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
+    "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
     "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
 }
 NOTES = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")

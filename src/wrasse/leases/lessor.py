@@ -13,17 +13,15 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from wrasse.clock import EPOCH, Clock
-from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.clock import Clock
+from wrasse.errors import UsageError
 from wrasse.leases.lease import Lease, decode, encode, holder, next_token
-from wrasse.leases.store_time import StoreTime
+from wrasse.leases.writes import Writes
 from wrasse.ports.records import Collection, Record, Records, Written
 
-ASKED_MAX = 3  # how often one write is asked before its reply counts as lost for good
 RACES_MAX = 8  # how often a lost race is run again before the key counts as held
 POLL_FIRST = 0.05  # seconds
 POLL_MAX = 1.0
@@ -41,7 +39,7 @@ class Lessor:
     contenders wait that much longer, holders stop that much earlier. `indexed` leases carry their end as due time,
     so that a sweep finds those that nobody asks for again."""
 
-    __slots__ = ("_clock", "_indexed", "_margin", "_records", "_time")
+    __slots__ = ("_clock", "_indexed", "_margin", "_records", "_writes")
 
     def __init__(
         self, records: Records, clock: Clock, *, margin: timedelta = timedelta(0), indexed: bool = True
@@ -50,7 +48,7 @@ class Lessor:
         self._clock = clock
         self._margin = margin
         self._indexed = indexed
-        self._time = StoreTime(clock)
+        self._writes = Writes(records, clock)
 
     async def acquire(self, key: str, owner: str, ttl: timedelta, *, wait: timedelta | None = NO_WAIT) -> Lease | None:
         """The lease, or None if somebody else held it for the whole `wait` (None: for ever). The same owner asking
@@ -65,7 +63,8 @@ class Lessor:
                 return granted
             pause = random.uniform(poll / 2, poll)  # contenders that woke together part again
             if other is not None:
-                pause = min(pause, max(0.0, self._time.monotonic(other.until + self._margin) - self._clock.monotonic()))
+                ends = self._writes.monotonic(other.until + self._margin)
+                pause = min(pause, max(0.0, ends - self._clock.monotonic()))
             if give_up is not None:
                 left = give_up - self._clock.monotonic()
                 if left <= 0:
@@ -118,17 +117,11 @@ class Lessor:
 
     async def now(self) -> datetime:
         """The store's time, a little late rather than early."""
-        at = self._time.earliest()
-        if at is None:
-            asked = self._clock.monotonic()
-            # The cheapest read that brings the store's clock along: nothing is due since 1970.
-            at = (await self._records.due(EPOCH, None, 1)).at
-            self._time.note(at, asked)
-        return at
+        return await self._writes.now()
 
     def term(self, lease: Lease) -> float:
         """Our monotonic time until which the holder of a lease that was just granted or renewed may rely on it."""
-        return self._time.monotonic(lease.until - self._margin)
+        return self._writes.monotonic(lease.until - self._margin)
 
     async def _try(self, key: str, owner: str, ttl: timedelta) -> tuple[Lease | None, Lease | None]:
         """Either the lease granted, or the one in the way as far as it is known."""
@@ -149,19 +142,13 @@ class Lessor:
         return None, None
 
     async def _grant(self, wanted: Lease, grant: str, record: Record | None) -> Written:
-        value, nonce = encode(wanted, grant), secrets.token_hex(8)
         due_at = wanted.until if self._indexed else None
-        if record is None:
-            return await self._ask(lambda: self._records.create(wanted.key, value, due_at=due_at, nonce=nonce))
-        version = record.version
-        return await self._ask(lambda: self._records.put(wanted.key, value, at=version, due_at=due_at, nonce=nonce))
+        version = None if record is None else record.version
+        return await self._writes.write(wanted.key, encode(wanted, grant), version, due_at)
 
     async def _put(self, lease: Lease, changed: Lease) -> Written:
-        value, nonce = encode(changed, ""), secrets.token_hex(8)
         due_at = changed.until if self._indexed and changed.owner else None
-        return await self._ask(
-            lambda: self._records.put(lease.key, value, at=lease.version, due_at=due_at, nonce=nonce)
-        )
+        return await self._writes.write(lease.key, encode(changed, ""), lease.version, due_at)
 
     async def _current(self, lease: Lease) -> Lease | None:
         """The lease as it is stored now, if it is still this grant: its token is given out only once."""
@@ -170,18 +157,3 @@ class Lessor:
             return None
         stored, _ = decode(record)
         return stored if (stored.token, stored.owner) == (lease.token, lease.owner) else None
-
-    async def _ask(self, write: Callable[[], Awaitable[Written]]) -> Written:
-        """The answer to one write. A reply that got lost is asked for again, under the same nonce."""
-        for asked in range(1, ASKED_MAX + 1):
-            started = self._clock.monotonic()
-            try:
-                written = await write()
-            except StoreUnavailable:
-                if asked == ASKED_MAX:
-                    raise
-                await asyncio.sleep(random.uniform(0.02, 0.05) * asked)
-            else:
-                self._time.note(written.at, started)
-                return written
-        raise AssertionError("the last try answers or raises")

@@ -16,6 +16,7 @@ from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Record
 
+DROPPED_MAX = 4
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -34,9 +35,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One state object: its name, its etag, how long it is."""
+    """One state object: its name, the version its store gave it, its etag, how long it is."""
 
     name: str
+    version: str
     etag: str
     size: int
 
@@ -56,7 +58,8 @@ class Staged:
 @dataclass(frozen=True, slots=True)
 class Meta:
     """Everything about one key. `token` is the highest that was ever given. `look_at`: when to look once more for
-    objects that a holder whose lease ended by itself may have written late."""
+    objects that a holder whose lease ended by itself may have written late. `dropped`: the last leases that ended with
+    something staged, so that a commit which comes too late is told so."""
 
     token: int
     grant: Grant | None = None
@@ -66,16 +69,12 @@ class Meta:
     hidden: bool = False
     updated_at: datetime = EPOCH
     look_at: datetime | None = None
+    dropped: tuple[str, ...] = ()
 
     @property
     def etag(self) -> str:
         """Of the committed state; empty if there is none."""
         return "" if self.state is None else self.state.etag
-
-    @property
-    def due_at(self) -> datetime | None:
-        """When a sweep should look at the key."""
-        return self.look_at if self.grant is None else self.grant.until
 
     def names(self, name: str) -> bool:
         """Whether this object counts, or would after a commit."""
@@ -134,4 +133,7 @@ def committed(meta: Meta, at: datetime) -> Meta:
 
 def cleared(meta: Meta, at: datetime, look_at: datetime | None) -> Meta:
     """The key without its lease and without what was staged under it."""
-    return replace(meta, grant=None, staged=None, updated_at=at, look_at=look_at)
+    dropped = meta.dropped
+    if meta.grant is not None and meta.staged is not None:
+        dropped = (meta.grant.id, *dropped)[:DROPPED_MAX]
+    return replace(meta, grant=None, staged=None, updated_at=at, look_at=look_at, dropped=dropped)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.leases.meta import Grant, Meta, Staged, State, first_token
+from wrasse.leases.meta import Grant, Meta, Staged, State, cleared, first_token
 from wrasse.leases.refusal import KeyRefused, Refusal
 
 LOOK_AGAIN = timedelta(hours=1)  # how late a holder whose lease has ended may still write an object
@@ -85,8 +85,9 @@ def acquire(meta: Meta | None, asked: Asked, at: datetime, terms: Terms) -> Gran
     token = first_token(at) if meta is None else meta.token + 1
     grant = Grant(asked.id, asked.owner, token, at + asked.ttl, asked.transaction, asked.explicit)
     kept = Meta(token) if meta is None else meta
-    look_at = kept.look_at if ended is None else at + LOOK_AGAIN
-    return Granted(replace(kept, token=token, grant=grant, staged=None, updated_at=at, look_at=look_at), ended)
+    if ended is not None:
+        kept = cleared(kept, at, at + LOOK_AGAIN)
+    return Granted(replace(kept, token=token, grant=grant, updated_at=at), ended)
 
 
 def check_held(meta: Meta | None, held: Held, at: datetime, terms: Terms) -> Grant:

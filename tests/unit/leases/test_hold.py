@@ -14,7 +14,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
 from wrasse.leases.hold import Holding, hold, kept
-from wrasse.leases.lessor import ASKED_MAX, Lessor, leases_in
+from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.writes import ASKED_MAX
 
 TTL = timedelta(milliseconds=60)  # of waiting; the lease itself ends only when the clock is told to move
 ENOUGH = 30.0

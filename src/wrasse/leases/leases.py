@@ -1,0 +1,272 @@
+"""Leases and state as their callers know them, in any namespace: what the HTTP API, the command line and `hold` use.
+
+Waiting is fair within this process and cancelled with its caller. Every operation counts as traffic, which the idle
+sweeps keep away from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.clock import Clock
+from wrasse.errors import Gone, StoreBroken, UsageError
+from wrasse.leases.keys import EXACT, Keys
+from wrasse.leases.lessor import leases_in
+from wrasse.leases.meta import Grant, Kept, Meta, State
+from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.rules import Asked, Busy, Held, Terms
+from wrasse.leases.tally import LeaseTally
+from wrasse.leases.waiting import Lines
+from wrasse.leases.xid import Xids
+from wrasse.ports.objects import Objects
+from wrasse.ports.page import Page
+from wrasse.ports.records import Collection, Records
+
+NO_WAIT = timedelta(0)
+TTL_DEFAULT = timedelta(seconds=30)
+TTL_MAX = timedelta(minutes=30)
+READS_MAX = 8  # how often a reader follows a record that changes under it
+NAMESPACES_MAX = 1_000  # remembered; any number may exist
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """A lease that was granted, and the key as its holder finds it."""
+
+    namespace: str
+    held: Held
+    meta: Meta
+
+    @property
+    def grant(self) -> Grant:
+        """Who holds it, under which token, until when."""
+        assert self.meta.grant is not None, "a lease stands in its record"
+        return self.meta.grant
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """State that was read: its bytes, and the version and etag it has."""
+
+    data: bytes
+    version: int
+    etag: str
+    token: int
+
+
+class Leases:
+    """All namespaces of one store."""
+
+    def __init__(
+        self,
+        records: Callable[[Collection], Records],
+        objects: Objects,
+        clock: Clock,
+        *,
+        terms: Terms = EXACT,
+        ttl_max: timedelta = TTL_MAX,
+        traffic: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._records, self._objects, self._clock, self._terms = records, objects, clock, terms
+        self._ttl_max, self._traffic = ttl_max, traffic
+        self._keys: dict[str, Keys] = {}
+        self._lines = Lines()
+        self._xids = Xids(clock)
+        self.tally = LeaseTally()
+
+    def keys(self, namespace: str) -> Keys:
+        """The keys of a namespace, whose name has been checked."""
+        keys = self._keys.get(namespace)
+        if keys is None:
+            if len(self._keys) >= NAMESPACES_MAX:
+                self._keys.pop(next(iter(self._keys)))
+            keys = self._keys[namespace] = Keys(
+                namespace,
+                self._records(leases_in(namespace)),
+                self._objects,
+                self._clock,
+                terms=self._terms,
+                tally=self.tally,
+            )
+        return keys
+
+    async def acquire(
+        self,
+        key: str,
+        owner: str,
+        *,
+        namespace: str = "",
+        ttl: timedelta = TTL_DEFAULT,
+        wait: timedelta | None = NO_WAIT,
+        if_not_exists: bool = False,
+        id: str = "",
+        transaction: str = "",
+    ) -> Leased:
+        """The lease. While somebody else holds the key it waits up to `wait` (None: for ever), then refuses. Asking
+        again with the same `id` gives the same lease."""
+        self._traffic()
+        if not owner:
+            raise UsageError(f"an acquire of {key!r} names no owner", do="say who you are")
+        namespace = checked_namespace(namespace)
+        key = checked_key(key, namespace)
+        ttl = min(ttl, self._ttl_max) if ttl > timedelta(0) else TTL_DEFAULT
+        asked = Asked(
+            owner, ttl, id or self._xids.new(), transaction or self._xids.new(), bool(transaction), if_not_exists
+        )
+        kept = await self._acquired(self.keys(namespace), key, asked, wait)
+        self.tally.acquired += 1
+        grant = kept.meta.grant
+        assert grant is not None, "an acquire that succeeds leaves a lease"
+        return Leased(namespace, Held(key, grant.id, grant.token, grant.transaction), kept.meta)
+
+    async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
+        """The lease, `ttl` from now."""
+        self._traffic()
+        ttl = min(ttl, self._ttl_max) if ttl > timedelta(0) else TTL_DEFAULT
+        meta = await self.keys(namespace).renew(held, ttl)
+        self.tally.renewed += 1
+        return Leased(namespace, held, meta)
+
+    async def read(self, namespace: str, held: Held) -> Seen | None:
+        """The state as its holder sees it, staged changes included; None if there is none."""
+        self._traffic()
+        keys = self.keys(namespace)
+        for _ in range(READS_MAX):
+            meta = (await keys.checked(held)).meta
+            staged = meta.staged
+            state = meta.state if staged is None or staged.same else staged.state
+            if state is None:
+                return None
+            version = meta.version if staged is None else staged.version
+            try:
+                return Seen(await keys.versions.read(state), version, state.etag, held.token)
+            except Gone:
+                await keys.look(held.key)
+        raise _lost(held.key)
+
+    async def read_public(self, namespace: str, key: str) -> Seen | None:
+        """The committed state; None if there is none. Never anything staged."""
+        self._traffic()
+        keys = self.keys(namespace)
+        before: Kept | None = None
+        for _ in range(READS_MAX):
+            kept = await keys.look(key)
+            if kept is None or kept.meta.state is None:
+                return None
+            if before is not None and _same(before, kept):
+                raise _lost(key)
+            try:
+                data = await keys.versions.read(kept.meta.state)
+            except Gone:
+                before = kept  # superseded and taken away while we came: the record names another by now
+                continue
+            return Seen(data, kept.meta.version, kept.meta.etag, kept.meta.token)
+        raise _lost(key)
+
+    async def update(
+        self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+    ) -> tuple[int, State]:
+        """Stages a new state; gives the version that it will have, and its object."""
+        self._traffic()
+        staged = (await self.keys(namespace).stage(held, data, if_version, if_etag)).staged
+        assert staged is not None, "an update stages"
+        assert staged.state is not None, "an update has a state"
+        return staged.version, staged.state
+
+    async def remove(
+        self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
+    ) -> int | None:
+        """Stages the removal of the state; gives the version, or None if there was nothing to remove."""
+        self._traffic()
+        changed = await self.keys(namespace).stage_removal(held, if_version, if_etag)
+        staged = changed.after.staged
+        return None if changed.after is changed.before or staged is None else staged.version
+
+    async def hide(self, namespace: str, held: Held, hidden: bool, *, if_version: int | None = None) -> int:
+        """Stages whether queries leave the key out; gives the version."""
+        self._traffic()
+        staged = (await self.keys(namespace).stage_hidden(held, hidden, if_version)).staged
+        assert staged is not None, "a change of attributes stages"
+        return staged.version
+
+    async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
+        """Gives the key back, with what is staged or without it; see `Keys.release`."""
+        self._traffic()
+        try:
+            meta = await self.keys(namespace).release(held, commit=commit)
+        finally:
+            self._lines.wake(f"{namespace}/{held.key}")
+        self.tally.released += 1
+        if meta is not None and commit:
+            self.tally.committed += 1
+        return meta
+
+    async def describe(self, namespace: str, key: str) -> Meta | None:
+        """Everything about a key, as it is stored now; a lease that has ended is shown as none."""
+        self._traffic()
+        keys = self.keys(namespace)
+        kept = await keys.look(key)
+        return None if kept is None else kept.meta
+
+    async def page(self, namespace: str, prefix: str, after: str | None, limit: int) -> Page[str]:
+        """Keys that begin with `prefix`, in the order of their stored names."""
+        self._traffic()
+        page = await self._records(leases_in(namespace)).page(prefix, after, limit)
+        return Page(tuple(record.key for record in page), page.cursors, page.at, page.more)
+
+    async def close(self) -> None:
+        """Until what is left to do after the last answers is done."""
+        for keys in self._keys.values():
+            await keys.afterwards.finished()
+
+    async def _acquired(self, keys: Keys, key: str, asked: Asked, wait: timedelta | None) -> Kept:
+        line = f"{keys.namespace}/{key}"
+        busy: Busy | None = None
+        if not self._lines.busy(line):
+            answer = await keys.try_acquire(key, asked)
+            if isinstance(answer, Kept):
+                return answer
+            busy = answer
+        self.tally.waited += 1
+        if wait is not None and wait <= NO_WAIT:
+            raise await self._waiting(keys, key, busy)
+        try:
+            async with asyncio.timeout(None if wait is None else wait.total_seconds()):
+                return await self._in_line(keys, key, asked, line, busy)
+        except TimeoutError:
+            raise await self._waiting(keys, key, None) from None
+
+    async def _in_line(self, keys: Keys, key: str, asked: Asked, line: str, busy: Busy | None) -> Kept:
+        async with self._lines.place(line) as place:
+            while True:
+                ends = None if busy is None else keys.when(busy.until) - self._clock.monotonic()
+                await place.turn(ends, random.random())
+                if place.first:
+                    answer = await keys.try_acquire(key, asked)
+                    if isinstance(answer, Kept):
+                        return answer
+                    busy = answer
+
+    async def _waiting(self, keys: Keys, key: str, busy: Busy | None) -> KeyRefused:
+        if busy is None:
+            kept = await keys.look(key)
+            grant = None if kept is None else kept.meta.grant
+            busy = None if grant is None else Busy(grant.until)
+        left = 1.0 if busy is None else (busy.until - await keys.now()).total_seconds()
+        return KeyRefused(Refusal.WAITING, f"{key!r} is held by somebody else", wait=max(left, 0.0))
+
+
+def _same(one: Kept, other: Kept) -> bool:
+    return one.version == other.version and one.meta.state == other.meta.state
+
+
+def _lost(key: str) -> StoreBroken:
+    return StoreBroken(
+        f"the record of {key!r} names a state object that is not there",
+        do="run `wrasse leases fsck`; restore the object from a backup, or remove the state",
+    )

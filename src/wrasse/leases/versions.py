@@ -1,0 +1,69 @@
+"""State objects: written once, read whole, and taken away when no record names them any more.
+
+Whoever cleans a key has cleared its lease first. It lists that one key's objects, reads the record again, and deletes
+only objects whose token is not above the cleared lease's and which the record does not name: an object that a later
+holder is about to name is never touched.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+
+from wrasse.errors import StoreUnavailable
+from wrasse.leases.meta import State
+from wrasse.leases.names import state_folder, state_name, token_of
+from wrasse.ports.objects import ObjectDelete, ObjectInfo, Objects
+from wrasse.ports.outcome import Outcome
+
+PAGE = 100
+
+
+class Versions:
+    """The state objects of one namespace."""
+
+    __slots__ = ("_namespace", "_objects")
+
+    def __init__(self, objects: Objects, namespace: str) -> None:
+        self._objects, self._namespace = objects, namespace
+
+    async def write(self, key: str, token: int, data: bytes) -> State:
+        """A new object for this key; nobody reads it before a record names it."""
+        id = secrets.token_hex(8)
+        name = state_name(self._namespace, key, token, id)
+        stored = await self._objects.create(name, data)
+        if stored.outcome is not Outcome.DONE:
+            raise StoreUnavailable(
+                f"whether the state of {key!r} was written is not known", do="try again; nothing was staged"
+            )
+        assert stored.version is not None, "what is written has a version"
+        return State(name, stored.version, id, len(data))
+
+    async def read(self, state: State) -> bytes:
+        """The bytes; raises Gone if the object was superseded and taken away."""
+        return b"".join([chunk async for chunk in self._objects.read(state.name)])
+
+    async def drop(self, state: State) -> bool:
+        """Takes one object away that no record names any more; best effort, whoever cleans the key finds it too."""
+        with suppress(StoreUnavailable):
+            (outcome,) = await self._objects.delete([ObjectDelete(state.name, state.version)])
+            return outcome is Outcome.DONE
+        return False
+
+    async def of(self, key: str) -> Sequence[ObjectInfo]:
+        """Every object of this key, oldest token first. One request for as many as any sound key has."""
+        folder, found, after = state_folder(self._namespace, key), list[ObjectInfo](), None
+        while True:
+            page = await self._objects.page(folder, after, PAGE)
+            found += page
+            after = page.cursor
+            if after is None:
+                return [info for info in found if token_of(info.key) is not None]
+
+    async def delete(self, infos: Sequence[ObjectInfo]) -> int:
+        """Takes these away, as they were listed; gives how many went."""
+        if not infos:
+            return 0
+        outcomes = await self._objects.delete([ObjectDelete(info.key, info.version) for info in infos])
+        return sum(outcome is Outcome.DONE for outcome in outcomes)
