@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import sqlite_child
 from sqlite_law import broken_laws, stored_ids
 
 from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.clock import SystemClock
 from wrasse.errors import StoreFull
+from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import Finish, Job
 
 
@@ -45,3 +48,20 @@ async def test_a_full_database_still_lets_jobs_finish(tmp_path: Path) -> None:
     assert broken_laws(path) == []
     assert not any(id.startswith("more") for id in stored_ids(path))
     assert apsw.Connection(str(path)).pragma("quick_check") == "ok"
+
+
+async def test_a_put_without_room_fails_at_once_instead_of_being_tried_again(tmp_path: Path) -> None:
+    store = await Sqlite.open(tmp_path / "wrasse.db")
+
+    def freeze(step: object) -> None:
+        db = step.db  # type: ignore[attr-defined]
+        db.pragma("max_page_count", db.pragma("page_count"))
+
+    await store._writer.do(freeze)
+    producer = Producer(store.jobs, SystemClock(), patience=timedelta(hours=1))
+    jobs = [producer.job(payload=b"x" * 900) for _ in range(1_000)]
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreFull, match="no room left"):
+            await producer.put_many(jobs)
+    await store.close()
+    assert producer.tally.unavailable == 0

@@ -1,8 +1,8 @@
 """Putting jobs: each once, however often the backend has to be asked.
 
 A put that the backend did not answer is asked again under the same request id, so a job is never put twice and never
-dropped in silence: the call returns when the jobs are stored, or raises. Large batches go out in pieces; each piece is
-stored whole or not at all.
+dropped in silence: the call returns when the jobs are stored, or raises. A backend without room raises at once. Large
+batches go out in pieces; each piece is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, UnknownName, UsageError
+from wrasse.errors import StoreFull, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
 from wrasse.jobs.settling import ASKING_AGAIN
 from wrasse.jobs.tally import Tally
@@ -119,7 +119,10 @@ class Producer:
         while True:
             try:
                 puts = await self._jobs.put(jobs, request=request, groups=groups)
-            except StoreUnavailable:
+            except StoreUnavailable as why:
+                # Room does not come back by asking. After a lost reply the put may be stored: then it is asked about.
+                if isinstance(why, StoreFull) and not failed:
+                    raise
                 failed += 1
                 self.tally.unavailable += 1
                 delay = ASKING_AGAIN.delay(failed, random.random()).total_seconds()
