@@ -109,10 +109,10 @@ async def test_a_changed_sighting_begins_again_and_one_that_ended_is_gone(sighti
 
 async def test_a_round_never_touches_what_is_in_quarantine(sightings: Sightings) -> None:
     await sightings.commit(made(1), Changes(Seen(sighting("a")), Seen(sighting("b"))))
-    marks = [Mark(unit, State.SEEN, "f1", State.QUARANTINED, "round-1", 9) for unit in ("a", "b")]
+    marks = [Mark(unit, State.SEEN, "f1", State.MOVED, "round-1", 9) for unit in ("a", "b")]
     assert list(await sightings.mark("r", marks)) == [Outcome.DONE] * 2
     await sightings.commit(made(2), Changes(Unseen("a"), Seen(sighting("b", "f2"))))
-    found = await everything(sightings, state=State.QUARANTINED)
+    found = await everything(sightings, state=State.MOVED)
     assert [(each.unit, each.fingerprint, each.state_round, each.state_tick) for each in found] == [
         ("a", "f1", "round-1", 9),
         ("b", "f1", "round-1", 9),
@@ -121,9 +121,9 @@ async def test_a_round_never_touches_what_is_in_quarantine(sightings: Sightings)
 
 
 @pytest.mark.parametrize("mark", [
-    Mark("a", State.QUARANTINED, "f1", None),
-    Mark("a", State.SEEN, "other", State.QUARANTINED),
-    Mark("b", State.SEEN, "f1", State.QUARANTINED),
+    Mark("a", State.MOVED, "f1", None),
+    Mark("a", State.SEEN, "other", State.MOVED),
+    Mark("b", State.SEEN, "f1", State.MOVED),
 ])  # fmt: skip
 async def test_a_mark_whose_sighting_is_another_by_now_is_lost(sightings: Sightings, mark: Mark) -> None:
     await sightings.commit(made(1), Changes(Seen(sighting("a"))))

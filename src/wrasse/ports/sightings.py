@@ -35,7 +35,8 @@ class State(StrEnum):
     """Where a sighting stands."""
 
     SEEN = "seen"
-    QUARANTINED = "quarantined"
+    MARKED = "marked"  # in quarantine where it is
+    MOVED = "moved"  # in quarantine, its files in the trash
 
 
 @dataclass(frozen=True, slots=True)
