@@ -24,6 +24,7 @@ from wrasse.ports.subjects import check_pattern
 from wrasse.streams.calling import Caller, Handler
 from wrasse.streams.consumer import Consumer, ConsumerSettings
 from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.tally import StreamTally
 
 _HANDLER = TypeVar("_HANDLER", bound=Handler)
 _STARTS = {"first": StartAt(first=True), "last": StartAt()}
@@ -49,10 +50,27 @@ class Registered:
     settings: ConsumerSettings
 
 
-async def listen(store: Store, clock: Clock, handlers: Sequence[Registered], stopped: asyncio.Event) -> None:
-    """Runs the handlers until `stopped` is set; running ones are let end."""
+async def listen(
+    store: Store,
+    clock: Clock,
+    handlers: Sequence[Registered],
+    stopped: asyncio.Event,
+    tallies: dict[str, StreamTally] | None = None,
+) -> None:
+    """Runs the handlers until `stopped` is set; running ones are let end. What became of messages is counted in
+    `tallies`, by group."""
+    counted = {} if tallies is None else tallies
     consumers = [
-        Consumer(store.streams, store.groups, clock, each.pattern, each.group, each.handler, each.settings)
+        Consumer(
+            store.streams,
+            store.groups,
+            clock,
+            each.pattern,
+            each.group,
+            each.handler,
+            each.settings,
+            counted.setdefault(each.group, StreamTally()),
+        )
         for each in handlers
     ]
     async with asyncio.TaskGroup() as tasks:
@@ -124,13 +142,14 @@ class AppStreams:
 
         return register
 
-    async def run(self) -> None:
-        """Runs the registered handlers until `stop`, SIGTERM or SIGINT; running ones are let end."""
+    async def run(self, *, signals: bool = True) -> None:
+        """Runs the registered handlers until `stop`, SIGTERM or SIGINT; running ones are let end. Without `signals` it
+        leaves those to the program it is part of."""
         if not self.handlers:
             raise UsageError("there is no handler for messages", do='register one: @app.on("orders.*.paid")')
         store = await self._open()
         try:
-            with on_stop(lambda _: self.stop()):
+            with on_stop(lambda _: self.stop(), heard=signals):
                 await listen(store, self._clock, self.handlers, self._stopped)
         finally:
             self._stopped.clear()

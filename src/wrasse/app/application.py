@@ -26,6 +26,7 @@ from wrasse.app.app_streams import AppStreams
 from wrasse.app.building import (
     JOB_SWEEPS,
     Opened,
+    Working,
     build_engine,
     build_handlers,
     build_lessor,
@@ -143,9 +144,10 @@ class App:
         registry = configured(settings, self.registry)
         return build_repeater(settings, await self.open(), self._clock, self.tally, registry)
 
-    def worker(self, concurrency: int | None = None) -> AppWorker:
-        """A worker with this app's handlers and those of the settings."""
-        return AppWorker(self, concurrency)
+    def worker(self, concurrency: int | None = None, *, signals: bool = True) -> AppWorker:
+        """A worker with this app's handlers and those of the settings. Without `signals` it leaves SIGTERM and SIGINT
+        to the program it is part of, which then calls `stop`."""
+        return AppWorker(self, concurrency, signals)
 
     def hold(
         self, key: str, *, ttl: Duration = "30s", wait: Duration | None = None, owner: str | None = None
@@ -161,7 +163,7 @@ class App:
     async def run_pending(self) -> int:
         """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests
         of handlers."""
-        return await (await self._build_worker(None)).run_pending()
+        return await (await self._build_worker(None)).worker.run_pending()
 
     async def open(self) -> Opened:
         """Opens the backends, once."""
@@ -209,29 +211,31 @@ class App:
             self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
         return self._producer, opened.jobs.jobs
 
-    async def _build_worker(self, concurrency: int | None) -> Worker:
+    async def _build_worker(self, concurrency: int | None) -> Working:
         opened = await self.open()
         handlers = build_handlers(configured(self.config.settings, self.registry))
-        return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency).worker
+        return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency)
 
 
 class AppWorker:
     """A worker in a program, and beside it the sweeps that give a dead worker's jobs to the next."""
 
-    def __init__(self, app: App, concurrency: int | None) -> None:
+    def __init__(self, app: App, concurrency: int | None, signals: bool = True) -> None:
         self._app = app
         self._concurrency = concurrency
+        self._signals = signals
         self._worker: Worker | None = None
         self._engine: Engine | None = None
         self._repeater: Repeater | None = None
         self._stopped = False
 
     async def run(self) -> None:
-        """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace`."""
+        """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace` if heard."""
         app = self._app
         settings = app.config.settings
-        with on_stop(lambda _: self.stop(settings.worker.grace)):
-            worker = self._worker = await app._build_worker(self._concurrency)
+        with on_stop(lambda _: self.stop(settings.worker.grace), heard=self._signals):
+            working = await app._build_worker(self._concurrency)
+            self._worker = working.worker
             engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
             repeater = self._repeater = await app.repeater()
             if self._stopped:
@@ -240,7 +244,7 @@ class AppWorker:
                 async with asyncio.TaskGroup() as group:
                     others = [group.create_task(engine.run()), group.create_task(repeater.run())]
                     try:
-                        await worker.run()
+                        await working.run()
                     finally:
                         engine.stop()
                         repeater.stop()

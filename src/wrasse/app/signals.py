@@ -14,23 +14,23 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
-def on_stop(ask: Callable[[str], None]) -> Iterator[None]:
+def on_stop(ask: Callable[[str], None], *, heard: bool = True) -> Iterator[None]:
     """While this is open, the first signal calls `ask` with its name in the running loop. Outside of the main thread
-    signals cannot be heard, and nothing is changed."""
-    if threading.current_thread() is not threading.main_thread():
+    signals cannot be heard, and nothing is changed; nor is it unless they are to be `heard`."""
+    if not heard or threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
     asked: list[str] = []
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def hear(number: int, frame: FrameType | None) -> None:
         if asked:
             # Straight out: whatever holds up the first stop, a blocked loop for one, must not hold up the second.
             os._exit(1)
         asked.append(signal.Signals(number).name)
         loop.call_soon_threadsafe(ask, asked[0])
 
-    before = {number: signal.signal(number, heard) for number in SIGNALS}
+    before = {number: signal.signal(number, hear) for number in SIGNALS}
     try:
         yield
     finally:

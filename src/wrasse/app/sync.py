@@ -3,6 +3,7 @@
     app = wrasse.sync.connect()
     app.jobs.put("resize", {"path": "a.png"})
     with app.hold("orders/42") as lease: ...
+    with app.worker(): ...                                    # handlers run meanwhile
 
 There is no second implementation: every call is handed to that loop and waited for. A body under `hold` cannot be
 cancelled from outside here; it asks `lease.alive` before every step that needs the lease.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import os
 import threading
@@ -26,14 +28,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
-from wrasse.app.application import App as AsyncApp, connect as connect_async
+from wrasse.app.application import App as AsyncApp, AppWorker, connect as connect_async
+from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.retry import Retry
 from wrasse.leases.hold import Holding
 from wrasse.ports.jobs import NOTHING, Counts, JobRecord, JobState
 
-__all__ = ["App", "JobHandle", "Jobs", "connect"]
+__all__ = ["App", "JobHandle", "Jobs", "Worker", "connect"]
 
 T = TypeVar("T")
 _HANDLER = TypeVar("_HANDLER", bound=Function)
@@ -61,12 +64,16 @@ class _Loop:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs the work in the loop and waits for it; an interrupt here cancels it there."""
-        asked = asyncio.run_coroutine_threadsafe(work, self._running())
+        asked = self.begin(work)
         try:
             return asked.result()
         except BaseException:
             asked.cancel()
             raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts the work in the loop; whoever began it waits for its end."""
+        return asyncio.run_coroutine_threadsafe(work, self._running())
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -186,6 +193,61 @@ class Jobs:
         return self._loop.call(self._jobs.counts())
 
 
+class Worker:
+    """Runs handlers in the background, from `start` to `stop` or for the length of a `with`. It leaves signals alone:
+    the program stops it, at the latest when it closes its app."""
+
+    def __init__(self, app: AsyncApp, loop: _Loop, started: set[Worker], concurrency: int | None) -> None:
+        self._app = app
+        self._loop = loop
+        self._started = started
+        self._concurrency = concurrency
+        self._worker: AppWorker | None = None
+        self._run: concurrent.futures.Future[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it works; not any more when something failed, which `stop` then raises."""
+        return self._run is not None and not self._run.done()
+
+    def start(self) -> None:
+        """Starts working, in the background."""
+        if self._run is not None:
+            raise UsageError("this worker has been started", do="stop it before, or make another with app.worker()")
+        self._worker = self._app.worker(self._concurrency, signals=False)
+        self._run = self._loop.begin(self._worker.run())
+        self._started.add(self)
+
+    def stop(self, grace: Duration | None = None) -> None:
+        """Takes nothing new, lets handlers finish within `grace` (`worker.grace`), and returns when they have. Raises
+        what made the worker fail."""
+        worker, run, self._worker, self._run = self._worker, self._run, None, None
+        if worker is None or run is None:
+            return
+        self._started.discard(self)
+        self._loop.call(_stop(worker, self._app.config.settings.worker.grace if grace is None else grace))
+        run.result()
+
+    def forget(self) -> object:
+        """After a fork: it works in the parent, and not here."""
+        left, self._worker, self._run = (self._worker, self._run), None, None
+        self._started.discard(self)
+        return left
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+async def _stop(worker: AppWorker, grace: Duration) -> None:
+    worker.stop(grace)
+
+
 class App:
     """The parts of wrasse that a program without an event loop uses. Any thread may use it."""
 
@@ -193,6 +255,7 @@ class App:
         self._app = app
         self._loop = _Loop()
         self.jobs = Jobs(app, self._loop)
+        self._workers: set[Worker] = set()  # those that were started and not stopped
         _apps.add(self)
 
     @property
@@ -245,6 +308,10 @@ class App:
         finally:
             self._loop.call(held.leave())
 
+    def worker(self, concurrency: int | None = None) -> Worker:
+        """A worker with this app's handlers and those of the settings, in the background."""
+        return Worker(self._app, self._loop, self._workers, concurrency)
+
     def run_pending(self) -> int:
         """Runs every job that is ready now; gives how many attempts that took."""
         return self._loop.call(self._app.run_pending())
@@ -252,13 +319,19 @@ class App:
     def close(self) -> None:
         """Closes what was opened and ends the thread."""
         atexit.unregister(self.close)
-        if self._loop.running:
+        if not self._loop.running:
+            return
+        try:
+            for worker in tuple(self._workers):
+                worker.stop()
+        finally:
             self._loop.call(self._app.close())
             self._loop.stop()
 
     def forget(self) -> object:
         """Said in a child right after a fork. Gives what belongs to the parent and must not be touched."""
-        return self._loop.forget(), self._app.forget()
+        workers = [(worker, worker.forget()) for worker in tuple(self._workers)]
+        return workers, self._loop.forget(), self._app.forget()
 
     def __enter__(self) -> Self:
         return self

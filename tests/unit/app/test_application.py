@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -145,6 +146,24 @@ async def test_a_worker_in_a_program_works_until_it_is_stopped(app: wrasse.App) 
         assert await app.jobs.wait(put.id) == "done"
         worker.stop(grace="1s")
     assert running.done()
+
+
+@pytest.mark.parametrize("signals", [True, False], ids=["its own", "the program's"])
+async def test_a_worker_leaves_signals_to_the_program_it_is_part_of(app: wrasse.App, signals: bool) -> None:
+    during = []
+
+    @app.handler("x")
+    async def x(job: wrasse.RunningJob) -> None:
+        during.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    worker = app.worker(signals=signals)
+    run = asyncio.ensure_future(worker.run())
+    await app.jobs.put("x", id="a")
+    await app.jobs.wait("a", timeout="30s")
+    worker.stop("0s")
+    await run
+    assert [each is before for each in during] == [not signals]
 
 
 async def test_a_worker_that_was_stopped_before_it_started_does_not_start(app: wrasse.App) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import run
@@ -10,7 +11,7 @@ from subprocess import run
 import pytest
 
 import wrasse
-from wrasse.errors import JobFailed
+from wrasse.errors import JobFailed, StoreBroken, UsageError
 
 
 @pytest.fixture
@@ -39,6 +40,60 @@ def test_a_dead_job_raises_without_async(app: wrasse.sync.App) -> None:
     assert put.cancel("no")
     with pytest.raises(JobFailed):
         put.result(timeout="1s")
+
+
+def test_a_worker_runs_in_the_background_for_as_long_as_its_block(app: wrasse.sync.App) -> None:
+    app.handler("double")(lambda job: int(job.data) * 2)
+    with app.worker(concurrency=2) as worker:
+        given = app.jobs.put("double", 21, keep="1h").result(timeout="30s")
+        was = worker.running
+    late = app.jobs.put("double", 1, keep="1h")
+    state = late.state()
+    assert (given, was, worker.running) == (42, True, False)
+    assert state is not None
+    assert state.place == "ready"
+
+
+def test_stopping_a_worker_lets_its_handler_finish(app: wrasse.sync.App) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.handler("slow")
+    def slow(job: wrasse.Job) -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return "whole"
+
+    worker = app.worker()
+    worker.start()
+    put = app.jobs.put("slow", keep="1h")
+    assert begun.wait(30)
+    threading.Timer(0.05, go_on.set).start()
+    worker.stop(grace="30s")
+    assert put.result(timeout="1s") == "whole"
+
+
+def test_closing_the_app_stops_its_workers(tmp_path: Path) -> None:
+    app = wrasse.sync.connect(f"sqlite:{tmp_path}/here.db")
+    app.handler("x")(lambda job: None)
+    worker = app.worker()
+    worker.start()
+    app.close()
+    assert (worker.running, app._loop.running) == (False, False)
+
+
+def test_what_makes_a_background_worker_fail_is_raised_when_it_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("Dear all, this is no database at all, " * 50)
+    with wrasse.sync.connect(f"sqlite:{tmp_path}/letter.txt") as app:
+        worker = app.worker()
+        worker.start()
+        with pytest.raises(StoreBroken):
+            worker.stop()
+
+
+def test_a_worker_is_started_once(app: wrasse.sync.App) -> None:
+    app.handler("x")(lambda job: None)
+    with app.worker() as worker, pytest.raises(UsageError, match="has been started"):
+        worker.start()
 
 
 FORKS = """
