@@ -78,5 +78,6 @@ def imports_point_downwards(source: Source) -> Iterator[Problem]:
 
 def _may_see_backend(module: str, here: list[str], there: list[str]) -> bool:
     if here[0] == "backends":
-        return len(there) > 1 and len(here) > 1 and here[1] == there[1]
+        # `bucket` is no backend: it holds what those on files and objects have in common.
+        return len(there) > 1 and len(here) > 1 and there[1] in (here[1], "bucket")
     return module in CHOOSES_BACKENDS

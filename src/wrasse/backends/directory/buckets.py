@@ -10,57 +10,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 
-import msgspec
-
+from wrasse.backends.bucket.calendar import Calendar
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import folder_path, record_path, stored_part
 from wrasse.backends.directory.places import Places, parent
 from wrasse.backends.directory.temps import Temps
 from wrasse.backends.directory.walk import Sort, Walk
-from wrasse.clock import EPOCH
-from wrasse.errors import StoreBroken, UsageError
+from wrasse.errors import StoreBroken
 from wrasse.ports.records import Collection
 
 _ENTRIES = Sort(stored_part, nested=False)
 _ENTRY = b"{}"
-_FORMS = (
-    (timedelta(hours=1), "%Y%m%d%H"),
-    (timedelta(minutes=1), "%Y%m%d%H%M"),
-    (timedelta(seconds=1), "%Y%m%d%H%M%S"),
-)
-
-
-class Calendar:
-    """Which bucket an instant is in; pure. A bucket is named for its beginning, as short as the width allows."""
-
-    def __init__(self, width: timedelta) -> None:
-        form = next((form for unit, form in _FORMS if width > timedelta(0) and width % unit == timedelta(0)), None)
-        if form is None:
-            raise UsageError(f"buckets of {width.total_seconds()} s", do="use whole seconds, minutes or hours")
-        self._form = form
-        self._width = width
-
-    def bucket(self, due_at: datetime) -> str:
-        """The bucket of this instant."""
-        return (EPOCH + (due_at - EPOCH) // self._width * self._width).strftime(self._form)
-
-    def is_over(self, bucket: str, horizon: datetime) -> bool:
-        """Whether everything in the bucket is due at the horizon."""
-        return self.begin(bucket) + self._width <= horizon
-
-    def is_one(self, bucket: str) -> bool:
-        """Whether this is a name that `bucket` gives."""
-        try:
-            return self.bucket(self.begin(bucket)) == bucket
-        except ValueError:
-            return False
-
-    def begin(self, bucket: str) -> datetime:
-        """The first instant of a bucket."""
-        return datetime.strptime(bucket, self._form).replace(tzinfo=EPOCH.tzinfo)
 
 
 class Buckets:
@@ -178,15 +141,12 @@ class Buckets:
 
     def _parse(self, packed: bytes) -> list[str]:
         try:
-            listed = msgspec.json.decode(packed, type=list[str])
+            return self.calendar.parse(packed)
         except ValueError:
             raise self._broken() from None
-        if not all(self.calendar.is_one(bucket) for bucket in listed):
-            raise self._broken()
-        return sorted(listed)
 
     def _store(self, listed: list[str]) -> None:
-        with self._temps.holding(msgspec.json.encode(listed)) as temp:
+        with self._temps.holding(self.calendar.pack(listed)) as temp:
             self._files.rename(temp.path, self._list)
             self._files.sync_folder(parent(self._list))
 

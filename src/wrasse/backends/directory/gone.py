@@ -11,7 +11,7 @@ import hashlib
 
 import msgspec
 
-from wrasse.backends.directory.envelope import Write, Writes
+from wrasse.backends.bucket.envelope import Write, Writes
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.temps import Temps

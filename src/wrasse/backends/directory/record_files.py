@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
+from wrasse.backends.bucket.asked import Change, DueSpot
+from wrasse.backends.bucket.envelope import Kept, pack, unpack
 from wrasse.backends.directory.buckets import Buckets
-from wrasse.backends.directory.envelope import Kept, pack, unpack
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.gone import GoneKeys
 from wrasse.backends.directory.listings import Listings, Slice
@@ -31,26 +32,6 @@ from wrasse.ports.records import Collection
 _RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 
 Answer = tuple[Outcome, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A write to one record: at this version (None: there is none), to this value (None: delete it)."""
-
-    stored: bytes
-    at: str | None
-    value: bytes | None
-    due_at: datetime | None
-    nonce: str | None
-    entry_stays: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DueSpot:
-    """A place in the due index: after this name in this bucket."""
-
-    bucket: str
-    stored: bytes
 
 
 class RecordFiles:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from wrasse.backends.directory.envelope import Kept
-from wrasse.backends.directory.record_files import Change, DueSpot, RecordFiles
+from wrasse.backends.bucket.asked import Change, DueSpot, check_limit
+from wrasse.backends.bucket.envelope import Kept
+from wrasse.backends.directory.record_files import RecordFiles
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock
-from wrasse.errors import UsageError
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Written, check_record, key_of, stored_name
 
@@ -61,7 +61,7 @@ class DirectoryRecords:
         return await self._write(Change(_stored(key), at, None, None, nonce))
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
-        _check_limit(limit)
+        check_limit(limit)
         start = None if after is None else after.encode()
         found = await self._threads.run(lambda: self._records.page(_stored(prefix), start, limit))
         return Page(
@@ -72,13 +72,13 @@ class DirectoryRecords:
         )
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
-        _check_limit(limit)
+        check_limit(limit)
         now = self._clock.now()
-        spot = None if after is None else _spot(after)
+        spot = None if after is None else DueSpot.parse(after)
         found, more = await self._threads.run(lambda: self._records.due(before or now, spot, limit))
         return Page(
             items=tuple(_record(spot.stored, kept) for spot, kept in found),
-            cursors=tuple(f"{spot.bucket}:{spot.stored.decode()}" for spot, _ in found),
+            cursors=tuple(str(spot) for spot, _ in found),
             at=now,
             more=more,
         )
@@ -94,15 +94,3 @@ def _stored(key: str) -> bytes:
 
 def _record(stored: bytes, kept: Kept) -> Record:
     return Record(key_of(stored.decode()), kept.value, kept.version, kept.due_at)
-
-
-def _spot(cursor: str) -> DueSpot:
-    bucket, colon, stored = cursor.partition(":")
-    if not colon or not bucket.isdigit():
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
-    return DueSpot(bucket, stored.encode())
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise UsageError(f"a page of {limit} records", do="ask for at least one")

@@ -1,8 +1,9 @@
-"""What a record's file says: its value, version and due time, and its last writes. Pure.
+"""What the file or object of a record says: its value, version and due time, and its last writes. Pure.
 
 The value stands there as it is where it is JSON that the file gives back byte for byte, so that people and other tools
 can read it; else in base64. The last NONCES_KEPT writes, each with the version it made, answer whoever asks again after
-a lost reply. They outlive the record: `gone.py` keeps them when it is deleted.
+a lost reply. They outlive the record: the directory keeps them in `gone.py`, and on S3 a record that was deleted stays
+for a while as one that says `gone`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     due_at: datetime | None = None
     writes: list[Write] = []
     whole: bool = False
+    gone: bool = False
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     base64: bytes | msgspec.UnsetType = msgspec.UNSET
 
@@ -65,11 +67,12 @@ class Kept:
     version: str
     due_at: datetime | None
     writes: Writes
+    gone: bool = False  # deleted: only its writes count
 
 
 def pack(kept: Kept) -> bytes:
     """The bytes of the file."""
-    file = _File(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole)
+    file = _File(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
     if _stands_as_it_is(kept.value):
         file.value = msgspec.Raw(kept.value)
     else:
@@ -86,7 +89,7 @@ def unpack(packed: bytes) -> Kept:
         value = file.base64
     else:
         raise ValueError("neither value nor base64")
-    return Kept(value, file.version, file.due_at, Writes(tuple(file.writes), file.whole))
+    return Kept(value, file.version, file.due_at, Writes(tuple(file.writes), file.whole), file.gone)
 
 
 def _stands_as_it_is(value: bytes) -> bool:

@@ -1,0 +1,58 @@
+"""Due buckets: which one an instant is in, and the list of those there are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.clock import EPOCH
+from wrasse.errors import UsageError
+
+_FORMS = (
+    (timedelta(hours=1), "%Y%m%d%H"),
+    (timedelta(minutes=1), "%Y%m%d%H%M"),
+    (timedelta(seconds=1), "%Y%m%d%H%M%S"),
+)
+
+
+class Calendar:
+    """Which bucket an instant is in; pure. A bucket is named for its beginning, as short as the width allows."""
+
+    def __init__(self, width: timedelta) -> None:
+        form = next((form for unit, form in _FORMS if width > timedelta(0) and width % unit == timedelta(0)), None)
+        if form is None:
+            raise UsageError(f"buckets of {width.total_seconds()} s", do="use whole seconds, minutes or hours")
+        self._form = form
+        self._width = width
+
+    def bucket(self, due_at: datetime) -> str:
+        """The bucket of this instant."""
+        return (EPOCH + (due_at - EPOCH) // self._width * self._width).strftime(self._form)
+
+    def is_over(self, bucket: str, horizon: datetime) -> bool:
+        """Whether everything in the bucket is due at the horizon."""
+        return self.begin(bucket) + self._width <= horizon
+
+    def is_one(self, bucket: str) -> bool:
+        """Whether this is a name that `bucket` gives."""
+        try:
+            return self.bucket(self.begin(bucket)) == bucket
+        except ValueError:
+            return False
+
+    def begin(self, bucket: str) -> datetime:
+        """The first instant of a bucket."""
+        return datetime.strptime(bucket, self._form).replace(tzinfo=EPOCH.tzinfo)
+
+    def parse(self, packed: bytes) -> list[str]:
+        """The list of buckets in these bytes, in order; ValueError if they are none, or of another width."""
+        listed = msgspec.json.decode(packed, type=list[str])
+        if not all(self.is_one(bucket) for bucket in listed):
+            raise ValueError("not the buckets of this width")
+        return sorted(listed)
+
+    def pack(self, listed: Sequence[str]) -> bytes:
+        """The bytes of a list of buckets."""
+        return msgspec.json.encode(listed)
