@@ -1,10 +1,11 @@
-"""wrasse run: a worker, sweeps, an archiver and the status page until told to stop."""
+"""wrasse run: a worker, sweeps, a producer, an archiver and the status page until told to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
+from dataclasses import asdict
 
 import click
 
@@ -19,17 +20,22 @@ from wrasse.app.logs import start_logging
     "roles",
     default="all",
     show_default=True,
-    help="all, worker, sweeper or archiver; several with commas.",
+    help="all, worker, sweeper, producer or archiver; several with commas.",
 )
 @click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs.")
 @click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
+@click.option("--watch", is_flag=True, help="The producer goes on: it puts files that come, change or are moved in.")
 @click.option("--concurrency", metavar="N", help="How many jobs at once; the setting worker.count.")
 @click.option(
     "--listen", metavar="HOST:PORT", help="Address of the status page; empty for none; the setting http.listen."
 )
 @asks
-def run(asked: Asked, roles: str, handler: str, command: str, concurrency: str | None, listen: str | None) -> None:
-    """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, and an archiver if archiver.streams is set.
+def run(
+    asked: Asked, roles: str, handler: str, command: str, watch: bool, concurrency: str | None, listen: str | None
+) -> None:
+    """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, an archiver if archiver.streams is set, and
+    a producer if there is a producer: section. A producer alone, without --watch, puts the files of producer.scan_dir
+    and ends.
 
     The first signal lets running handlers finish within worker.grace; the second ends everything at once.
 
@@ -39,6 +45,8 @@ def run(asked: Asked, roles: str, handler: str, command: str, concurrency: str |
       wrasse run --role=worker --exec='convert {filepath} out.png' --concurrency=4
       wrasse run --role=sweeper --listen=127.0.0.1:9342
       wrasse run --role=archiver,sweeper
+      wrasse run --role=producer --set=producer.scan_dir=./inbox
+      wrasse run --role=producer --watch
     """
     from wrasse.app.daemon import Daemon, Orders, parse_roles
     from wrasse.clock import SystemClock
@@ -52,5 +60,8 @@ def run(asked: Asked, roles: str, handler: str, command: str, concurrency: str |
     logs = start_logging(config.settings.observability.log_level, human=human)
     for warning in config.warnings:
         logging.getLogger("wrasse.config").warning(warning)
-    daemon = Daemon(config, Orders(parse_roles(roles), handler, command), SystemClock(), logs)
+    daemon = Daemon(config, Orders(parse_roles(roles), handler, command, watch), SystemClock(), logs)
     asyncio.run(daemon.run())
+    summary = daemon.produced()
+    if summary is not None:
+        asked.answer(asdict(summary), lambda: click.echo(str(summary)))

@@ -1,4 +1,4 @@
-"""wrasse run: a worker, sweeps, an archiver and the status page in one process, from start to clean stop.
+"""wrasse run: a worker, sweeps, a producer, an archiver and the status page in one process, from start to clean stop.
 
 Whatever is wrong with settings, handlers, backends or ports is said at the start, before anything runs. The first
 SIGTERM or SIGINT drains: nothing new is taken, running handlers have `worker.grace` to finish, the rest is given back,
@@ -37,6 +37,7 @@ from wrasse.app.homes import homes
 from wrasse.app.http import Server
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
 from wrasse.app.process import hand_over_sooner
+from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing_directory
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
 from wrasse.app.store_url import hide
@@ -51,17 +52,18 @@ from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.tally import Tally
 from wrasse.ports.streams import Streams
 
-ROLES = ("all", "worker", "sweeper", "archiver")
+ROLES = ("all", "worker", "sweeper", "producer", "archiver")
 _log = logging.getLogger("wrasse.daemon")
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the command line said: roles, and what handles jobs."""
+    """What the command line said: roles, what handles jobs, and whether files are watched."""
 
     roles: tuple[str, ...]
     handler: str = ""
     command: str = ""
+    watch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Started:
     sweeps: tuple[str, ...]
     streams: tuple[str, ...]
     messages: tuple[str, ...]
+    producer: bool
     backend: str
     addresses: tuple[Address, ...]
 
@@ -89,6 +92,8 @@ class Started:
             parts.append(f"handlers of messages on {', '.join(self.messages)}")
         if self.streams:
             parts.append(f"an archiver of {', '.join(self.streams)}")
+        if self.producer:
+            parts.append("a producer of files")
         where = f" · status on http://{self.addresses[0]}/" if self.addresses else ""
         return f"wrasse {__version__} runs {' and '.join(parts)} on {self.backend}{where}"
 
@@ -131,6 +136,9 @@ class Daemon:
         self._messages = self._listened_to(orders)
         self._quiet = asyncio.Event()  # set when messages are no longer to be handled
         self._roles = orders.roles
+        self._directory = producing_directory(config, orders.roles)
+        self._watch_files = orders.watch
+        self._producing: Producing | None = None
         self._tally = Tally()
         self._working: Working | None = None
         self._engine: Engine | None = None
@@ -181,6 +189,8 @@ class Daemon:
                     self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
                 if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
                     self._repeater = build_repeater(settings, opened, self._clock, self._tally, self._registry)
+                if self._directory:
+                    self._producing = self._build_producing(opened)
                 self._engine, self._working = engine, working
                 server = Server(self._watch(opened, self._store.streams, engine, working))
                 try:
@@ -191,6 +201,26 @@ class Daemon:
         finally:
             await stores.close()
             self._log_handler.settle()
+
+    @property
+    def _alone(self) -> bool:
+        """Is the producer all that runs here?"""
+        return self._roles == (PRODUCER,)
+
+    def _build_producing(self, opened: Opened) -> Producing:
+        once = not self._watch_files
+        return Producing(
+            self._config, opened, self._clock, self._tally, self._directory, once=once, alone=self._alone
+        )
+
+    async def _produce(self, producing: Producing, engine: Engine) -> None:
+        await producing.run()
+        if self._alone:
+            engine.stop()
+
+    def produced(self) -> Summary | None:
+        """What the producer did, where that was all."""
+        return self._producing.summary() if self._alone and self._producing is not None else None
 
     def _watch(self, opened: Opened, streams: Streams, engine: Engine, working: Working | None) -> Watch:
         settings = self._config.settings
@@ -223,12 +253,15 @@ class Daemon:
             self._archiver.stop(grace)
         if self._repeater is not None:
             self._repeater.stop()
+        if self._producing is not None:
+            self._producing.stop()
         self._quiet.set()
 
     async def _listen(self, server: Server) -> tuple[Address, ...]:
         settings = self._config.settings
         addresses = []
-        if settings.http.listen:
+        # Several producers may walk on one machine; whoever wants to watch one names its address.
+        if settings.http.listen and (not self._alone or self._config.named("http.listen")):
             addresses.append(await server.listen(parse_address(settings.http.listen)))
         if settings.http.metrics_listen:
             metrics = parse_address(settings.http.metrics_listen)
@@ -249,6 +282,7 @@ class Daemon:
             sweeps=tuple(name for name in self._sweeps if settings.sweeps[name].enabled),
             streams=self._streams,
             messages=tuple(each.pattern for each in self._messages),
+            producer=bool(self._directory),
             backend=hide(homes(self._config).jobs),
             addresses=addresses,
         )
@@ -275,6 +309,8 @@ class Daemon:
                         others.append(group.create_task(self._archiver.run()))
                     if self._repeater is not None:
                         others.append(group.create_task(self._repeater.run()))
+                    if self._producing is not None:
+                        others.append(group.create_task(self._produce(self._producing, engine)))
                     if self._messages:
                         listening = listen(self._store, self._clock, self._messages, self._quiet)
                         others.append(group.create_task(listening))

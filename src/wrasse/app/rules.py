@@ -12,12 +12,14 @@ from functools import partial
 
 from wrasse.app.addresses import parse_address
 from wrasse.app.periodic_settings import as_periodic
-from wrasse.app.settings import ArchiveStream, ReaperSettings, Settings, SweepSettings, WorkerSettings
+from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.duration import format_duration
 from wrasse.errors import WrasseError
+from wrasse.jobs.globs import parse_globs
 from wrasse.jobs.rates import parse_rate, parse_weight
+from wrasse.ports.limiter import RATE_MAX as LIMITER_MAX
 from wrasse.ports.subjects import check_pattern
 
 ZERO = timedelta(0)
@@ -39,6 +41,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("worker.", _worker(settings.worker)),
         ("worker.", _queues(settings.worker)),
         ("", _others(settings)),
+        ("producer.", _producer(settings.producer)),
         ("", _backends(settings, named)),
         ("", _addresses(settings)),
         ("reaper.", _reaper(settings.reaper)),
@@ -133,8 +136,7 @@ def _reaper(reaper: ReaperSettings) -> _Rules:
 
 def _others(settings: Settings) -> _Rules:
     breaker, producer, shown = settings.circuit_breaker, settings.producer, settings.observability
-    rate, share, samples = producer.rate_limit_per_sec, breaker.failure_threshold, breaker.min_samples
-    yield rate >= 0, "producer.rate_limit_per_sec", f"is {rate}", "use 0 for no limit, or more"
+    share, samples = breaker.failure_threshold, breaker.min_samples
     yield (
         producer.default_priority in settings.worker.queues,
         "producer.default_priority",
@@ -157,6 +159,19 @@ def _others(settings: Settings) -> _Rules:
     lease = settings.engine.lease
     yield lease >= SILENCE_MIN, "engine.lease", f"is {format_duration(lease)}: a slow run loses it", "use 5s or more"
     yield settings.redis.db >= 0, "redis.db", f"is {settings.redis.db}", "use 0 or more"
+
+
+def _producer(producer: ProducerSettings) -> _Rules:
+    rate = producer.rate_limit_per_sec
+    yield 0 <= rate <= LIMITER_MAX, "rate_limit_per_sec", f"is {rate}", f"use 0 for no limit, or up to {LIMITER_MAX}"
+    yield bool(producer.rate_limit_key), "rate_limit_key", "is empty", "name one"
+    yield bool(producer.scan_dir), "scan_dir", "is empty", "name a directory, . for the working directory"
+    for path, patterns in (("include_globs", producer.include_globs), ("exclude_globs", producer.exclude_globs)):
+        for pattern in patterns:
+            yield bool(pattern), path, "has an empty pattern", "remove it"
+            yield from _parsed(path, pattern, lambda text: parse_globs((text,)))
+    yield producer.settle >= ZERO, "settle", "is negative", "use 0s or more"
+    yield producer.poll_interval > ZERO, "poll_interval", "is 0: it would walk without rest", "use a time such as 2s"
 
 
 def _addresses(settings: Settings) -> _Rules:

@@ -160,22 +160,33 @@ class WorkerSettings:
 class ProducerSettings:
     """What turns files into jobs."""
 
-    scan_dir: Annotated[str, Key("directory to look in", seed=True, later=True)] = "./data"
-    include_globs: Annotated[tuple[str, ...], Key("files to take", seed=True, later=True)] = ("**/*",)
-    exclude_globs: Annotated[tuple[str, ...], Key("files to leave", seed=True, later=True)] = (
+    scan_dir: Annotated[str, Key("directory whose files are put", seed=True)] = "./data"
+    include_globs: Annotated[
+        tuple[str, ...], Key("files to put, by their path below scan_dir; empty: all", seed=True)
+    ] = ("**/*",)
+    exclude_globs: Annotated[tuple[str, ...], Key("files to leave, whatever include_globs says", seed=True)] = (
         "**/*.tmp",
         "**/.DS_Store",
     )
     default_priority: Annotated[str, Key("priority of a job that names none", seed=True)] = "low"
-    high_priority_exts: Annotated[tuple[str, ...], Key("extensions that are urgent", seed=True, later=True)] = (
-        ".pdf",
-        ".docx",
-        ".xlsx",
-        ".zip",
-    )
-    rate_limit_per_sec: Annotated[int, Key("jobs put per second at most; 0: no limit", seed=True, later=True)] = 100
-    rate_limit_key: Annotated[str, Key("Redis key the limit is counted under", seed=True, later=True)] = (
+    high_priority_exts: Annotated[
+        tuple[str, ...], Key("extensions of files that get the priority high, in small or capital letters", seed=True)
+    ] = (".pdf", ".docx", ".xlsx", ".zip")
+    rate_limit_per_sec: Annotated[
+        int, Key("new jobs a second at most, of all producers together; 0: no limit", seed=True)
+    ] = 100
+    rate_limit_key: Annotated[str, Key("name, and on Redis the key, under which the limit is counted", seed=True)] = (
         "jobqueue:rate_limit:producer"
+    )
+    kind: Annotated[str, Key("kind of a file's job: which handler does it; empty: the default handler")] = ""
+    watch: Annotated[
+        str, Key("how --watch learns of changes: auto, or poll where others write by network", choices=("auto", "poll"))
+    ] = "auto"
+    settle: Annotated[
+        timedelta, Key("with --watch: how long a file that is not seen being closed must be unchanged")
+    ] = timedelta(seconds=2)
+    poll_interval: Annotated[timedelta, Key("with --watch: rest between two walks where changes are not told")] = (
+        timedelta(seconds=2)
     )
 
 

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.clock import Clock
@@ -22,6 +23,7 @@ from wrasse.jobs.producer import Producer
 from wrasse.jobs.walk import Scope, Seen, walk
 from wrasse.ports.jobs import Job, Put
 
+PATIENCE = timedelta(seconds=10)
 _ENTRIES_MAX = 2_000  # looked at in one go
 _LOOKING_MAX = 0.05  # seconds: a stop must not wait for more
 _RECENT_MAX = 50_000
@@ -40,17 +42,19 @@ class IntakeSettings:
     kind: str = ""
     settle: timedelta = timedelta(seconds=2)
     poll: timedelta = timedelta(seconds=2)
-    patience: timedelta | None = timedelta(seconds=10)  # with a backend that does not answer; None: for ever
+    patience: timedelta | None = PATIENCE  # with a backend that does not answer; None: for ever
 
 
-@dataclass(slots=True)
-class Tallied:
+class Progressed:
     """What an intake has done so far; whoever shows it reads it."""
 
-    seen: Seen = field(default_factory=Seen)
-    put: int = 0
-    known: int = 0
-    stopped: bool = False
+    __slots__ = ("known", "put", "seen", "stopped")
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self.put = 0
+        self.known = 0
+        self.stopped = False
 
     @property
     def skipped(self) -> int:
@@ -63,7 +67,7 @@ class Intake:
 
     def __init__(self, settings: IntakeSettings, producer: Producer, pace: Pace, clock: Clock) -> None:
         self.settings = settings
-        self.done = Tallied()
+        self.done = Progressed()
         self.stopping = asyncio.Event()
         self._producer, self._pace, self._clock = producer, pace, clock
         self._recent: OrderedDict[str, None] = OrderedDict()
@@ -83,7 +87,9 @@ class Intake:
                 files, more = await asyncio.to_thread(self._look, walking)
                 await self.put(files)
         finally:
-            walking.close()  # type: ignore[attr-defined]  # of a generator
+            # If this was cancelled, a thread may be in there still; what is open ends with it.
+            with suppress(ValueError):
+                walking.close()
 
     async def put(self, files: Sequence[FoundFile]) -> None:
         """Puts the jobs of these files, but for those that this process put just before."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
 from wrasse.errors import UsageError
 from wrasse.jobs.files import FileRules, FoundFile, Skipped
@@ -19,14 +19,16 @@ from wrasse.jobs.files import FileRules, FoundFile, Skipped
 DEPTH_MAX = 200
 
 
-@dataclass(slots=True)
 class Seen:
     """What walks have come across so far. `directories` is for those that look for changes: without it none is kept."""
 
-    found: int = 0  # files that are to be put
-    unsettled: int = 0  # files that may still be written to
-    skipped: Counter[Skipped] = field(default_factory=Counter)
-    directories: set[int] | None = None
+    __slots__ = ("directories", "found", "skipped", "unsettled")
+
+    def __init__(self) -> None:
+        self.found = 0  # files that are to be put
+        self.unsettled = 0  # files that may still be written to
+        self.skipped: Counter[Skipped] = Counter()
+        self.directories: set[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def check_directory(scan_dir: str) -> str:
         ) from None
 
 
-def walk(scope: Scope, seen: Seen, below: str = "") -> Iterator[FoundFile | None]:
+def walk(scope: Scope, seen: Seen, below: str = "") -> Generator[FoundFile | None, None, None]:
     """Every file to put below the root, or below one directory in it; None for whatever else was come across, so that
     whoever walks may stop at any time."""
     real_root = os.path.realpath(scope.root)

@@ -36,7 +36,13 @@ class Watching:
         self._walked = 0  # when the last walk of everything began
         self._due: dict[str, float] = {}  # directory to when it is walked; "" is everything
         self.watched = asyncio.Event()  # set when every change from now on will be noticed
+        self._heard = asyncio.Event()
         intake.done.seen.directories = set()
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._intake.stop()
+        self._heard.set()
 
     async def run(self) -> None:
         """Puts what is there and what comes, until the intake is stopped."""
@@ -112,16 +118,15 @@ class Watching:
 
     async def _idle(self, notices: Notices) -> None:
         """Until something happened, something is due, or it is stopped."""
-        loop, heard = asyncio.get_running_loop(), asyncio.Event()
         wait = max(0.0, min(self._due.values()) - self._clock.monotonic()) if self._due else RESCAN.total_seconds()
-        waiters = [asyncio.ensure_future(event.wait()) for event in (heard, self._intake.stopping)]
-        loop.add_reader(notices.fd, heard.set)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(notices.fd, self._heard.set)
         try:
-            await asyncio.wait(waiters, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            await slept(timedelta(seconds=wait), self._heard)
         finally:
             loop.remove_reader(notices.fd)
-            for waiter in waiters:
-                waiter.cancel()
+        if not self._intake.stopping.is_set():
+            self._heard.clear()
 
     async def _watch_below(self, notices: Notices, below: str) -> bool:
         def watch_all() -> bool:
