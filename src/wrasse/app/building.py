@@ -5,6 +5,7 @@ A sweep's fields without a default are ports and are filled by their annotation;
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -37,6 +38,7 @@ from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.shut_queues import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
@@ -118,10 +120,20 @@ def _search(own: ReaperSettings, strays: Strays, clock: Clock) -> StraySearch:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A worker and who beats for it."""
+    """A worker, who beats for it, and who tells which queues it leaves alone."""
 
     worker: Worker
     beats: Beats
+    telling: ShutQueues
+
+    async def run(self) -> None:
+        """Works until the worker is stopped."""
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self.telling.run())
+            try:
+                await self.worker.run()
+            finally:
+                telling.cancel()
 
     def wrong(self) -> str | None:
         """Why the worker is of no use now, if it is not."""
@@ -150,7 +162,10 @@ def build_worker(
     beats: Beats = (
         LoopBeats(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildBeats(str(url.resolved()), tally)
     )
-    return Working(Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally), beats)
+    worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally)
+    assert worker.breakers is not None, "the settings of a worker have those of its breakers"
+    shut = opened.engine.records(SHUT_QUEUES)
+    return Working(worker, beats, ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock))
 
 
 def _breaker(own: CircuitBreaker) -> BreakerSettings:

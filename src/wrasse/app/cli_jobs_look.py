@@ -12,9 +12,13 @@ from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_jobs import opened
 from wrasse.app.cli_table import show_pairs, show_table
+from wrasse.app.homes import homes
 from wrasse.app.job_text import glimpse, record_json, state_json, text_of, when
-from wrasse.app.plain import queue_json, worker_json
+from wrasse.app.plain import queue_json, shut_json, worker_json
+from wrasse.app.wiring import Stores
+from wrasse.clock import SystemClock
 from wrasse.errors import UnknownName
+from wrasse.jobs.shut_queues import SHUT_QUEUES, shut_queues
 from wrasse.ports.jobs import JobFilter, JobQueue, JobRecord, JobState, Place, QueueCount, Reason
 from wrasse.ports.page import Page
 
@@ -214,7 +218,7 @@ async def _peek(asked: Asked, queue: str | None, count: int) -> None:
 @click.command()
 @asks
 def stats(asked: Asked) -> None:
-    """Show how many jobs are where, and which workers beat.
+    """Show how many jobs are where, which workers beat, and which queues they leave alone.
 
     \b
     Examples:
@@ -225,8 +229,14 @@ def stats(asked: Asked) -> None:
 
 
 async def _stats(asked: Asked) -> None:
-    async with opened(asked.config()) as store:
-        counts = await store.jobs.counts()
+    config = asked.config()
+    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
+    try:
+        counts = await (await stores.open(homes(config).jobs)).jobs.counts()
+        beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
+        shut = await shut_queues((await stores.open(homes(config).engine)).records(SHUT_QUEUES), beating)
+    finally:
+        await stores.close()
 
     def text() -> None:
         if not counts.queues:
@@ -235,13 +245,17 @@ async def _stats(asked: Asked) -> None:
             rows = [_counted(each, counts.at) for each in counts.queues]
             show_table(("queue", "ready", "delayed", "held", "done", "dead", "oldest ready"), rows)
         if counts.workers:
-            beating = [
+            rows = [
                 (w.info.id, w.info.slots, ago(w.beat_at, counts.at), _alive(w.until, counts.at)) for w in counts.workers
             ]
-            show_table(("worker", "slots", "last beat", "state"), beating)
+            show_table(("worker", "slots", "last beat", "state"), rows)
+        if shut:
+            left = [(each.queue, each.state, each.worker, ago(each.since, counts.at)) for each in shut]
+            show_table(("queue left alone", "breaker", "by worker", "since"), left)
 
     workers = [worker_json(each, counts.at) for each in counts.workers]
-    asked.answer({"at": counts.at, "queues": [queue_json(each) for each in counts.queues], "workers": workers}, text)
+    queues, breakers = [queue_json(each) for each in counts.queues], [shut_json(each) for each in shut]
+    asked.answer({"at": counts.at, "queues": queues, "workers": workers, "breakers": breakers}, text)
 
 
 def _alive(until: datetime, now: datetime) -> str:

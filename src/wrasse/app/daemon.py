@@ -49,8 +49,10 @@ from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.repeating import Repeater
-from wrasse.jobs.tally import Tally
+from wrasse.jobs.shut_queues import SHUT_QUEUES
+from wrasse.jobs.tally import Labels, Tally
 from wrasse.ports.streams import Streams
+from wrasse.streams.tally import StreamTally
 
 ROLES = ("all", "worker", "sweeper", "producer", "archiver")
 _log = logging.getLogger("wrasse.daemon")
@@ -139,7 +141,8 @@ class Daemon:
         self._directory = producing_directory(config, orders.roles)
         self._watch_files = orders.watch
         self._producing: Producing | None = None
-        self._tally = Tally()
+        self._tally = Tally(Labels(config.settings.worker.queues.values()))
+        self._heard: dict[str, StreamTally] = {}  # by group: what became of messages
         self._working: Working | None = None
         self._engine: Engine | None = None
         self._archiver: Archiver | None = None
@@ -234,8 +237,13 @@ class Daemon:
             streams=streams,
             engine=engine,
             worker=None if working is None else working.wrong,
+            shut=opened.engine.records(SHUT_QUEUES),
+            breakers=None if working is None else working.worker.breakers,
+            shut_max=settings.circuit_breaker.unready_after,
             tally=self._tally,
             logs=self._log_tally,
+            messages=self._heard,
+            archives=None if self._archiver is None else self._archiver.tally,
             queues=tuple(settings.worker.queues.values()),
         )
         return Watch(subject, settings.observability.queue_sample_interval)
@@ -312,10 +320,10 @@ class Daemon:
                     if self._producing is not None:
                         others.append(group.create_task(self._produce(self._producing, engine)))
                     if self._messages:
-                        listening = listen(self._store, self._clock, self._messages, self._quiet)
+                        listening = listen(self._store, self._clock, self._messages, self._quiet, self._heard)
                         others.append(group.create_task(listening))
                     if working is not None:
-                        await working.worker.run()
+                        await working.run()
                         engine.stop()
                         self._quiet.set()
                         if self._repeater is not None:

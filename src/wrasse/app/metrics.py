@@ -8,7 +8,7 @@ and guards from closed sets, one value per sweep.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -17,10 +17,13 @@ from prometheus_client.registry import Collector
 
 from wrasse import __version__
 from wrasse.app.logs import LogTally
+from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.engine.report import Totals
 from wrasse.engine.state import Held
+from wrasse.jobs.breakers import BreakerFacts
 from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
 from wrasse.ports.jobs import Counts, QueueCount
+from wrasse.streams.tally import StreamTally
 
 STUCK_JOBS = "stuck_jobs"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,6 +39,27 @@ class Described:
     doc: str
 
 
+_MESSAGES = {  # the fields of StreamTally
+    "delivered": "messages handed to handlers of this process",
+    "again": "of these, messages that had been handed out before",
+    "acked": "messages handled, and the backend knows",
+    "naked": "messages refused for now, to be given again",
+    "dead": "messages set aside as dead letters",
+    "failed": "handlers of messages that raised or took too long",
+    "invalid": "entries that are no message",
+    "dropped": "dead letters that would have been set aside once more",
+    "unavailable": "times a backend did not answer a consumer",
+}
+_ARCHIVES = {  # to the fields of the archiver's tally
+    "written": ("archives", "archives written by this process"),
+    "messages": ("messages", "messages in them"),
+    "bytes": ("bytes", "bytes of them, as stored"),
+    "outages": ("outages", "times a backend did not answer the archiver"),
+    "alarms": ("alarms", "streams found to have gone back or lost entries, which stops their archiving"),
+    "lost_messages": ("lost", "entries that were gone before they could be archived"),
+    "lost_events": ("events_lost", "events about archives that could not be published"),
+}
+
 METRICS: Mapping[str, Described] = {
     each.name: each
     for each in (
@@ -45,11 +69,13 @@ METRICS: Mapping[str, Described] = {
         Described("jobs_failed_total", "counter", ("queue", "reason"), "attempts that ended badly, by reason"),
         Described("jobs_retried_total", "counter", ("queue",), "failed jobs that will be tried again"),
         Described("jobs_dead_letter_total", "counter", ("queue",), "jobs buried by this process"),
-        Described("jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished by a clean stop"),
+        Described("jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished, free of charge"),
         Described("jobs_lost_total", "counter", ("queue",), "finishes refused because the job was taken away"),
         Described("job_processing_duration_seconds", "histogram", ("queue",), "time inside handlers"),
         Described("worker_active", "gauge", (), "handlers running now"),
         Described("queue_length", "gauge", ("queue",), "ready jobs of a queue"),
+        Described("circuit_breaker_state", "gauge", ("queue",), "its breaker here: 0 closed, 1 half-open, 2 open"),
+        Described("circuit_breaker_trips_total", "counter", ("queue",), "times it opened"),
         Described("reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs gave to the next worker or buried"),
         Described("reaper_recovered_total", "counter", (), "the same, under the origin program's name"),
         Described("wrasse_jobs", "gauge", ("queue", "place"), "jobs by queue and place"),
@@ -68,6 +94,8 @@ METRICS: Mapping[str, Described] = {
         ),
         Described("wrasse_sweep_held", "gauge", ("sweep", "guard"), "1 while a guard holds the sweep"),
         Described("wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"),
+        *(Described(f"wrasse_messages_{name}_total", "counter", ("group",), doc) for name, doc in _MESSAGES.items()),
+        *(Described(f"wrasse_archives_{name}_total", "counter", (), doc) for name, (_, doc) in _ARCHIVES.items()),
         Described("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
         Described("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
         Described("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
@@ -97,6 +125,9 @@ class Facts:
     counts: Counts | None = None
     skew: timedelta | None = None
     queues: Sequence[str] = ()  # those configured, which have a label of their own first
+    breakers: Sequence[BreakerFacts] = ()
+    messages: Mapping[str, StreamTally] = field(default_factory=dict)  # by group
+    archives: ArchiveTally | None = None
 
 
 def exposition(facts: Facts) -> bytes:
@@ -115,7 +146,10 @@ class _Collected(Collector):
         yield from _jobs(self._facts.tally)
         if self._facts.counts is not None:
             yield from _queues(self._facts.counts, self._facts.queues)
+        yield from _breakers(self._facts.breakers)
         yield from _sweeps(self._facts.sweeps)
+        yield from _messages(self._facts.messages)
+        yield from _archives(self._facts.archives)
         yield from _process(self._facts)
 
 
@@ -186,6 +220,32 @@ def _queues(counts: Counts, configured: Sequence[str]) -> Iterator[Metric]:
     yield _family("wrasse_workers", states)
 
 
+def _breakers(breakers: Sequence[BreakerFacts]) -> Iterator[Metric]:
+    """Queues that share a label show the worst of them."""
+    states: dict[str, int] = {}
+    trips: dict[str, int] = {}
+    for n, each in enumerate(breakers):
+        label = each.queue if n < QUEUES_MAX else OTHER
+        states[label] = max(states.get(label, 0), int(each.state))
+        trips[label] = trips.get(label, 0) + each.trips
+    yield _family("circuit_breaker_state", [((name,), value) for name, value in states.items()])
+    yield _family("circuit_breaker_trips_total", [((name,), value) for name, value in trips.items()])
+
+
+def _messages(tallies: Mapping[str, StreamTally]) -> Iterator[Metric]:
+    for name in _MESSAGES:
+        numbers: dict[str, int] = {}
+        for n, (group, tally) in enumerate(tallies.items()):
+            label = group if n < QUEUES_MAX else OTHER
+            numbers[label] = numbers.get(label, 0) + getattr(tally, name)
+        yield _family(f"wrasse_messages_{name}_total", [((group,), number) for group, number in numbers.items()])
+
+
+def _archives(tally: ArchiveTally | None) -> Iterator[Metric]:
+    for name, (own, _) in _ARCHIVES.items():
+        yield _family(f"wrasse_archives_{name}_total", [((), getattr(tally, own))] if tally else [])
+
+
 def _sum(one: QueueCount, other: QueueCount) -> QueueCount:
     oldest = [at for at in (one.oldest_ready_at, other.oldest_ready_at) if at is not None]
     return QueueCount(
@@ -204,9 +264,9 @@ def _age(at: datetime | None, now: datetime) -> float:
 
 
 def _sweeps(sweeps: Mapping[str, SweepFacts]) -> Iterator[Metric]:
-    for field in ("runs", "seen", "kept", "done", "lost", "failed", "unknown", "seconds"):
-        samples = [((name,), getattr(facts.totals, field)) for name, facts in sweeps.items()]
-        yield _family(f"wrasse_sweep_{field}_total", samples)
+    for each in ("runs", "seen", "kept", "done", "lost", "failed", "unknown", "seconds"):
+        samples = [((name,), getattr(facts.totals, each)) for name, facts in sweeps.items()]
+        yield _family(f"wrasse_sweep_{each}_total", samples)
     good = [((name,), facts.totals.last_good_at) for name, facts in sweeps.items()]
     yield _family(
         "wrasse_sweep_last_success_timestamp_seconds", [(name, at.timestamp()) for name, at in good if at is not None]

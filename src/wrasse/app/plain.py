@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from wrasse.clock import from_micros
+from wrasse.jobs.shut_queues import ShutQueue
 from wrasse.ports.jobs import QueueCount, WorkerState
 from wrasse.ports.journal import Line
 from wrasse.ports.streams import GroupState, StreamState
@@ -54,6 +55,11 @@ def worker_json(worker: WorkerState, now: datetime) -> Mapping[str, object]:
         "until": worker.until,
         "beating": worker.until > now,
     }
+
+
+def shut_json(shut: ShutQueue) -> Mapping[str, object]:
+    """A queue that a worker leaves alone because its breaker is not closed."""
+    return {"queue": shut.queue, "state": shut.state, "worker": shut.worker, "since": shut.since}
 
 
 def line_json(line: Line) -> Mapping[str, object]:

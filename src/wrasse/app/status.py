@@ -8,7 +8,7 @@ other parts are shown all the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -16,15 +16,20 @@ from typing import Generic, TypeVar
 from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, SweepFacts
 from wrasse.app.wiring import Store
+from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.clock import Clock
+from wrasse.duration import format_duration
 from wrasse.engine.loop import Engine, SweepStatus
 from wrasse.errors import WrasseError
+from wrasse.jobs.breakers import Breakers
+from wrasse.jobs.shut_queues import ShutQueue, shut_queues
 from wrasse.jobs.tally import Tally
 from wrasse.leases.lease import Lease, decode
 from wrasse.ports.jobs import Counts, JobState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams, StreamState
+from wrasse.streams.tally import StreamTally
 
 T = TypeVar("T")
 
@@ -66,6 +71,7 @@ class Snapshot:
     counts: Counts | None
     skew: timedelta | None
     stuck: tuple[JobState, ...]
+    shut: tuple[ShutQueue, ...]
     leases: Some[Lease] | None
     streams: Some[StreamState] | None
     sweeps: tuple[SweepStatus, ...]
@@ -90,9 +96,14 @@ class Subject:
     streams: Streams
     engine: Engine | None
     worker: Callable[[], str | None] | None = None
+    shut: Records | None = None  # where workers tell which queues they leave alone
+    breakers: Breakers | None = None  # of the worker in this process
+    shut_max: timedelta = timedelta(minutes=2)  # how long one of them may stay open
     tally: Tally = field(default_factory=Tally)
     logs: LogTally = field(default_factory=LogTally)
     queues: Sequence[str] = ()
+    messages: Mapping[str, StreamTally] = field(default_factory=dict)
+    archives: ArchiveTally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,7 @@ class _Jobs:
     skew: timedelta
     counts: Counts
     stuck: tuple[JobState, ...]
+    shut: tuple[ShutQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +159,17 @@ class Watch:
         """What the metrics are made of: counters as they are, queues as of the last look."""
         snapshot, subject = await self.look(), self._subject
         sweeps = {each.name: SweepFacts(each.totals, each.held) for each in snapshot.sweeps}
-        return Facts(subject.tally, sweeps, subject.logs, snapshot.counts, snapshot.skew, subject.queues)
+        return Facts(
+            subject.tally,
+            sweeps,
+            subject.logs,
+            snapshot.counts,
+            snapshot.skew,
+            subject.queues,
+            () if subject.breakers is None else subject.breakers.facts(),
+            subject.messages,
+            subject.archives,
+        )
 
     async def _ask(self) -> Snapshot:
         subject = self._subject
@@ -169,6 +191,7 @@ class Watch:
             counts=jobs.answer.counts if jobs.answer else None,
             skew=jobs.answer.skew if jobs.answer else None,
             stuck=jobs.answer.stuck if jobs.answer else (),
+            shut=jobs.answer.shut if jobs.answer else (),
             leases=asked_leases.result().answer,
             streams=asked_streams.result().answer,
             sweeps=sweeps,
@@ -178,7 +201,10 @@ class Watch:
     async def _jobs(self) -> _Jobs:
         store = self._subject.jobs
         skew = self._subject.clock.now() - (await store.pulse()).at
-        return _Jobs(skew, await store.jobs.counts(), (await store.jobs.overdue(None, STUCK)).items)
+        counts = await store.jobs.counts()
+        beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
+        shut = () if self._subject.shut is None else await shut_queues(self._subject.shut, beating)
+        return _Jobs(skew, counts, (await store.jobs.overdue(None, STUCK)).items, shut)
 
     async def _engine(self) -> tuple[Line, ...]:
         lines = await self._subject.journal.journal.page(LineFilter(), None, LINES, newest=True)
@@ -203,7 +229,19 @@ class Watch:
         if self._subject.worker is not None:
             wrong = self._subject.worker()
             checks.append(Check("worker", wrong is None, wrong or "takes jobs"))
+        if self._subject.breakers is not None:
+            checks.append(self._breakers(self._subject.breakers))
         if sweeps:
             bad = [each.name for each in sweeps if each.last is not None and not each.last.good]
             checks.append(Check("sweeps", not bad, f"last run failed: {', '.join(bad)}" if bad else "run"))
         return tuple(checks)
+
+    def _breakers(self, breakers: Breakers) -> Check:
+        """One that waits for a job to try holds nothing up."""
+        facts = [each for each in breakers.facts() if each.state and not each.waits]
+        long = [each.queue for each in facts if each.shut > self._subject.shut_max.total_seconds()]
+        if long:
+            patience = format_duration(self._subject.shut_max)
+            return Check("breakers", False, f"open for more than {patience}: {', '.join(long)}")
+        shut = ", ".join(each.queue for each in facts)
+        return Check("breakers", True, f"open: {shut}" if shut else "closed")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from wrasse import __version__
-from wrasse.app.plain import line_json, queue_json, stream_json, worker_json
+from wrasse.app.plain import line_json, queue_json, shut_json, stream_json, worker_json
 from wrasse.app.status import Snapshot
 from wrasse.engine.loop import SweepStatus
 from wrasse.engine.report import Report
@@ -28,6 +28,7 @@ def snapshot_json(snapshot: Snapshot) -> Mapping[str, object]:
         "queues": [] if counts is None else [queue_json(each) for each in counts.queues],
         "workers": [] if counts is None else [worker_json(each, counts.at) for each in counts.workers],
         "sweeps": [sweep_json(each) for each in snapshot.sweeps],
+        "breakers": [shut_json(each) for each in snapshot.shut],
         "stuck": [stuck_json(each) for each in snapshot.stuck],
         "leases": None if leases is None else [lease_json(each, leases.at) for each in leases.items],
         "streams": None if streams is None else [stream_json(each) for each in streams.items],

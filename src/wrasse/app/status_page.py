@@ -49,7 +49,7 @@ def page(snapshot: Snapshot, now: datetime) -> str:
 def tables(snapshot: Snapshot, now: datetime | None = None) -> str:
     """What changes: everything below the title. Without `now`, times are left to the script."""
     view = _View(snapshot, now)
-    parts = (_summary, _checks, _stuck, _queues, _workers, _sweeps, _leases, _streams, _journal)
+    parts = (_summary, _checks, _stuck, _shut, _queues, _workers, _sweeps, _leases, _streams, _journal)
     return "".join(part(view) for part in parts)
 
 
@@ -113,6 +113,21 @@ def _stuck(view: _View) -> str:
     columns = (*texts, Column("attempts", True), Column("rescues", True))
     body = table("Stuck jobs", columns, rows, empty="", more=len(rows) == STUCK)
     return section("stuck", "Stuck: held by a silent worker", body)
+
+
+def _shut(view: _View) -> str:
+    if not view.snapshot.shut:
+        return ""
+    rows = [
+        Row(
+            f"{each.queue} {each.worker}",
+            (code(each.queue), state(each.state, "bad" if each.state == "open" else "warn"), code(each.worker),
+             view.time(each.since, lasting=True)),
+        )
+        for each in view.snapshot.shut
+    ]  # fmt: skip
+    columns = tuple(map(Column, ("queue", "breaker", "of the worker", "for")))
+    return section("breakers", "Left alone: too many of their jobs failed", table("Breakers", columns, rows, empty=""))
 
 
 def _queues(view: _View) -> str:

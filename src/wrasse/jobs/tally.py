@@ -8,7 +8,7 @@ their own, all later ones share `other`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from wrasse.ports.jobs import Reason
@@ -25,8 +25,10 @@ class Labels:
 
     __slots__ = ("_known",)
 
-    def __init__(self) -> None:
+    def __init__(self, first: Iterable[str] = ()) -> None:
         self._known: dict[str, str] = {}
+        for queue in first:  # those that must have a label of their own, however many others come
+            self.of(queue)
 
     def of(self, queue: str) -> str:
         """The queue's own name while there is room, then `other`."""

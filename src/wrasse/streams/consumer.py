@@ -85,11 +85,12 @@ class Consumer:
         group: str,
         handler: Handler,
         settings: ConsumerSettings = _DEFAULT,
+        tally: StreamTally | None = None,
     ) -> None:
         check_pattern(pattern)
         check_group("any", group)
         self.name = consumer_name(clock)
-        self.tally = StreamTally()
+        self.tally = tally if tally is not None else StreamTally()
         self._groups = groups
         self._clock = clock
         self._settings = settings

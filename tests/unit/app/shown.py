@@ -11,7 +11,10 @@ from wrasse.app.config import load
 from wrasse.app.status import Snapshot, Subject, Watch
 from wrasse.app.status_page import page
 from wrasse.backends.memory.connect import Memory
+from wrasse.breaker import BreakerSettings
 from wrasse.clock import ManualClock
+from wrasse.jobs.breakers import Breakers
+from wrasse.jobs.shut_queues import SHUT_QUEUES
 from wrasse.leases.lessor import Lessor
 from wrasse.ports.jobs import Job, WorkerInfo
 
@@ -31,6 +34,7 @@ class Shown:
         self.lessor = Lessor(self.store.records(LEASES), self.clock)
         self.network = Network(Script({}))
         self.wrong: str | None = None
+        self.breakers = Breakers(("high", "low"), BreakerSettings(), self.clock)
         subject = Subject(
             clock=self.clock,
             roles=("all",),
@@ -41,6 +45,8 @@ class Shown:
             streams=FaultyStreams(self.store.streams, self.network),
             engine=self.engine,
             worker=lambda: self.wrong,
+            shut=self.store.records(SHUT_QUEUES),
+            breakers=self.breakers,
         )
         self.watch = Watch(subject, kept)
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from exposition import complaints
 from wrasse.app.logs import LogTally
 from wrasse.app.metrics import METRICS, Facts, SweepFacts, exposition
+from wrasse.archives.tally import Tally as ArchiveTally
+from wrasse.breaker import BreakerState
 from wrasse.engine.report import Totals
 from wrasse.engine.state import Held
-from wrasse.jobs.tally import QUEUES_MAX, Tally
+from wrasse.jobs.breakers import BreakerFacts
+from wrasse.jobs.tally import QUEUES_MAX, Labels, Tally
 from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
+from wrasse.streams.tally import StreamTally
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEED = {
@@ -24,6 +33,8 @@ SEED = {
     "jobs_dead_letter_total": {"queue"},
     "job_processing_duration_seconds": {"queue"},
     "queue_length": {"queue"},
+    "circuit_breaker_state": {"queue"},
+    "reaper_jobs_moved_total": set(),
 }
 
 
@@ -39,6 +50,8 @@ def facts(queues: int = 2) -> Facts:
         tally.durations.of(queue).observe(0.02)
         counted.append(QueueCount(queue, ready=n, held=1, oldest_ready_at=NOW - timedelta(seconds=n)))
     totals = Totals(runs=3, seen=9, kept=4, done=5, lost=1, failed=2, unknown=1, seconds=1.5, last_good_at=NOW)
+    messages = StreamTally()
+    messages.acked = 7
     held = Held("mass_death", "5 of 6 workers fell silent", NOW)
     workers = (WorkerState(WorkerInfo("w"), NOW, NOW + timedelta(seconds=1)), WorkerState(WorkerInfo("v"), NOW, NOW))
     return Facts(
@@ -48,6 +61,9 @@ def facts(queues: int = 2) -> Facts:
         Counts(tuple(counted), workers, NOW),
         timedelta(seconds=-2),
         ("q0",),
+        tuple(BreakerFacts(f"q{n}", BreakerState.CLOSED, 0) for n in range(queues)),
+        {"mail": messages},
+        ArchiveTally(archives=2, messages=50, bytes=900),
     )
 
 
@@ -130,3 +146,82 @@ def test_an_odd_queue_name_cannot_break_the_text() -> None:
     tally.produced.add('a"b\\c\nd')
     found = samples(Facts(tally, {}, LogTally()))
     assert found["jobs_produced_total", (("queue", 'a"b\\c\nd'),)] == 1
+
+PROMTOOL = shutil.which("promtool")
+
+
+@pytest.mark.parametrize("queues", [0, 2, 200])
+def test_there_is_nothing_to_complain_about(queues: int) -> None:
+    assert complaints(exposition(facts(queues)).decode()) == []
+
+
+def test_nothing_to_complain_about_where_nothing_is_known_yet() -> None:
+    assert complaints(exposition(Facts(Tally(), {}, LogTally())).decode()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("a_total 1", "the last line does not end"),
+        ("a_total 1\n", "line 1: a_total has no HELP and TYPE before it"),
+        ("# HELP a x\n# TYPE a counter\na 1\n", "a: ends in _total, or is a counter, but not both"),
+        ("# HELP a_total x\n# TYPE a_total gauge\n", "a_total: ends in _total, or is a counter, but not both"),
+        ("# HELP a \n# TYPE a gauge\na 1\n", "a: has no help"),
+        ("# HELP a x\n# TYPE a gauge\na 1\na 1\n", "line 4: a with the same labels a second time"),
+        ("# HELP a x\n# TYPE a gauge\n# HELP a x\n# TYPE a gauge\n", "line 3: a comes a second time"),
+        ("# HELP a_ms x\n# TYPE a_ms gauge\n", "a_ms: has an abbreviated unit"),
+        ("# HELP a_minutes x\n# TYPE a_minutes gauge\n", "a_minutes: has a unit that is not a base unit"),
+        ("# HELP aB x\n# TYPE aB gauge\n", "aB: is not in snake case"),
+        ("# HELP a_gauge x\n# TYPE a_gauge gauge\n", "a_gauge: has its type in its name"),
+        ("# HELP a_count x\n# TYPE a_count gauge\n", "a_count: ends like a part of a histogram"),
+        ('# HELP a x\n# TYPE a gauge\na{b="1"} 1\na 2\n', "a: has series with different labels: [(), ('b',)]"),
+        ('# HELP a x\n# TYPE a gauge\na{b="1} 1\n', "line 3: labels that cannot be read"),
+        ("# HELP a x\n# TYPE a gauge\na one\n", "line 3: 'one' is no number"),
+        (
+            '# HELP a x\n# TYPE a histogram\na_bucket{le="1"} 2\na_bucket{le="+Inf"} 1\na_count 1\na_sum 1\n',
+            "a: has buckets that do not grow at ()",
+        ),
+    ],
+)
+def test_what_the_linter_minds_is_complained_about(text: str, complaint: str) -> None:
+    assert complaint in complaints(text)
+
+
+if PROMTOOL is not None:
+
+    def test_promtool_finds_nothing_to_complain_about() -> None:
+        assert PROMTOOL is not None
+        checked = subprocess.run(
+            [PROMTOOL, "check", "metrics"], input=exposition(facts(200)), capture_output=True, timeout=60
+        )
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+def test_breakers_are_told_by_queue_and_the_worst_of_those_that_share_a_label() -> None:
+    shut = BreakerFacts("q1", BreakerState.OPEN, 3, 10.0)
+    many = [BreakerFacts(f"m{n}", BreakerState.HALF_OPEN if n == 150 else BreakerState.CLOSED, 1) for n in range(200)]
+    known = facts()
+    few = samples(replace(known, breakers=(BreakerFacts("q0", BreakerState.CLOSED, 0), shut)))
+    assert few["circuit_breaker_state", (("queue", "q0"),)] == 0
+    assert few["circuit_breaker_state", (("queue", "q1"),)] == 2
+    assert few["circuit_breaker_trips_total", (("queue", "q1"),)] == 3
+    found = samples(replace(known, breakers=many))
+    assert found["circuit_breaker_state", (("queue", "other"),)] == 1
+    assert found["circuit_breaker_trips_total", (("queue", "other"),)] == 150
+
+
+def test_what_consumers_and_the_archiver_counted_is_told() -> None:
+    found = samples(facts())
+    assert found["wrasse_messages_acked_total", (("group", "mail"),)] == 7
+    assert found["wrasse_archives_written_total", ()] == 2
+    assert found["wrasse_archives_bytes_total", ()] == 900
+
+
+def test_a_configured_queue_has_a_label_of_its_own_however_many_others_came_first() -> None:
+    tally = Tally(Labels(["configured"]))
+    for n in range(100):
+        tally.produced.add(f"q{n}")
+    tally.produced.add("configured")
+    found = samples(Facts(tally, {}, LogTally()))
+    assert found["jobs_produced_total", (("queue", "configured"),)] == 1
+    assert found["jobs_produced_total", (("queue", "other"),)] == 51
