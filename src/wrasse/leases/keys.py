@@ -199,8 +199,12 @@ class Keys:
         await self._writes.records.leave(key, due_at)
         self.tally.entries_deleted += 1
 
-    async def checked(self, held: Held) -> Kept:
-        """The key, if the caller holds it."""
+    async def checked(self, held: Held, *, any_transaction: bool = False) -> Kept:
+        """The key, if the caller holds it. Who only reads need not know the transaction."""
+        if any_transaction and not held.transaction:
+            kept = self._mine(held) or await self._read(held.key)
+            grant = None if kept is None else kept.meta.grant
+            held = held if grant is None else replace(held, transaction=grant.transaction)
         return await self._checked(held, None, None)
 
     async def _checked(self, held: Held, if_version: int | None, if_etag: str | None) -> Kept:

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, UsageError
@@ -137,7 +137,7 @@ class Leases:
         self._traffic()
         keys = self.keys(namespace)
         for _ in range(READS_MAX):
-            meta = (await keys.checked(held)).meta
+            meta = (await keys.checked(held, any_transaction=True)).meta
             staged = meta.staged
             state = meta.state if staged is None or staged.same else staged.state
             if state is None:
@@ -212,6 +212,10 @@ class Leases:
         keys = self.keys(namespace)
         kept = await keys.look(key)
         return None if kept is None else kept.meta
+
+    async def now(self, namespace: str) -> datetime:
+        """The store's time, a little late rather than early."""
+        return await self.keys(namespace).now()
 
     async def page(self, namespace: str, prefix: str, after: str | None, limit: int) -> Page[str]:
         """Keys that begin with `prefix`, in the order of their stored names."""

@@ -117,9 +117,7 @@ def check_expected(meta: Meta, if_version: int | None, if_etag: str | None) -> N
     version = meta.version if staged is None else staged.version
     etag = meta.etag if staged is None or staged.same else "" if staged.state is None else staged.state.etag
     if if_version is not None and if_version != version:
-        raise KeyRefused(
-            Refusal.VERSION_CONFLICT, f"the version is {version}, not {if_version}", version=version, etag=etag
-        )
+        raise KeyRefused(Refusal.VERSION_CONFLICT, f"the version is {version}, not {if_version}", version=version)
     if if_etag is not None and if_etag.strip('"') != etag:
         raise KeyRefused(Refusal.ETAG_MISMATCH, "the state is another one", version=version, etag=etag)
 

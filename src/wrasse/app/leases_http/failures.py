@@ -1,0 +1,62 @@
+"""Errors on the wire: one status and one code for each, the detail in our own words."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from aiohttp import web
+
+from wrasse.app.leases_http.wire import Failure
+from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
+from wrasse.leases.names import BadName
+from wrasse.leases.refusal import KeyRefused, Refusal
+
+_STATUS = {
+    Refusal.WAITING: 409,
+    Refusal.ALREADY_EXISTS: 409,
+    Refusal.LEASE_REQUIRED: 403,
+    Refusal.LEASE_EXPIRED: 403,
+    Refusal.FENCING_MISMATCH: 403,
+    Refusal.MISSING_TRANSACTION: 400,
+    Refusal.TRANSACTION_MISMATCH: 409,
+    Refusal.TRANSACTION_ROLLED_BACK: 409,
+    Refusal.VERSION_CONFLICT: 409,
+    Refusal.ETAG_MISMATCH: 409,
+}
+
+
+class WireError(Exception):
+    """A request that is refused before it reaches any key."""
+
+    def __init__(self, code: str, detail: str, *, status: int = 400, wait: int = 0) -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.status, self.wait = code, detail, status, wait
+
+
+def failed(error: Exception, correlation: str) -> web.Response:
+    """The answer to a request that failed."""
+    status, failure = _failure(error)
+    headers = {"X-Correlation-Id": correlation}
+    if failure.retry_after_seconds > 0:
+        headers["Retry-After"] = str(failure.retry_after_seconds)
+    body = msgspec.json.encode(failure)
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+
+
+def _failure(error: Exception) -> tuple[int, Failure]:
+    if isinstance(error, WireError):
+        return error.status, Failure(error.code, error.detail, retry_after_seconds=error.wait)
+    if isinstance(error, KeyRefused):
+        wait = max(1, math.ceil(error.wait)) if error.code is Refusal.WAITING else 0
+        return _STATUS[error.code], Failure(error.code.value, error.message, error.version, error.etag, wait)
+    if isinstance(error, BadName):
+        code = "invalid_namespace" if "namespace" in error.message else "invalid_key"
+        return 400, Failure(code, error.message)
+    if isinstance(error, TooLarge):
+        return 413, Failure("body_too_large", error.message)
+    if isinstance(error, StoreUnavailable):
+        return 503, Failure("store_unavailable", error.message, retry_after_seconds=1)
+    if isinstance(error, WrasseError):
+        return 500, Failure("internal_error", error.message)
+    return 500, Failure("internal_error", "something that must not happen did; the log of the server has it")

@@ -1,0 +1,206 @@
+"""The calls of the API. Each translates, asks `Leases` once, and translates the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import msgspec
+from aiohttp import web
+
+from wrasse.app.leases_http import asking, wire
+from wrasse.app.leases_http.failures import WireError, failed
+from wrasse.clock import Clock
+from wrasse.leases.leases import Leases, Seen
+from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.rules import Held
+from wrasse.leases.xid import is_xid
+
+KEYS_MAX = 1_000
+_JSON = "application/json"
+_log = logging.getLogger("wrasse.leases")
+
+Handler = Callable[[web.Request, str], Awaitable[web.Response]]
+
+
+class LeaseApi:
+    """The calls, over one `Leases`. `draining` refuses new leases while everything else goes on."""
+
+    def __init__(self, leases: Leases, clock: Clock) -> None:
+        self._leases, self._clock = leases, clock
+        self.draining = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """What to serve."""
+        posts = {
+            "acquire": self._acquire, "keepalive": self._keepalive, "get": self._get, "update": self._update,
+            "remove": self._remove, "metadata": self._metadata, "release": self._release,
+        }  # fmt: skip
+        return [
+            *(web.post(f"/v1/{name}", self._call(handler)) for name, handler in posts.items()),
+            web.get("/v1/describe", self._call(self._describe)),
+            web.get("/v1/keys", self._call(self._keys)),
+            web.get("/v1/namespace", self._call(self._namespace)),
+            web.post("/v1/namespace", self._call(self._namespace)),
+        ]
+
+    def _call(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            name = asking.correlation(request, self._clock)
+            try:
+                response = await handler(request, name)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                response = failed(error, name)
+                if response.status == 500:
+                    _log.exception("a call of the lease API failed", extra={"request_id": name})
+            if self.draining:
+                response.headers["Shutdown-Imminent"] = "true"
+            return response
+
+        return answer
+
+    async def _acquire(self, request: web.Request, name: str) -> web.Response:
+        asked = await asking.json_body(request, wire.AcquireBody)
+        if self.draining:
+            raise WireError("shutdown_draining", "this server is stopping; ask another", status=503, wait=1)
+        if not asked.owner:
+            raise WireError("missing_owner", "owner is missing: say who you are")
+        if asked.ttl_seconds < 0:
+            raise WireError("invalid_ttl", "ttl_seconds is below zero")
+        if asked.lease_id and not is_xid(asked.lease_id):
+            raise WireError("invalid_lease", "lease_id is 20 characters of 0-9 and a-v")
+        transaction = asking.checked_transaction(
+            asked.txn_id or request.headers.get("X-Txn-ID", ""), "invalid_txn"
+        )
+        typed = asked.key or request.query.get("key", "") or asking.uuid7(self._clock)
+        leased = await self._leases.acquire(
+            typed,
+            asked.owner,
+            namespace=asked.namespace,
+            ttl=timedelta(seconds=asked.ttl_seconds),
+            wait=_wait(asked.block_seconds),
+            if_not_exists=asked.if_not_exists,
+            id=asked.lease_id,
+            transaction=transaction,
+        )
+        headers = {"X-Fencing-Token": str(leased.grant.token), "X-Key-Version": str(leased.meta.version)}
+        return _json(wire.acquired(leased, typed, name), {**headers, "X-Correlation-Id": name})
+
+    async def _keepalive(self, request: web.Request, name: str) -> web.Response:
+        shown = asking.token(request)
+        asked = await asking.json_body(request, wire.KeepaliveBody)
+        namespace, held = _held_in_body(asked, shown, request)
+        leased = await self._leases.renew(namespace, held, timedelta(seconds=asked.ttl_seconds))
+        until = int(leased.grant.until.timestamp())
+        return _json(wire.Renewed(until), {"X-Fencing-Token": str(leased.grant.token)})
+
+    async def _get(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        if request.query.get("public") in ("1", "true"):
+            return _state(await self._leases.read_public(namespace, key), leased=False)
+        shown = asking.token(request)
+        lease = request.headers.get("X-Lease-ID", "")
+        if not lease:
+            raise WireError("missing_params", "the header X-Lease-ID is missing (or read with public=1)")
+        held = Held(key, lease, shown, request.headers.get("X-Txn-ID", ""))
+        return _state(await self._leases.read(namespace, held), leased=True)
+
+    async def _update(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        held = asking.held(request, key)
+        version, etag = asking.if_version(request), asking.if_etag(request)
+        data = await asking.state_body(request)
+        number, state = await self._leases.update(namespace, held, data, if_version=version, if_etag=etag)
+        answer = wire.Updated(number, state.etag, state.size, wire.Metadata())
+        return _json(answer, {"ETag": state.etag, "X-Key-Version": str(number)})
+
+    async def _remove(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        held = asking.held(request, key)
+        version = await self._leases.remove(
+            namespace, held, if_version=asking.if_version(request), if_etag=asking.if_etag(request)
+        )
+        if version is None:
+            return _json(wire.Removed(False))
+        return _json(wire.Removed(True, version), {"X-Key-Version": str(version)})
+
+    async def _metadata(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        held = asking.held(request, key)
+        asked = await asking.json_body(request, wire.MetadataBody)
+        hidden = asked.query_hidden
+        if hidden is None:
+            text = request.headers.get("X-Lockd-Meta-Query-Hidden", "").lower()
+            if text not in ("1", "true", "0", "false"):
+                raise WireError("invalid_metadata", "the body names no attribute")
+            hidden = text in ("1", "true")
+        version = await self._leases.hide(namespace, held, hidden, if_version=asking.if_version(request))
+        answer = wire.MetadataChanged(namespace, request.query["key"], version, wire.Metadata(hidden))
+        return _json(answer, {"X-Key-Version": str(version)})
+
+    async def _release(self, request: web.Request, name: str) -> web.Response:
+        shown = asking.token(request)
+        asked = await asking.json_body(request, wire.ReleaseBody)
+        namespace, held = _held_in_body(asked, shown, request)
+        await self._leases.release(namespace, held, commit=not asked.rollback)
+        return _json(wire.Released(True))
+
+    async def _describe(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        meta = await self._leases.describe(namespace, key)
+        over = meta is not None and meta.grant is not None and meta.grant.until <= await self._leases.now(namespace)
+        return _json(wire.described(namespace, request.query["key"], meta, over=over))
+
+    async def _keys(self, request: web.Request, name: str) -> web.Response:
+        namespace = checked_namespace(request.query.get("namespace", ""))
+        text = request.query.get("limit", "100")
+        limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+        if not 1 <= limit <= KEYS_MAX:
+            raise WireError("invalid_limit", f"limit is 1 to {KEYS_MAX}")
+        prefix = request.query.get("prefix", "").lower()
+        page = await self._leases.page(namespace, prefix, request.query.get("after") or None, limit)
+        return _json(wire.KeyList(namespace, page.items, page.cursor or ""))
+
+    async def _namespace(self, request: web.Request, name: str) -> web.Response:
+        asked = wire.NamespaceBody(request.query.get("namespace", ""))
+        if request.method == "POST":
+            asked = await asking.json_body(request, wire.NamespaceBody)
+        namespace = checked_namespace(asked.namespace or request.query.get("namespace", ""))
+        return _json(wire.NamespaceAnswer(namespace, asked.query or wire.QueryEngines("", "")))
+
+
+def _wait(seconds: int) -> timedelta | None:
+    if seconds < 0:
+        return timedelta(0)
+    return None if seconds == 0 else timedelta(seconds=seconds)
+
+
+def _held_in_body(
+    asked: wire.KeepaliveBody | wire.ReleaseBody, shown: int, request: web.Request
+) -> tuple[str, Held]:
+    if not asked.key:
+        raise WireError("missing_key", "key is missing")
+    if not asked.lease_id:
+        raise WireError("missing_lease", "lease_id is missing")
+    transaction = asked.txn_id or request.headers.get("X-Txn-ID", "")
+    if not transaction:
+        raise WireError("missing_txn", "txn_id is missing: send the one that the acquire gave")
+    namespace = checked_namespace(asked.namespace)
+    return namespace, Held(checked_key(asked.key, namespace), asked.lease_id, shown, transaction)
+
+
+def _state(seen: Seen | None, *, leased: bool) -> web.Response:
+    if seen is None:
+        return web.Response(status=204)
+    headers = {"ETag": seen.etag, "X-Key-Version": str(seen.version)}
+    if leased:
+        headers["X-Fencing-Token"] = str(seen.token)
+    return web.Response(body=seen.data, headers=headers, content_type=_JSON)
+
+
+def _json(answer: msgspec.Struct, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(body=msgspec.json.encode(answer), headers=headers, content_type=_JSON)
