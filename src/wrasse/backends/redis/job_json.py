@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from binascii import Error as BadBase64, a2b_base64, b2a_base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -28,6 +29,7 @@ History = list[tuple[int, str, int, int, str, str]]
 _PLAIN = re.compile(r"[\w .,:;/@#%+=()*!?~^$|\[\]{}'`-]*", re.ASCII).fullmatch  # nothing here is ever escaped
 _MICROSECOND = timedelta(microseconds=1)
 _NO_DELAY = timedelta(0)
+_new = object.__new__
 
 
 class Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=False):
@@ -123,36 +125,56 @@ def decode(raw: bytes) -> Wire | None:
     return wire
 
 
+def payload_of(wire: Wire) -> bytes | None:
+    """The payload as it was put; None if it cannot be read."""
+    text = wire.payload_b64
+    if text is None:
+        return _json(_File(wire.filepath, wire.filesize)) if wire.filepath or wire.filesize else b""
+    try:
+        return a2b_base64(text, strict_mode=True) if text else b""
+    except (BadBase64, ValueError):
+        return None
+
+
+def traced(wire: Wire) -> Mapping[str, str]:
+    """The headers with the trace."""
+    trace = {name: text for name, text in zip(TRACE, (wire.trace_id, wire.span_id), strict=True) if text}
+    return {**(wire.headers or NOTHING), **trace}
+
+
+def seconds(number: float) -> timedelta:
+    """A duration as the bytes have it."""
+    return timedelta(seconds=number) if number else _NO_DELAY
+
+
 def job_of(wire: Wire, queue: str) -> Job | None:
     """The job that was put, as it is found in this queue; None if its payload cannot be read."""
-    payload = b""
-    if wire.payload_b64 is not None:
-        try:
-            payload = a2b_base64(wire.payload_b64, strict_mode=True) if wire.payload_b64 else b""
-        except (BadBase64, ValueError):
-            return None
-    elif wire.filepath or wire.filesize:
-        payload = _json(_File(wire.filepath, wire.filesize))
-    headers: Mapping[str, str] = wire.headers or NOTHING
-    if wire.trace_id or wire.span_id:
-        traced = {name: text for name, text in zip(TRACE, (wire.trace_id, wire.span_id), strict=True) if text}
-        headers = {**headers, **traced}
-    return Job(
-        wire.id,
-        wire.kind,
-        queue,
-        wire.priority,
-        payload,
-        headers,
-        utc(wire.not_before) if wire.not_before is not None else None,
-        timedelta(seconds=wire.delay),
-        None if wire.timeout is None else timedelta(seconds=wire.timeout),
-        wire.lasting,
-        wire.unique,
-        timedelta(seconds=wire.window),
-        timedelta(seconds=wire.keep),
-        wire.group,
-    )
+    payload = payload_of(wire)
+    return None if payload is None else _made(wire, queue, payload)
+
+
+def _made(wire: Wire, queue: str, payload: bytes) -> Job:
+    job = _new(Job)
+    _id(job, wire.id)
+    _kind(job, wire.kind)
+    _queue(job, queue)
+    _priority(job, wire.priority)
+    _payload(job, payload)
+    _headers(job, traced(wire) if wire.trace_id or wire.span_id else wire.headers or NOTHING)
+    _timeout(job, None if wire.timeout is None else seconds(wire.timeout))
+    _lasting(job, wire.lasting)
+    if wire.delay or wire.not_before or wire.unique or wire.keep or wire.group or wire.window:
+        _not_before(job, None if wire.not_before is None else utc(wire.not_before))
+        _delay(job, seconds(wire.delay))
+        _unique(job, wire.unique)
+        _window(job, seconds(wire.window))
+        _keep(job, seconds(wire.keep))
+        _group(job, wire.group)
+        _minted(job, False)
+    else:
+        for fill, default in _rest:
+            fill(job, default)
+    return job
 
 
 def is_plain(wire: Wire) -> bool:
@@ -321,3 +343,16 @@ def _escaped(data: bytes) -> str:
 def _absent(name: str) -> bytes:
     """A field of the eight that the bytes do not have."""
     return b"0" if name in ("filesize", "retries") else b'"1970-01-01T00:00:00Z"' if name == "creation_time" else b'""'
+
+
+def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None]]:
+    """What fills each of these slots."""
+    return (kind.__dict__[name].__set__ for name in names)
+
+
+_COMMON = ("id", "kind", "queue", "priority", "payload", "headers", "timeout", "lasting")
+_id, _kind, _queue, _priority, _payload, _headers, _timeout, _lasting = setters(Job, *_COMMON)
+_rest = [(next(setters(Job, field.name)), field.default) for field in fields(Job) if field.name not in _COMMON]
+_not_before, _delay, _unique, _window, _keep, _group, _minted = setters(
+    Job, "not_before", "delay", "unique", "window", "keep", "group", "minted"
+)

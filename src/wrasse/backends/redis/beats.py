@@ -1,0 +1,52 @@
+"""What a beat sends, and what the worker's row says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from wrasse.backends.redis.job_json import from_ms
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.puts import in_ms
+from wrasse.backends.redis.settles import take_of
+from wrasse.backends.redis.wire import Word
+from wrasse.ports.jobs import Beaten, Hold, Progress, WorkerInfo, WorkerState
+
+
+def beat_keys(keys: Keys, worker: str) -> list[str]:
+    """KEYS of the script."""
+    processing, heartbeat = keys.processing(worker), keys.heartbeat(worker)
+    return [keys.held, keys.workers, keys.workers_info, processing, heartbeat, keys.progress]
+
+
+def beat_args(
+    worker: WorkerInfo, holds: Sequence[Hold], silence: timedelta, progress: Mapping[str, Progress]
+) -> list[Word]:
+    """ARGV of the script."""
+    told: list[Word] = []
+    for hold in holds if progress else ():
+        found = progress.get(hold.id)
+        if found is not None:
+            told += (take_of(hold), hold.id, f"{found.fraction!r} {found.note}")
+    known = f"{worker.pid} {worker.slots} {worker.host}"
+    return [worker.id, in_ms(silence), known, len(told) // 3, *told, *map(take_of, holds)]
+
+
+def beaten(answer: list[Any]) -> Beaten:
+    """What the script answered."""
+    now, mine = answer
+    return Beaten(tuple([letter == 49 for letter in mine]), from_ms(now))
+
+
+def read_worker(id: bytes, text: bytes) -> WorkerState:
+    """A worker's row."""
+    beat_at, until, pid, slots, host = text.split(b" ", 4)
+    info = WorkerInfo(id.decode(), host.decode(), int(pid), int(slots))
+    return WorkerState(info, from_ms(int(beat_at)), from_ms(int(until)))
+
+
+def read_progress(text: bytes) -> Progress:
+    """What a handler told last."""
+    at, fraction, note = text.split(b" ", 2)
+    return Progress(float(fraction), note.decode(), from_ms(int(at)))

@@ -1,0 +1,181 @@
+"""JobQueue on Redis. Every change is one script, in which the lists that other programs see and what the port promises
+change together; see docs/design/008-redis-layout.md.
+
+A script whose answer is lost is never sent again from here: whoever asked does so under the same request id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
+from wrasse.backends.redis.changes import Held
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.hold_text import read_hold
+from wrasse.backends.redis.job_json import decode, from_ms
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.settles import Settling, outcomes, take_of
+from wrasse.backends.redis.takes import Granted, Wanted, granted
+from wrasse.backends.redis.waking import Bells, rung
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    NO_PROGRESS,
+    Beaten,
+    Bury,
+    Finish,
+    Hold,
+    Job,
+    JobGroup,
+    Progress,
+    Put,
+    Rate,
+    Reason,
+    Settlement,
+    Taken,
+    WorkerInfo,
+    check_job,
+)
+from wrasse.ports.outcome import Outcome
+
+T = TypeVar("T")
+_KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
+
+
+class RedisJobs:
+    """The jobs of one root."""
+
+    def __init__(self, link: Link, clock: Clock, *, done_max: int = 10_000) -> None:
+        assert done_max >= 0, "a limit is not negative"
+        self._link, self._clock, self._done_max = link, clock, done_max
+        self._keys = Keys(link.options)
+        self._bells = Bells(link)
+        self._held: dict[str, Held] = {}
+        self._ahead = 0  # ms by which the server's clock was ahead of ours when it last answered
+
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        for job in (*_bounded(jobs), *(group.callback for group in _bounded(groups))):
+            check_job(job)
+        if not jobs and not groups:
+            return ()
+        ring = Ring(self._keys, self._keys.putting)
+        putting = Putting(ring, self._link.options, self._clock.now())
+        args = [request, *putting.runs(jobs), *putting.groups(groups)]
+        return answers(await self._link.run(load("put"), ring.keys, args), jobs)
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
+    ) -> Taken:
+        if limit < 1 or silence <= timedelta(0):
+            raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        wanted = Wanted(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
+        taken = await self._take(wanted, request)
+        if taken.jobs or wait <= timedelta(0):
+            return taken
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait.total_seconds()
+        with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues]) as bell:
+            while not taken.jobs and (left := end - loop.time()) > 0:
+                await rung(bell, left)
+                taken = await self._take(wanted, request)
+        return taken
+
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
+        args = beat_args(worker, _bounded(holds), silence, progress)
+        return beaten(await self._link.run(load("beat"), beat_keys(self._keys, worker.id), args))
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        for settlement in _bounded(settlements):
+            for job in settlement.puts if isinstance(settlement, Finish) else ():
+                check_job(job)
+        if not settlements:
+            return ()
+        held = await self._known([take_of(settlement.hold) for settlement in settlements])
+        return await self._settle(settlements, held, request)
+
+    async def close(self) -> None:
+        """Stops listening for wake-ups."""
+        await self._bells.close()
+
+    async def _take(self, wanted: Wanted, request: str) -> Taken:
+        """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
+        from the first: asked again, the same steps are found."""
+        while True:
+            found = await self._grant(wanted, request)
+            if found.bad:
+                await self._bury(found.bad)
+            if found.jobs or not found.bad:
+                return Taken(tuple(found.jobs), from_ms(found.now))
+            request += "+"
+
+    async def _grant(self, wanted: Wanted, request: str) -> Granted:
+        nonce = secrets.token_hex(4)
+        answer = await self._link.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
+        found = granted(answer, wanted, nonce)
+        self._ahead = found.now - self._ours()
+        for held in found.held:
+            self._held[held.take] = held
+        while len(self._held) > _KNOWN_MAX:
+            del self._held[next(iter(self._held))]
+        return found
+
+    async def _bury(self, bad: Sequence[Held]) -> None:
+        holds = [Hold(held.id, int(held.take.partition("-")[0]), held.take.partition("-")[2]) for held in bad]
+        buries = [Bury(hold, Reason.INVALID_PAYLOAD, error="the bytes are no job") for hold in holds]
+        await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
+
+    async def _settle(
+        self, settlements: Sequence[Settlement], held: Mapping[str, Held], request: str
+    ) -> Sequence[Outcome]:
+        ring = Ring(self._keys, self._keys.shared)
+        putting = Putting(ring, self._link.options, self._clock.now())
+        settling = Settling(ring, putting, self._link.options, self._ours() + self._ahead)
+        args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
+        answer = await self._link.run(load("settle"), ring.keys, args)
+        for take in held:
+            self._held.pop(take, None)
+        return outcomes(answer)
+
+    async def _known(self, takes: Sequence[str]) -> Mapping[str, Held]:
+        """What is held under each of these takes: mostly our own, else read."""
+        known = {take: held for take in takes if (held := self._held.get(take)) is not None}
+        missing = [take for take in takes if take not in known]
+        texts = await self._link.ask("HMGET", self._keys.holds, *missing) if missing else ()
+        for take, text in zip(missing, texts, strict=True):
+            if text is not None:
+                hold = read_hold(text)
+                worker, queue, id = hold.worker.decode(), hold.queue.decode(), hold.id.decode("utf-8", "replace")
+                known[take] = Held(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
+        return known
+
+    def _ours(self) -> int:
+        return to_micros(self._clock.now()) // 1_000
+
+
+def _bounded(batch: Sequence[T]) -> Sequence[T]:
+    if len(batch) > BATCH_MAX:
+        raise UsageError(f"a batch of {len(batch)}", do=f"send at most {BATCH_MAX} at once")
+    return batch
