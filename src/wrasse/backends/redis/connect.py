@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.info import sections
+from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.clock import Clock, SystemClock, from_micros
@@ -20,6 +21,7 @@ class Redis:
 
     def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
         self.link = link
+        self.jobs = RedisJobs(link, clock, done_max=done_max)
 
     @classmethod
     async def open(
@@ -54,4 +56,5 @@ class Redis:
 
     async def close(self) -> None:
         """Ends the connections. Whoever waits for a job gets none."""
+        await self.jobs.close()
         await self.link.close()
