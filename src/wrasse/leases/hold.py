@@ -16,15 +16,35 @@ import contextlib
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from types import TracebackType
+from typing import Protocol
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import LeaseLost, StoreUnavailable
 from wrasse.leases.lease import Lease
-from wrasse.leases.lessor import Lessor
 
 RETRY = 0.25  # seconds between two tries to renew while the store does not answer
 RELEASE_MAX = 5.0  # seconds; a lease that cannot be given back ends by itself
+
+
+class Grantor(Protocol):
+    """Who grants, renews and takes back: a Lessor, or keys with state under it."""
+
+    async def acquire(self, key: str, owner: str, ttl: timedelta, *, wait: timedelta | None) -> Lease | None:
+        """The lease, or None if somebody else held it for the whole wait."""
+        ...
+
+    async def renew(self, lease: Lease, ttl: timedelta) -> Lease | None:
+        """The same lease, `ttl` from now; None if it is over."""
+        ...
+
+    async def release(self, lease: Lease) -> bool:
+        """Gives it back; False if it was over."""
+        ...
+
+    def term(self, lease: Lease) -> float:
+        """Our monotonic time until which its holder may rely on it."""
+        ...
 
 
 class Holding:
@@ -32,7 +52,7 @@ class Holding:
 
     __slots__ = ("_clock", "_ends", "_lessor", "_ttl", "lease", "lost")
 
-    def __init__(self, lessor: Lessor, lease: Lease, ttl: timedelta, clock: Clock) -> None:
+    def __init__(self, lessor: Grantor, lease: Lease, ttl: timedelta, clock: Clock) -> None:
         self._lessor = lessor
         self._ttl = ttl
         self._clock = clock
@@ -127,7 +147,7 @@ class hold:
 
     def __init__(
         self,
-        lessor: Lessor,
+        lessor: Grantor,
         key: str,
         owner: str,
         ttl: timedelta,
@@ -157,6 +177,10 @@ class hold:
         self._keeper = asyncio.create_task(self._keep())
         return self._holding
 
+    async def _give_back(self, error: BaseException | None) -> None:
+        """At the end of the body, which may have failed."""
+        await self._holding.release()
+
     async def _keep(self) -> None:
         try:
             await self._holding.keep()
@@ -173,7 +197,7 @@ class hold:
             await asyncio.wait([self._keeper])
         finally:
             if not self._holding.lost:
-                await self._holding.release()
+                await self._give_back(error)
         if not self._ours:
             return
         # As in asyncio.timeout: only our own cancellation becomes LeaseLost; one from outside goes on as it is.

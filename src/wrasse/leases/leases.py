@@ -223,6 +223,10 @@ class Leases:
         page = await self._records(leases_in(namespace)).page(prefix, after, limit)
         return Page(tuple(record.key for record in page), page.cursors, page.at, page.more)
 
+    def term(self, leased: Leased) -> float:
+        """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
+        return self.keys(leased.namespace).term(leased.grant)
+
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
         for keys in self._keys.values():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.leases.served import Served, served
+from lease_api.served import Served, served
 
 EXAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "examples.json").read_text())
 DIFFERENT = {
