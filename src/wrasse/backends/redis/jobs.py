@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
+from wrasse.backends.redis import listing, overview
 from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
 from wrasse.backends.redis.changes import Held
 from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.deletes import delete
 from wrasse.backends.redis.hold_text import read_hold
 from wrasse.backends.redis.job_json import decode, from_ms
 from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.moves import move
 from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import Settling, outcomes, take_of
@@ -31,10 +34,17 @@ from wrasse.ports.jobs import (
     NO_PROGRESS,
     Beaten,
     Bury,
+    Counts,
+    Delete,
     Finish,
     Hold,
     Job,
+    JobFilter,
     JobGroup,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
     Progress,
     Put,
     Rate,
@@ -45,6 +55,7 @@ from wrasse.ports.jobs import (
     check_job,
 )
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
 
 T = TypeVar("T")
 _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
@@ -115,6 +126,26 @@ class RedisJobs:
             return ()
         held = await self._known([take_of(settlement.hold) for settlement in settlements])
         return await self._settle(settlements, held, request)
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        return await move(self._link, self._keys, _bounded(moves))
+
+    async def get(self, id: str) -> JobRecord | None:
+        return await overview.record(self._link, self._keys, id)
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        return await listing.page(self._link, self._keys, place, where, after, limit, newest=newest)
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        return await listing.overdue(self._link, self._keys, after, limit)
+
+    async def counts(self) -> Counts:
+        return await overview.counts(self._link, self._keys)
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        return await delete(self._link, self._keys, _bounded(deletes), ids_kept)
 
     async def close(self) -> None:
         """Stops listening for wake-ups."""

@@ -1,10 +1,12 @@
 -- What the indexes know of one job.
--- KEYS: 1 R:where, 2 R:held, 3 R:holds, 4 R:finished
--- ARGV: 2 the id
--- Result: now, K (false: it was never taken), its deadline and its text if it is held, its text if it is finished
+-- KEYS: [1] where, [2] held, [3] holds, [4] finished, [5] progress
+-- ARGV: [2] the id
+-- Result: now, progress, K (false: it was never taken), its deadline and text if it is held, its text if it is finished
 local take = redis.call('HGET', KEYS[1], ARGV[2])
-local at = string.format('%.0f', now)
-if not take then return {at} end
-return {
-  at, take, redis.call('ZSCORE', KEYS[2], take), redis.call('HGET', KEYS[3], take), redis.call('HGET', KEYS[4], take)
-}
+local known = {string.format('%.0f', now), redis.call('HGET', KEYS[5], ARGV[2]), take}
+if take then
+  known[4] = redis.call('ZSCORE', KEYS[2], take)
+  known[5] = redis.call('HGET', KEYS[3], take)
+  known[6] = redis.call('HGET', KEYS[4], take)
+end
+return known

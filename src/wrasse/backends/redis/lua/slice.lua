@@ -1,11 +1,12 @@
 -- Some members of a sorted set in order, after a cursor that may be gone by now, each with its score and its text.
--- KEYS: 1 the sorted set, 2 the hash of texts, or the sorted set again if its members are the texts
--- ARGV: 2 'up' or 'down', 3 lowest and 4 highest score as ZRANGEBYSCORE has them, 5 how many at most, 6 score and
---       7 beginning of the member after which to go on ('' and '': from the first)
+-- KEYS: [1] the sorted set, [2] the hash of texts, or the sorted set again if its members are the texts
+-- ARGV: [2] 'up' or 'down', [3] lowest and [4] highest score as ZRANGEBYSCORE has them or 'now', [5] how many at most,
+--       [6] score and [7] beginning of the member after which to go on ('' and '': from the first)
 -- Result: now, then for each: member, score, text (false if it is gone; '' if the member is the text)
 local set, texts = KEYS[1], KEYS[2]
 local up = ARGV[2] == 'up'
 local low, high, limit, score, member = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+if high == 'now' then high = string.format('%.0f', now) end
 
 -- Members of one score are in the order of their bytes; Lua's own comparison would follow the server's language.
 local function before(a, b)

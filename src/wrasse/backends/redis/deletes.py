@@ -1,0 +1,45 @@
+"""Deletes of jobs that nobody holds. What waits is looked for first; the script removes it by its very bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.finding import Waiting, find_waiting
+from wrasse.backends.redis.job_json import decode
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.puts import Ring, in_ms
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.settles import outcomes, take_of
+from wrasse.backends.redis.wire import Word
+from wrasse.ports.jobs import Delete, Place
+from wrasse.ports.outcome import Outcome
+
+_FINISHED = {Place.DONE: "D", Place.DEAD: "X"}
+
+
+async def delete(link: Link, keys: Keys, deletes: Sequence[Delete], ids_kept: timedelta) -> tuple[Outcome, ...]:
+    """Deletes each that is still in its place under its token."""
+    ids = list(dict.fromkeys(each.hold.id for each in deletes if each.place is Place.READY))
+    waiting = await find_waiting(link, keys, ids) if ids else {}
+    ring = Ring(keys, keys.shared)
+    items = [_item(each, ring, waiting) for each in deletes]
+    sent = [item for item in items if item]
+    if not sent:
+        return (Outcome.LOST,) * len(deletes)
+    args = [in_ms(ids_kept), len(sent), *(word for item in sent for word in item)]
+    answer = iter(outcomes(await link.run(load("delete"), ring.keys, args)))
+    return tuple(next(answer) if item else Outcome.LOST for item in items)
+
+
+def _item(each: Delete, ring: Ring, waiting: Mapping[str, Waiting]) -> tuple[Word, ...]:
+    """The arguments of one delete; none if there is nothing to delete."""
+    if each.place in _FINISHED:
+        return _FINISHED[each.place], take_of(each.hold)
+    found = waiting.get(each.hold.id) if each.place is Place.READY else None
+    wire = None if found is None else decode(found.bytes)
+    if found is None or wire is None or (wire.token, wire.nonce) != (each.hold.token, each.hold.nonce):
+        return ()
+    kind, group = "list" if found.due is None else "set", "" if wire.counted else wire.group
+    return "W", ring.queue(found.queue), kind, found.entry, wire.id, group, wire.unique

@@ -1,0 +1,228 @@
+"""Listings of jobs: each place in its own order, with cursors that survive what happens in between.
+
+Held and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the queues'
+names: first what is served, then what is delayed. A delayed job that is due is ready, also before a take has moved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.finding import Waiting
+from wrasse.backends.redis.hold_text import read_finished, read_hold
+from wrasse.backends.redis.job_json import decode, from_ms
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.routing import known_queues
+from wrasse.backends.redis.served import Mark, ServedList
+from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Slice, Span, slice_of
+from wrasse.backends.redis.states import finished_state, held_state, matches, waiting_state
+from wrasse.clock import to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.page import Page
+
+PAGE_MAX = 10_000
+_NUMBER = 17  # of a delayed member: sixteen digits and a colon
+_SERVED, _DELAYED = "served", "delayed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    state: JobState
+    cursor: str
+
+
+async def page(
+    link: Link, keys: Keys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+) -> Page[JobState]:
+    """Jobs of one place that match, in its order."""
+    limit = _bounded(limit)
+    now = await read_now(link)
+    if place is Place.READY:
+        listed = _ready(link, keys, where, after, limit, newest=newest, now=now)
+    else:
+        listed = _indexed(link, keys, place, _span(where, newest=newest), after, limit)
+    return await _cut(listed, where, limit, now)
+
+
+async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page[JobState]:
+    """Held jobs whose deadline has passed, longest ago first. One round trip."""
+    limit = _bounded(limit)
+    span, behind = Span(high="now"), _behind(Place.HELD, after)
+    found, listed, now = await slice_of(link, keys.held, keys.holds, span, behind, limit + 1), [], 0
+    while True:
+        now = found.now
+        listed += [each for each in map(_held, found.found) if each is not None]
+        # Of a hold whose text is gone nothing can be said, so it is passed over; a page without any would be the last.
+        if listed or len(found.found) <= limit:
+            break
+        last = found.found[-1]
+        found = await slice_of(link, keys.held, keys.holds, span, Behind(last.score, last.member), limit + 1)
+    shown = listed[:limit]
+    more = len(found.found) > limit
+    return Page(tuple(each.state for each in shown), tuple(each.cursor for each in shown), from_ms(now), more)
+
+
+async def read_now(link: Link) -> int:
+    """The server's time in milliseconds."""
+    if link.told:
+        return link.told // 1_000
+    seconds, micros = await link.ask("TIME")
+    return int(seconds) * 1_000 + int(micros) // 1_000
+
+
+async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobState]:
+    shown: list[_Listed] = []
+    more = False
+    async for each in listed:
+        if not matches(each.state, where):
+            continue
+        if len(shown) == limit:
+            more = True
+            break
+        shown.append(each)
+    return Page(tuple(each.state for each in shown), tuple(each.cursor for each in shown), from_ms(now), more)
+
+
+async def _indexed(
+    link: Link, keys: Keys, place: Place, span: Span, after: str | None, limit: int
+) -> AsyncIterator[_Listed]:
+    index = {Place.HELD: keys.held, Place.DONE: keys.done, Place.DEAD: keys.dead}[place]
+    texts = keys.holds if place is Place.HELD else keys.finished
+    read = _held if place is Place.HELD else _finished
+    behind = _behind(place, after)
+    async for found in _slices(link, index, texts, span, behind, limit):
+        listed = read(found)
+        if listed is not None:
+            yield listed
+
+
+async def _slices(
+    link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int
+) -> AsyncIterator[Found]:
+    """Everything behind the cursor, read in slices."""
+    chunk = min(limit + 1, SLICE_MAX)
+    while True:
+        found: Slice = await slice_of(link, key, texts, span, behind, chunk)
+        for each in found.found:
+            yield each
+        if len(found.found) < chunk:
+            return
+        last = found.found[-1]
+        behind = Behind(last.score, last.member if texts else last.member[:_NUMBER])
+
+
+async def _ready(
+    link: Link, keys: Keys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
+) -> AsyncIterator[_Listed]:
+    known = await known_queues(link, keys)
+    queues = known if where.queue is None else [where.queue]
+    parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
+    if where.delayed:
+        parts = [part for part in parts if part[0] == _DELAYED]
+    if newest:
+        parts.reverse()
+    if not parts:
+        return
+    kind, queue, rest = (*parts[0], "") if after is None else _read_ready(after)
+    if (kind, queue) not in parts:
+        raise _foreign(after)
+    for part in parts[parts.index((kind, queue)) :]:
+        cursor = rest if part == (kind, queue) else ""
+        listed = _served if part[0] == _SERVED else _delayed
+        async for each in listed(link, keys, part[1], cursor, limit, newest, where, now):
+            yield each
+
+
+async def _served(
+    link: Link, keys: Keys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+) -> AsyncIterator[_Listed]:
+    behind = None
+    if cursor:
+        index, last, next = cursor.split(":")
+        behind = Mark(int(index), last, next)
+    chunk = min(limit + 1, SLICE_MAX)
+    async for entry in ServedList(link, keys.queue(queue).list, newest=newest).entries(behind, chunk):
+        wire = decode(entry.raw)
+        if wire is not None:  # what is no job is buried by the take that meets it
+            yield _Listed(waiting_state(Waiting(queue, entry.raw), wire, now), f"{_SERVED}:{entry.mark}:{queue}")
+
+
+async def _delayed(
+    link: Link, keys: Keys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+) -> AsyncIterator[_Listed]:
+    behind = None
+    if cursor:
+        score, number, _ = cursor.split(":")
+        behind = Behind(int(score), f"{number}:".encode())
+    span = {None: Span(), True: Span(low=f"({now}"), False: Span(high=f"{now}")}[where.delayed]
+    key = keys.queue(queue).delayed
+    async for found in _slices(link, key, None, replace(span, newest=newest), behind, limit):
+        waiting = Waiting(queue, found.member, found.score)
+        wire = decode(waiting.bytes)
+        if wire is not None:
+            number = found.member.partition(b":")[0].decode()
+            yield _Listed(waiting_state(waiting, wire, now), f"{_DELAYED}:{found.score}:{number}::{queue}")
+
+
+def _held(found: Found) -> _Listed | None:
+    if found.text is None:
+        return None
+    state = held_state(found.member, found.score, read_hold(found.text))
+    return _Listed(state, f"{Place.HELD.value}:{found.score}:{found.member.decode()}")
+
+
+def _finished(found: Found) -> _Listed | None:
+    if found.text is None:
+        return None
+    text = read_finished(found.text)
+    return _Listed(finished_state(found.member, text), f"{text.place.value}:{found.score}:{found.member.decode()}")
+
+
+def _span(where: JobFilter, *, newest: bool) -> Span:
+    """Between which scores. Both ends of a filter are open, and scores are whole milliseconds."""
+    low, high = where.finished_after, where.finished_before
+    return Span(
+        "-inf" if low is None else f"({to_micros(low) // 1_000}",
+        "+inf" if high is None else f"({-(-to_micros(high) // 1_000)}",
+        newest,
+    )
+
+
+def _behind(place: Place, after: str | None) -> Behind | None:
+    if after is None:
+        return None
+    try:
+        name, score, member = after.split(":")
+        behind = Behind(int(score), member.encode())
+    except ValueError:
+        raise _unreadable(after) from None
+    if name != place.value:
+        raise _foreign(after)
+    return behind
+
+
+def _read_ready(after: str) -> tuple[str, str, str]:
+    """Of a cursor among ready jobs: which part, of which queue, and where there."""
+    try:
+        kind, first, second, third, queue = after.split(":", 4)
+        int(first)
+    except ValueError:
+        raise _unreadable(after) from None
+    return kind, queue, f"{first}:{second}:{third}"
+
+
+def _unreadable(after: str) -> UsageError:
+    return UsageError(f"{after!r} is not a cursor", do="use one that a page of jobs gave")
+
+
+def _foreign(after: str | None) -> UsageError:
+    return UsageError(f"the cursor {after!r} belongs to another listing", do="start the listing again without it")
+
+
+def _bounded(limit: int) -> int:
+    if limit < 1:
+        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+    return min(limit, PAGE_MAX)

@@ -1,0 +1,56 @@
+-- Deletes jobs that nobody holds, in their order, each if it is still where it was seen.
+-- KEYS: [1] to [21] as `Keys.shared`; then three of each queue (list, delayed set, wake list).
+-- ARGV: [2] how long ids last, ms; [3] number of items, then each: kind, and
+--   D, done, or X, dead: take
+--   W, waiting: first key of its queue, 'list' or 'set', its entry, id, group, unique name
+-- Gives one letter an item: d for done, l for lost.
+-- include putting
+-- include ending
+local ids_kept = tonumber(ARGV[2])
+
+-- Of a value in finished: the job's bytes.
+local function bytes_of(text)
+  local w, q, i, r, e, result, h, at = string.match(text,
+    '^%d+ %d+\n%a+ %d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\n()')
+  return string.sub(text, at + w + q + i + r + e + math.max(tonumber(result), 0) + h)
+end
+
+local function finished(take, place, index, list)
+  if not redis.call('ZSCORE', index, take) then return false end
+  local text = redis.call('HGET', KEYS[17], take)
+  if text then
+    local kept = tonumber(string.match(text, '^%d+ (%d+)\n'))
+    if kept > now then return false end
+    -- Oldest at the right, and those are what is deleted: a long list is looked through from there.
+    redis.call('LREM', list, -1, bytes_of(text))
+  end
+  drop_finished(place, index, {take}, ids_kept)
+  return true
+end
+
+local kinds = {}
+
+function kinds.D(at) return finished(ARGV[at], 'done', KEYS[15], KEYS[19]), at + 1 end
+
+function kinds.X(at) return finished(ARGV[at], 'dead', KEYS[16], KEYS[20]), at + 1 end
+
+function kinds.W(at)
+  local key, entry, id, group = tonumber(ARGV[at]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local deleted
+  if ARGV[at + 1] == 'set' then deleted = redis.call('ZREM', KEYS[key + 1], entry) == 1
+  else deleted = redis.call('LREM', KEYS[key], -1, entry) == 1 end
+  if deleted then
+    forget_jobs({id}, {false}, ids_kept)
+    release_unique(ARGV[at + 5], id)
+    if group ~= '' then count_member(group, 'x') end
+  end
+  return deleted, at + 6
+end
+
+local outcomes, at = {}, 4
+for i = 1, tonumber(ARGV[3]) do
+  local deleted
+  deleted, at = kinds[ARGV[at]](at + 1)
+  outcomes[i] = deleted and 'd' or 'l'
+end
+return table.concat(outcomes)

@@ -1,0 +1,187 @@
+"""Moves of jobs by anybody but their holders: rescues, burials, revivals, cancels.
+
+The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
+then compares everything again at the very step. What changed in between makes a move `lost`, except a cancel: that is
+looked for again where the job is now, since it means the job and not where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wrasse.backends.redis.changes import Ending, Held, buried, requeued
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.finding import Waiting, find_waiting
+from wrasse.backends.redis.hold_text import FinishedText, Flag, read_finished, read_hold
+from wrasse.backends.redis.job_json import Wire, decode
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.listing import read_now
+from wrasse.backends.redis.puts import Ring, in_ms
+from wrasse.backends.redis.revivals import cancelled, revived
+from wrasse.backends.redis.routing import Router, known_queues
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.settles import outcomes, take_of
+from wrasse.backends.redis.states import text_of
+from wrasse.backends.redis.wire import Word
+from wrasse.ports.jobs import Bury, Cancel, Move, Reason, Requeue, Revive
+from wrasse.ports.outcome import Outcome
+
+_TRIES = 5  # how often a cancel follows a job that moves on
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """A held job, and whether its worker's heartbeat is evidence beside the deadline."""
+
+    held: Held
+    foreign: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read about the jobs of a batch: by take what is held or dead, by id where a job is."""
+
+    held: Mapping[str, _Holding]
+    dead: Mapping[str, FinishedText]
+    where: Mapping[str, str]
+    waiting: Mapping[str, Waiting]
+
+
+async def move(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
+    """Makes the moves, in two round trips where nothing is cancelled that waits."""
+    ends = await _tried(link, keys, moves)
+    for _ in range(_TRIES - 1):
+        again = [n for n, move in enumerate(moves) if isinstance(move, Cancel) and ends[n] is None]
+        if not again:
+            break
+        for n, outcome in zip(again, await _tried(link, keys, [moves[n] for n in again]), strict=True):
+            ends[n] = outcome
+    return tuple(Outcome.LOST if end is None else end for end in ends)
+
+
+async def _tried(link: Link, keys: Keys, moves: Sequence[Move]) -> list[Outcome | None]:
+    """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
+    first, known = await _read(link, keys, moves)
+    queues = await known_queues(link, keys) if any(isinstance(each, Revive) for each in moves) else []
+    sending = _Sending(Ring(keys, keys.shared), Router(link.options, queues), await read_now(link), first)
+    sent = [sending.add(each, known) for each in moves]
+    if not any(sent):
+        return [Outcome.LOST] * len(moves)
+    answer = iter(outcomes(await link.run(load("move"), sending.ring.keys, [sum(sent), *sending.args])))
+    ends: list[Outcome | None] = []
+    for each, was_sent in zip(moves, sent, strict=True):
+        outcome = next(answer) if was_sent else Outcome.LOST
+        followed = isinstance(each, Cancel) and was_sent and outcome is Outcome.LOST
+        ends.append(None if followed else outcome)
+    return ends
+
+
+async def _read(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[int, _Known]:
+    """What is stored of the jobs that are meant, and the first of as many new tokens as there are moves."""
+    ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
+    held = [take_of(move.hold) for move in moves if isinstance(move, Requeue | Bury)]
+    dead = [take_of(move.hold) for move in moves if isinstance(move, Revive)]
+    commands: list[Sequence[Word]] = [("INCRBY", keys.token, len(moves))]  # asked twice, some tokens are left out
+    commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
+    last, *replies = await link.ask_many(commands)
+    told = dict(zip([key for key, _ in _asked(keys, ids, held, dead)], replies, strict=True))
+    where = {id: text_of(take) for id, take in zip(ids, told.get(keys.where, ()), strict=False) if take is not None}
+    texts = dict(zip(held, told.get(keys.holds, ()), strict=False))
+    if where:
+        takes = list(where.values())
+        texts |= dict(zip(takes, await link.ask("HMGET", keys.holds, *takes), strict=True))
+    holds = {take: _holding(take, text) for take, text in texts.items() if text is not None}
+    missing = [id for id in ids if id not in where or where[id] not in holds]
+    found = await find_waiting(link, keys, missing) if missing else {}
+    finished = zip(dead, told.get(keys.finished, ()), strict=False)
+    dead_ones = {take: read_finished(text) for take, text in finished if text is not None}
+    return int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
+
+
+def _asked(keys: Keys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
+    wanted = [(keys.where, ids), (keys.holds, held), (keys.finished, dead)]
+    return [(key, names) for key, names in wanted if names]
+
+
+def _holding(take: str, text: bytes) -> _Holding:
+    hold = read_hold(text)
+    wire = decode(hold.bytes)
+    id = text_of(hold.id) if wire is None else wire.id
+    held = Held(take, text_of(hold.worker), text_of(hold.queue), id, hold.taken, hold.bytes, wire)
+    return _Holding(held, bool(hold.flags & Flag.FOREIGN))
+
+
+class _Sending:
+    """Writes the moves of one call as arguments."""
+
+    def __init__(self, ring: Ring, router: Router, now: int, first: int) -> None:
+        self.ring = ring
+        self.args: list[Word] = []
+        self._router = router
+        self._now = now
+        self._token = first
+
+    def add(self, move: Move, known: _Known) -> bool:
+        """Whether there is anything to move."""
+        token, self._token = self._token, self._token + 1
+        match move:
+            case Requeue() | Bury():
+                held = known.held.get(take_of(move.hold))
+                if held is None:
+                    return False
+                ending = Ending(move.reason, move.error, move.spends, self._now)
+                take = f"{token}-{move.hold.nonce}"
+                if isinstance(move, Requeue):
+                    self._requeue(held, ending, take, in_ms(move.delay))
+                else:
+                    self._bury("B", held, ending, take)
+            case Revive():
+                dead = known.dead.get(take_of(move.hold))
+                if dead is None:
+                    return False
+                self._revive(dead, take_of(move.hold), f"{token}-{move.hold.nonce}", in_ms(move.delay))
+            case Cancel():
+                return self._cancel(move, known, token)
+        return True
+
+    def _requeue(self, holding: _Holding, ending: Ending, take: str, delay: int) -> None:
+        held, name = holding.held, holding.held.queue
+        raw = requeued(held, ending, take, self._router.options)
+        self.args += ("R", held.take, self.ring.worker(held.worker), int(holding.foreign), name)
+        self.args += (self.ring.queue(name), name, raw, delay)
+
+    def _bury(self, kind: str, holding: _Holding, ending: Ending, take: str) -> None:
+        held = holding.held
+        raw, text = buried(held, ending, self._router.options)
+        self.args += (kind, held.take, self.ring.worker(held.worker), int(holding.foreign), held.queue)
+        self.args += (text, raw, held.id, *_ties(held.wire), take)
+
+    def _revive(self, dead: FinishedText, take: str, new_take: str, delay: int) -> None:
+        wire = decode(dead.bytes)
+        counted = text_of(dead.queue)
+        queue = self._router.back_to(wire, counted)
+        unique = "" if wire is None or wire.window else wire.unique
+        self.args += ("V", take, dead.bytes, dead.id, unique, counted, self.ring.queue(queue), queue)
+        self.args += (revived(dead, wire, new_take), delay)
+
+    def _cancel(self, cancel: Cancel, known: _Known, token: int) -> bool:
+        held = known.held.get(known.where.get(cancel.id, ""))
+        if held is not None:
+            ending = Ending(Reason.CANCELLED, cancel.error, None, self._now)
+            self._bury("C", held, ending, f"{token}-{held.held.take.partition('-')[2]}")
+            return True
+        found = known.waiting.get(cancel.id)
+        wire = None if found is None else decode(found.bytes)
+        if found is None or wire is None:
+            return False
+        raw, text = cancelled(found.bytes, wire, found.queue, cancel.error, self._now, self._router.options)
+        kind = "list" if found.due is None else "set"
+        self.args += ("W", self.ring.queue(found.queue), found.queue, kind, found.entry)
+        self.args += (text, raw, wire.id, *_ties(wire), f"{token}-{wire.nonce}")
+        return True
+
+
+def _ties(wire: Wire | None) -> tuple[str, str]:
+    """The group that a job that ends is to be counted in, and the unique name that it gives back."""
+    return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)

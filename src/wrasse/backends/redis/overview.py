@@ -1,0 +1,132 @@
+"""One job whole, and all of them in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from wrasse.backends.redis.beats import read_progress, read_worker
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.finding import find_waiting
+from wrasse.backends.redis.hold_text import read_finished, read_hold
+from wrasse.backends.redis.job_json import attempts_of, decode, from_ms, read_attempts, read_history, utc
+from wrasse.backends.redis.keys import Keys, QueueKeys
+from wrasse.backends.redis.listing import read_now
+from wrasse.backends.redis.routing import known_queues
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.states import finished_state, held_state, job_in, waiting_state
+from wrasse.backends.redis.wire import Word
+from wrasse.ports.jobs import Counts, JobRecord, Progress, QueueCount, WorkerState
+
+SILENT_WORKERS_KEPT = timedelta(hours=1)
+
+
+async def record(link: Link, keys: Keys, id: str) -> JobRecord | None:
+    """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was taken
+    meanwhile is then held."""
+    for look_for_waiting in (True, False):
+        found = await _indexed(link, keys, id)
+        if found is None and look_for_waiting:
+            found = await _waiting(link, keys, id)
+        if found is not None:
+            return found
+    return None
+
+
+async def _indexed(link: Link, keys: Keys, id: str) -> JobRecord | None:
+    names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
+    reply: list[Any] = [*await link.run(load("get"), names, [id]), None, None, None, None]
+    told, take, until, hold, finished = reply[1:6]
+    progress = None if told is None else read_progress(told)
+    if until is not None and hold is not None:
+        text = read_hold(hold)
+        state, wire = held_state(take, int(float(until)), text), decode(text.bytes)
+        job = job_in(text.bytes, wire, state.queue, state.id)
+        return JobRecord(job, state, () if wire is None else attempts_of(wire), None, progress)
+    if finished is not None:
+        ended = read_finished(finished)
+        state, wire = finished_state(take, ended), decode(ended.bytes)
+        job = job_in(ended.bytes, wire, state.queue, state.id)
+        return JobRecord(job, state, read_attempts(read_history(ended.history)), ended.result, progress)
+    return None
+
+
+async def _waiting(link: Link, keys: Keys, id: str) -> JobRecord | None:
+    found = (await find_waiting(link, keys, [id])).get(id)
+    wire = None if found is None else decode(found.bytes)
+    if found is None or wire is None:
+        return None
+    state = waiting_state(found, wire, await read_now(link))
+    told = await link.ask("HGET", keys.progress, id)
+    progress: Progress | None = None if told is None else read_progress(told)
+    return JobRecord(job_in(found.bytes, wire, found.queue, id), state, attempts_of(wire), None, progress)
+
+
+async def counts(link: Link, keys: Keys) -> Counts:
+    """Jobs per queue and place, and the workers. Its cost follows their number, not that of the jobs."""
+    now = await read_now(link)
+    queues = await known_queues(link, keys)
+    asked: list[Sequence[Word]] = [("HGETALL", keys.counts), ("HGETALL", keys.workers_info)]
+    asked += [command for queue in queues for command in _questions(keys.queue(queue), now)]
+    numbers, workers, *told = await link.ask_many(asked)
+    stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers)}
+    waits = {queue: _Waits(*told[_QUESTIONS * n : _QUESTIONS * (n + 1)]) for n, queue in enumerate(queues)}
+    names = sorted({*queues, *(key.partition(":")[2] for key, n in stored.items() if n > 0)})
+    rows = tuple(_count(queue, waits.get(queue, _NONE), stored) for queue in names)
+    return Counts(rows, tuple(_workers(workers, now)), from_ms(now))
+
+
+def _questions(queue: QueueKeys, now: int) -> tuple[Sequence[Word], ...]:
+    return (
+        ("LLEN", queue.list),
+        ("ZCARD", queue.delayed),
+        ("ZCOUNT", queue.delayed, "-inf", now),
+        ("LINDEX", queue.list, -1),
+        ("ZRANGEBYSCORE", queue.delayed, "-inf", now, "WITHSCORES", "LIMIT", 0, 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What was answered about one queue. A delayed job that is due is ready, also before a take has moved it."""
+
+    listed: int
+    delayed: int
+    due: int
+    first: bytes | None
+    first_due: Sequence[Any]
+
+    def since(self) -> datetime | None:
+        """Since when the oldest is ready, as far as its own bytes say: what is served next is the oldest, or older."""
+        moments = [from_ms(float(score)) for _, score in _pairs(self.first_due)]
+        wire = None if self.first is None else decode(self.first)
+        if wire is not None:
+            moments.append(max(utc(each) for each in (wire.creation_time, wire.not_before) if each is not None))
+        return min(moments, default=None)
+
+
+_NONE = _Waits(0, 0, 0, None, ())
+_QUESTIONS = len(fields(_Waits))
+
+
+def _count(queue: str, waits: _Waits, stored: Mapping[str, int]) -> QueueCount:
+    held, done, dead = (max(stored.get(f"{place}:{queue}", 0), 0) for place in ("held", "done", "dead"))
+    ready, delayed = waits.listed + waits.due, waits.delayed - waits.due
+    return QueueCount(queue, ready, delayed, held, done, dead, waits.since())
+
+
+def _workers(rows: Sequence[Any], now: int) -> Iterator[WorkerState]:
+    horizon = from_ms(now) - SILENT_WORKERS_KEPT
+    found = sorted((read_worker(id, text) for id, text in _pairs(rows)), key=lambda worker: worker.info.id)
+    return (worker for worker in found if worker.until >= horizon)
+
+
+def _pairs(reply: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Names and values, as either version of the protocol gives them."""
+    if isinstance(reply, dict):
+        return iter(reply.items())
+    if reply and isinstance(reply[0], list):
+        return ((name, value) for name, value in reply)
+    return zip(reply[::2], reply[1::2], strict=True)

@@ -1,0 +1,64 @@
+"""Slices of a sorted set of jobs: the next few after a cursor, with their texts, in one round trip.
+
+A cursor is a score and a member, not a rank: the slice begins behind it even if that member has moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.scripts import load
+
+SLICE_MAX = 2_000  # members per round trip: what one script hands out at once
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of a set, by score: ends as Redis writes them, and the direction."""
+
+    low: str = "-inf"
+    high: str = "+inf"
+    newest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """After which member a slice begins, or after whatever begins like it."""
+
+    score: int
+    member: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A member with its score and its text; no text where the member is the text, or where it is gone."""
+
+    member: bytes
+    score: int
+    text: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The next members, and the server's time in milliseconds."""
+
+    found: tuple[Found, ...]
+    now: int
+
+
+async def slice_of(link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int) -> Slice:
+    """At most `limit` members of the set at `key`, with their texts from the hash at `texts`."""
+    cursor = ("", b"") if behind is None else (behind.score, behind.member)
+    way = "down" if span.newest else "up"
+    reply = await link.run(load("slice"), [key, texts or key], [way, span.low, span.high, limit, *cursor])
+    return Slice(tuple(_found(reply)), int(reply[0]))
+
+
+def _found(reply: list[bytes | None]) -> Iterator[Found]:
+    for at in range(1, len(reply), 3):
+        member, score, text = reply[at : at + 3]
+        assert member is not None
+        assert score is not None
+        yield Found(member, int(float(score)), text)
