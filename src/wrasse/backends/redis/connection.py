@@ -30,13 +30,14 @@ class Link:
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
-        "_attempts", "_closed", "_failure", "_lock", "_route", "_seats", "_spare", "_time", "_wire", "options",
+        "_attempts", "_closed", "_failure", "_lock", "_route", "_seats", "_serving", "_spare",
+        "_time", "_wire", "options",
     )  # fmt: skip
 
     def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
         self.options = options
         self._time = time
-        self._route = Route(options)
+        self._route = Route(options, self._another_serves)
         self._wire: Wire | None = None
         self._lock = asyncio.Lock()
         self._attempts = 0
@@ -44,6 +45,7 @@ class Link:
         self._spare: list[Wire] = []
         self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
         self._closed = False
+        self._serving = 0  # how often another server took over
 
     @classmethod
     async def open(cls, options: RedisOptions, time: Clock | None = None) -> Link:
@@ -83,7 +85,7 @@ class Link:
         packed = b"".join([pack(each) for each in commands])
         for attempt in range(self.options.max_retries + 1):
             try:
-                return await self._read(packed, len(commands))
+                return await self._read(packed, commands)
             except StoreUnavailable:
                 if attempt == self.options.max_retries:
                     raise
@@ -94,6 +96,7 @@ class Link:
         """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
         repeated."""
         async with self._seats:
+            serving = self._serving
             wire = self._spare.pop() if self._spare else None
             try:
                 if wire is None or not wire.open:
@@ -103,12 +106,12 @@ class Link:
             except BaseException as error:
                 if wire is not None:
                     wire.end("the wait was given up")
-                if isinstance(error, Refusal):
-                    self._note(error)
+                if wire is not None and isinstance(error, Refusal):
+                    self._note(error, wire)
                 if isinstance(error, FAILURES):
                     raise ours(error, self.options.where) from error
                 raise
-            if self._closed or len(self._spare) >= self.options.min_idle:
+            if self._closed or serving != self._serving or len(self._spare) >= self.options.min_idle:
                 wire.end("it is not needed any more")
             else:
                 self._spare.append(wire)
@@ -117,20 +120,23 @@ class Link:
     async def close(self) -> None:
         """Ends all connections. Whoever waits for an answer gets StoreUnavailable."""
         self._closed = True
+        self._route.close()
         for wire in (*self._spare, *([self._wire] if self._wire is not None else [])):
             wire.end("this process closed the connection")
         self._spare.clear()
         self._wire = None
 
-    async def _read(self, packed: bytes, count: int) -> list[Any]:
+    async def _read(self, packed: bytes, commands: Sequence[Sequence[Word]]) -> list[Any]:
         wire = await self._ready()
         try:
-            answers = await wire.ask_many(packed, count) if count > 1 else [await wire.ask(packed)]
-            for answer in answers:
+            answers = await wire.ask_many(packed, len(commands))
+            for number, answer in enumerate(answers):
                 if isinstance(answer, Refusal):
-                    raise answer
+                    self._note(answer, wire)
+                    if answer.code != "ASK":
+                        raise answer
+                    answers[number] = await self._asking(pack(commands[number]), answer)
         except Refusal as refusal:
-            self._note(refusal)
             raise ours(refusal, self.options.where) from refusal
         except Cut as cut:
             raise ours(cut, self.options.where) from cut
@@ -145,7 +151,7 @@ class Link:
             except Cut as cut:
                 raise ours(cut, self.options.where) from cut
             except Refusal as refusal:
-                self._note(refusal)
+                self._note(refusal, wire)
                 if refusal.code == "ASK":
                     return await self._asking(packed, refusal)
                 if refusal.code not in ("MOVED", "TRYAGAIN") or hop == _HOPS_MAX - 1:
@@ -168,11 +174,23 @@ class Link:
             raise answer
         return answer
 
-    def _note(self, refusal: Refusal) -> None:
+    def _note(self, refusal: Refusal, wire: Wire) -> None:
+        """Who else was sent the same way by the same server has found the new one already, perhaps."""
+        if refusal.code not in _ELSEWHERE or (self._wire is not wire and self._wire is not None):
+            return
         if refusal.code == "MOVED":
             self._route.moved(redirected(refusal, self.options.nodes[0][0]))
-        if refusal.code in _ELSEWHERE and self._wire is not None:
-            self._wire.end(f"this server is not the one to ask any more ({refusal.code})")
+        wire.retire(f"this server is not the one to ask any more ({refusal.code})")
+        self._wire = None
+
+    def _another_serves(self) -> None:
+        self._serving += 1
+        why = "another server is the master now"
+        for wire in self._spare:
+            wire.end(why)
+        self._spare.clear()
+        if self._wire is not None:
+            self._wire.retire(why)
             self._wire = None
 
     async def _ready(self) -> Wire:

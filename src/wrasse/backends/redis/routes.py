@@ -7,6 +7,7 @@ this is the wrong server, comes back here.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 
 from wrasse.backends.redis.failure import ours
 from wrasse.backends.redis.options import RedisOptions
@@ -20,16 +21,25 @@ FAILURES = (OSError, ssl.SSLError, TimeoutError, Cut, Refusal)
 class Route:
     """The way to the one server that serves our keys now."""
 
-    __slots__ = ("_known", "_options", "_told")
+    __slots__ = ("_changed", "_known", "_options", "_told", "_watch")
 
-    def __init__(self, options: RedisOptions) -> None:
+    def __init__(self, options: RedisOptions, changed: Callable[[], None]) -> None:
         self._options = options
+        self._changed = changed
+        self._watch: Wire | None = None  # a sentinel that tells when another becomes the master
         self._known: tuple[Address, ...] = options.nodes  # those that worked last come first
         self._told: Address | None = None
 
     def moved(self, address: Address) -> None:
         """A node said that the slot is served there."""
         self._told = address
+
+    def close(self) -> None:
+        """Nobody needs to know any more who serves our keys."""
+        if self._watch is not None:
+            self._watch.heard = None
+            self._watch.end("the link was closed")
+            self._watch = None
 
     async def connect(self) -> Wire:
         """A connection to the server that serves our keys now, or our error."""
@@ -68,11 +78,27 @@ class Route:
         options = self._options
         wire = await dial(*node, options, sentinel=bool(options.sentinel))
         try:
-            if options.sentinel:
-                return self._master(await wire.ask(pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", options.sentinel))))
-            return self._of_slot(await wire.ask(pack(("CLUSTER", "SLOTS"))), node)
+            if not options.sentinel:
+                return self._of_slot(await wire.ask(pack(("CLUSTER", "SLOTS"))), node)
+            if self._watch is None or not self._watch.open:
+                await self._listen(wire)
+                wire = await dial(*node, options, sentinel=True)
+            return self._master(await wire.ask(pack(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", options.sentinel))))
         finally:
             wire.end("its question was answered")
+
+    async def _listen(self, wire: Wire) -> None:
+        """Hears of a failover when it happens: the old master takes writes for seconds more, and they would be lost.
+        Before the question who is master now, so that no change falls between the two."""
+        name = self._options.sentinel.encode() + b" "
+
+        def heard(message: object) -> None:
+            if message is None or (isinstance(message, list) and message[2].startswith(name)):
+                self._changed()
+
+        self._watch = wire
+        await wire.ask(pack(("SUBSCRIBE", "+switch-master")))
+        wire.heard = heard
 
     def _master(self, answer: list[bytes] | None) -> Address:
         if answer is None:

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -41,17 +41,18 @@ class _Asked:
 
     __slots__ = ("answers", "future", "left")
 
-    def __init__(self, future: asyncio.Future[Any], left: int) -> None:
+    def __init__(self, future: asyncio.Future[Any], left: int, answers: list[Any] | None) -> None:
         self.future = future
         self.left = left
-        self.answers: list[Any] = []
+        self.answers = answers  # None: there is one, and it is not asked for in a list
 
 
 class Wire(asyncio.Protocol):
     """An open connection. Make it with `dial`."""
 
     __slots__ = (
-        "_asked", "_late", "_late_first", "_reader", "_room", "_timer", "_transport", "_wait", "_why", "closed",
+        "_asked", "_late", "_late_first", "_reader", "_retired", "_room", "_timer", "_transport", "_wait", "_why",
+        "closed", "heard",
     )  # fmt: skip
 
     def __init__(self, wait: float) -> None:
@@ -59,33 +60,30 @@ class Wire(asyncio.Protocol):
         self._asked: deque[_Asked] = deque()
         self._transport: asyncio.Transport | None = None
         self._wait = wait
+        self._retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._late = 0
         self._late_first: _Asked | None = None
         self._room: asyncio.Future[None] | None = None
         self._why = "the connection ended"
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.heard: Callable[[Any], None] | None = None  # gets what comes unasked, and None when the connection ends
 
     @property
     def open(self) -> bool:
         """Whether it can still be asked."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody waits for an answer."""
-        return not self._asked
+        return self._transport is not None and not self._retired and not self._transport.is_closing()
 
     def ask(self, packed: bytes) -> asyncio.Future[Any]:
         """Sends one command; its answer comes later. A refusal is an answer, and is raised."""
         future = self._loop().create_future()
-        self._send(packed, _Asked(future, 1))
+        self._send(packed, _Asked(future, 1, None))
         return future
 
     def ask_many(self, packed: bytes, count: int) -> asyncio.Future[list[Any]]:
         """Sends several commands; their answers come together, refusals among them as values."""
         future = self._loop().create_future()
-        self._send(packed, _Asked(future, count))
+        self._send(packed, _Asked(future, count, []))
         return future
 
     @property
@@ -102,6 +100,12 @@ class Wire(asyncio.Protocol):
         """How long answers may take from now on."""
         self._wait = seconds
         self._rearm()
+
+    def retire(self, why: str) -> None:
+        """Takes no more questions; ends once those under way are answered."""
+        self._retired = True
+        if not self._asked:
+            self.end(why)
 
     def end(self, why: str) -> None:
         """Ends the connection at once."""
@@ -159,20 +163,25 @@ class Wire(asyncio.Protocol):
             self.end(f"the server does not speak the protocol of Redis: {error}")
 
     def _answered(self, answer: Any) -> None:
+        if not self._asked and self.heard is not None:
+            self.heard(answer)
+            return
         if not self._asked:
             why = str(answer) if isinstance(answer, Refusal) else "the server spoke unasked"
             self.end(why)  # such as: max number of clients reached
             return
         asked = self._asked[0]
+        if asked.answers is not None:
+            asked.answers.append(answer)
         asked.left -= 1
         if asked.left:
-            asked.answers.append(answer)
             return
         self._asked.popleft()
+        if self._retired and not self._asked:
+            self.end("it was not the server to ask any more")
         if asked.future.done():  # whoever asked was cancelled
             return
-        if asked.answers:
-            asked.answers.append(answer)
+        if asked.answers is not None:
             asked.future.set_result(asked.answers)
         elif isinstance(answer, Refusal):
             asked.future.set_exception(answer)
@@ -204,8 +213,11 @@ class Wire(asyncio.Protocol):
         for each in asked:
             if not each.future.done():
                 each.future.set_exception(Cut(self._why))
-        if not self.closed.done():
-            self.closed.set_result(None)
+        if self.closed.done():
+            return
+        self.closed.set_result(None)
+        if self.heard is not None:
+            self.heard(None)
 
 
 def pack(command: Sequence[Word]) -> bytes:

@@ -1,0 +1,154 @@
+"""Redis behind a name: a Cluster whose slots move, sentinels whose master changes. Nothing answered is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from servers.cluster import Cluster, cluster
+from servers.sentinel import watched
+from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.options import RedisOptions, key_slot
+from wrasse.backends.redis.scripts import Script
+from wrasse.errors import ConfigError, Refused, StoreUnavailable
+from wrasse.ports.records import Collection
+
+ADD = Script.of("add", "redis.call('SADD', KEYS[1], ARGV[2]) return redis.call('INCR', KEYS[2])")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def options(nodes: Cluster) -> RedisOptions:
+    return RedisOptions.of(f"{nodes.url}&root=t{uuid4().hex}")
+
+
+async def patiently(link: Link, number: int) -> None:
+    """Adds one, asking again for as long as the servers say that they cannot."""
+    keys = f"{link.options.root}:set", f"{link.options.root}:count"
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await link.run(ADD, keys, (number,))
+            except StoreUnavailable:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+
+async def port(link: Link) -> int:
+    """Which server answers."""
+    return int((await link.ask("CONFIG", "GET", "port"))[1])
+
+
+async def another_port(link: Link, than: int) -> int:
+    """The next server that answers: the old one does so until it has heard that it is a replica now."""
+    async with asyncio.timeout(30):
+        while True:
+            found = await port(link)
+            if found != than:
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def test_all_keys_of_a_root_are_in_the_slot_of_its_tag(options: RedisOptions) -> None:
+    link = await Link.open(options)
+    try:
+        assert await link.ask("CLUSTER", "KEYSLOT", options.completed_list) == options.slot
+    finally:
+        await link.close()
+
+
+async def test_records_live_on_the_node_of_their_slot(options: RedisOptions, nodes: Cluster) -> None:
+    store = await Redis.open(options)
+    try:
+        records = store.records(Collection.named("things"))
+        assert await records.create("a", b"1")
+        found = await records.get("a")
+        with nodes.client(nodes.owner(options.slot)) as client:
+            held = client.execute_command("CLUSTER COUNTKEYSINSLOT", options.slot)
+    finally:
+        await store.close()
+    assert (found is not None and found.value, held > 0) == (b"1", True)
+
+
+async def test_a_slot_that_moves_under_load_loses_nothing(options: RedisOptions, nodes: Cluster) -> None:
+    link = await Link.open(options)
+    try:
+        for number in range(100):
+            await patiently(link, number)
+        to = next(node for node in nodes.masters if node is not nodes.owner(options.slot))
+        nodes.move_begins(options.slot, to)
+        adding = asyncio.ensure_future(asyncio.gather(*(patiently(link, number) for number in range(100, 200))))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(nodes.move_keys, options.slot, to)
+        asked = await link.ask("SCARD", f"{options.root}:set")  # the old node sends us on, for this one question
+        await asyncio.to_thread(nodes.move_ends, options.slot, to)
+        await adding
+        assert (asked >= 100, await link.ask("SCARD", f"{options.root}:set")) == (True, 200)
+    finally:
+        await link.close()
+
+
+async def test_the_link_comes_back_after_its_node_was_restarted() -> None:
+    with cluster() as made:
+        options = RedisOptions.of(f"{made.url}&max_retries=0")
+        link = await Link.open(options)
+        try:
+            await patiently(link, 1)
+            await asyncio.to_thread(made.owner(options.slot).restart)
+            await patiently(link, 2)
+            assert await link.ask("SCARD", f"{options.root}:set") == 1  # without persistence, what was there is gone
+        finally:
+            await link.close()
+
+
+@pytest.mark.full
+async def test_a_replica_takes_over_when_its_master_dies() -> None:
+    with cluster(replicas=True) as made:
+        options = RedisOptions.of(made.url)
+        link = await Link.open(options)
+        try:
+            await patiently(link, 1)
+            made.owner(options.slot).kill()
+            await patiently(link, 2)
+        finally:
+            await link.close()
+
+
+def test_a_key_outside_the_tag_is_refused() -> None:
+    with pytest.raises(ConfigError, match="outside the hash tag") as told:
+        RedisOptions(cluster=True, completed_list="jobqueue:completed")
+    assert "{jobqueue}" in told.value.do
+    with pytest.raises(ConfigError, match=r"worker\.queues\.high"):
+        RedisOptions(cluster=True, queues={"high": "jobqueue:high_priority"})
+
+
+def test_every_name_of_a_root_on_a_cluster_is_in_its_slot() -> None:
+    options = RedisOptions(cluster=True, queues={"high": "{jobqueue}:high_priority"})
+    named = options.completed_list, options.dead_letter_list, options.processing_list_pattern % "w"
+    assert ({key_slot(name) for name in named}, options.root) == ({key_slot("jobqueue")}, "{jobqueue}")
+
+
+async def test_the_master_is_the_one_that_the_sentinels_name_also_after_a_failover() -> None:
+    with watched() as servers:
+        link = await Link.open(RedisOptions.of(servers.url))
+        try:
+            before = await port(link)
+            await patiently(link, 1)
+            await asyncio.to_thread(servers.fail_over)
+            after = await another_port(link, before)
+            await patiently(link, 2)
+        finally:
+            await link.close()
+        with pytest.raises(Refused, match="know no master"):
+            await Link.open(RedisOptions.of(servers.url.replace("mymaster", "other")))
+    assert [before, after] == [servers.first.port, servers.second.port]
