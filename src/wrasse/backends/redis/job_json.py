@@ -245,8 +245,8 @@ _REASONS = {reason.value: reason for reason in Reason}
 
 def rfc3339(moment: datetime) -> str:
     """As the origin writes a moment: UTC, with trailing zeros cut."""
-    text = moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{moment.microsecond:06}".rstrip("0") + "Z" if moment.microsecond else text + "Z"
+    text = (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).isoformat()[:-6]
+    return text.rstrip("0") + "Z" if moment.microsecond else text + "Z"
 
 
 def utc(moment: datetime) -> datetime:

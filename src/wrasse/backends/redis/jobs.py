@@ -21,7 +21,7 @@ from wrasse.backends.redis.hold_text import read_hold
 from wrasse.backends.redis.job_json import decode, from_ms
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.moves import move
-from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms
+from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms, is_plain_put, pushed
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import Settling, outcomes, take_of
 from wrasse.backends.redis.takes import Granted, Wanted, granted
@@ -73,10 +73,15 @@ class RedisJobs:
         self._ahead = 0  # ms by which the server's clock was ahead of ours when it last answered
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
-        for job in (*_bounded(jobs), *(group.callback for group in _bounded(groups))):
+        for job in _bounded(jobs):
             check_job(job)
+        for group in _bounded(groups):
+            check_job(group.callback)
         if not jobs and not groups:
             return ()
+        if not groups and all(map(is_plain_put, jobs)):
+            keys, words = pushed(jobs, self._keys, self._link.options, self._clock.now())
+            return answers(await self._link.run(load("push"), keys, [request, *words]), jobs)
         ring = Ring(self._keys, self._keys.putting)
         putting = Putting(ring, self._link.options, self._clock.now())
         args = [request, *putting.runs(jobs), *putting.groups(groups)]

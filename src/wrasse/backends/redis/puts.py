@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from wrasse.backends.redis.changes import default_queue
-from wrasse.backends.redis.job_json import encode, rfc3339
+from wrasse.backends.redis.job_json import encode, rfc3339, setters
 from wrasse.backends.redis.keys import Keys, QueueKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.wire import Word
@@ -22,6 +22,8 @@ from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER
 
 _NO_DELAY = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
+_new = object.__new__
+_put_id, _put_new = setters(Put, "id", "new")  # see takes.py
 _answers = msgspec.msgpack.Decoder(list[int | str]).decode
 
 
@@ -68,19 +70,21 @@ class Putting:
 
     def runs(self, jobs: Sequence[Job]) -> list[Word]:
         """The runs of these jobs, begun by their number."""
-        plain: dict[str, list[Word]] = {}  # all of one queue together: in it they keep their order
+        args: list[Word] = []
+        runs, queue, begun = 0, None, 0
         for job in jobs:
-            if not _is_plain(job):
-                return self._mixed(jobs)
-            found = plain.get(job.queue)
-            if found is None:
-                found = plain[job.queue] = []
-            found.append(self._bytes(job))
-        args: list[Word] = [len(plain)]
-        for queue, run in plain.items():
-            args += (len(run), self._ring.queue(queue), queue)
-            args += run
-        return args
+            raw = self._bytes(job)
+            if not is_plain_put(job):
+                args.append(0)
+                args += self._single(job, raw)
+                runs, queue = runs + 1, None
+            elif job.queue != queue:
+                begun, runs, queue = len(args), runs + 1, job.queue
+                args += (1, self._ring.queue(queue), queue, raw)
+            else:
+                args[begun] = int(args[begun]) + 1
+                args.append(raw)
+        return [runs, *args]
 
     def groups(self, groups: Sequence[JobGroup]) -> list[Word]:
         """The groups to open, begun by their number."""
@@ -99,23 +103,6 @@ class Putting:
             args += self._single(filled, head)
         return args
 
-    def _mixed(self, jobs: Sequence[Job]) -> list[Word]:
-        args: list[Word] = []
-        runs, queue, begun = 0, None, 0
-        for job in jobs:
-            raw = self._bytes(job)
-            if not _is_plain(job):
-                args.append(0)
-                args += self._single(job, raw)
-                runs, queue = runs + 1, None
-            elif job.queue != queue:
-                begun, runs, queue = len(args), runs + 1, job.queue
-                args += (1, self._ring.queue(queue), queue, raw)
-            else:
-                args[begun] = int(args[begun]) + 1
-                args.append(raw)
-        return [runs, *args]
-
     def _single(self, job: Job, raw: bytes) -> tuple[Word, ...]:
         known = "1" if job.lasting else "" if job.minted else "0"
         due = 0 if job.not_before is None else -(-to_micros(job.not_before) // 1_000)
@@ -126,17 +113,49 @@ class Putting:
         try:
             return encode(job, self._created, default_queue(self._options, job.priority))
         except UnicodeEncodeError:
-            raise UsageError(f"the headers of job {job.id!r} are no text", do="use characters that UTF-8 has") from None
+            raise _no_text(job) from None
+
+
+def pushed(jobs: Sequence[Job], keys: Keys, options: RedisOptions, now: datetime) -> tuple[list[str], list[Word]]:
+    """KEYS and ARGV (but for the request) of the script that pushes plain jobs."""
+    created, queues = rfc3339(now), options.queues
+    runs: dict[str, list[Word]] = {}  # all of one queue together: in it they keep their order
+    for job in jobs:
+        run = runs.get(job.queue)
+        if run is None:
+            run = runs[job.queue] = []
+        try:
+            run.append(encode(job, created, queues.get(job.priority, job.priority)))
+        except UnicodeEncodeError:
+            raise _no_text(job) from None
+    names = [*keys.requests, keys.queues]
+    args: list[Word] = [len(runs)]
+    for queue, run in runs.items():
+        found = keys.queue(queue)
+        names += (found.list, found.wake)
+        args += (queue, len(run), *run)
+    return names, args
+
+
+def _no_text(job: Job) -> UsageError:
+    return UsageError(f"the headers of job {job.id!r} are no text", do="use characters that UTF-8 has")
 
 
 def answers(answer: bytes, jobs: Sequence[Job]) -> tuple[Put, ...]:
     """What the script answered, for each job."""
     if answer == b"1":
-        return tuple([Put(job.id, True) for job in jobs])
+        return tuple([_all_new(job.id) for job in jobs])
     return tuple(
         Put(job.id, True) if each == 1 else Put(str(each), False)
         for job, each in zip(jobs, _answers(answer), strict=True)
     )
+
+
+def _all_new(id: str) -> Put:
+    put = _new(Put)
+    _put_id(put, id)
+    _put_new(put, True)
+    return put
 
 
 def in_ms(time: timedelta) -> int:
@@ -144,5 +163,6 @@ def in_ms(time: timedelta) -> int:
     return -(-time // _MILLISECOND) if time > _NO_DELAY else 0
 
 
-def _is_plain(job: Job) -> bool:
+def is_plain_put(job: Job) -> bool:
+    """Whether nothing about this job needs a look."""
     return job.minted and not job.unique and not job.delay and job.not_before is None and not job.lasting

@@ -36,12 +36,13 @@ class Script:
 @cache
 def load(name: str) -> Script:
     """The script lua/<name>.lua."""
-    return Script.of(name, _INCLUDE.sub(lambda line: _read(line[1]), _read(name)))
+    return Script.of(name, _read(name))
 
 
 @cache
 def _read(name: str) -> str:
-    return (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+    text = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda line: _read(line[1]), text)
 
 
 @cache

@@ -4,6 +4,7 @@
 --   callback's bytes (the numbers of done and dead members stand between head and middle, and before the tail), and the
 --   callback as a job whose bytes are the head.
 -- Gives '1' if all jobs are new, else a msgpack list: 1, or the id of what stands in the way.
+local REQUESTS = 10
 -- include requests
 -- include putting
 local told = recall('p' .. ARGV[2])

@@ -1,7 +1,7 @@
 -- Putting jobs, and groups. KEYS[1] token, [2] ids, [3] ids:expiry, [4] uniques, [5] uniques:expiry, [6] groups,
 -- [7] groups:expiry, [8] where, [9] queues; of each queue three in a row: its list, its delayed set, its wake list.
 -- All values of ARGV are texts; '' is none.
-local WAKES, CHUNK = 8, 1000
+local CHUNK = 1000
 local GROUPS_KEPT = 2592000000
 
 -- Runs one command with many values, a chunk at a time.
@@ -11,16 +11,7 @@ local function each_chunk(command, key, values)
   end
 end
 
--- Leaves tokens for idle workers: as many as there are new jobs, but never more than a few in all.
-local function wake(key, jobs)
-  local missing = math.min(WAKES - redis.call('LLEN', key), jobs)
-  if missing == 1 then redis.call('LPUSH', key, '')
-  elseif missing > 1 then
-    local tokens = {}
-    for i = 1, missing do tokens[i] = '' end
-    redis.call('LPUSH', key, unpack(tokens))
-  end
-end
+-- include waking
 
 -- A number of its own, so that equal bytes stay two members.
 local function delay_until(key, moment, bytes)

@@ -9,6 +9,7 @@
 --   B: take, text for `finished` but for its first line, new bytes, id, group, unique name
 --   L: nothing; it is lost
 -- Gives one letter an item: d for done, l for lost.
+local REQUESTS = 10
 -- include requests
 -- include putting
 -- include ending
@@ -17,6 +18,8 @@ if told then return told end
 local done_max, ids_kept = tonumber(ARGV[3]), tonumber(ARGV[4])
 local outcomes, gone, workers = {}, {}, {}
 local completed, finished, done, ended = {}, {}, {}, {}
+local at_once = string.format('%.0f', now)
+local unkept = at_once .. ' 0\n'
 
 -- Takes the entry out of the processing list. Gives its bytes and id, or nothing if the hold is over. Whatever the
 -- list says, the hold ends here.
@@ -37,12 +40,14 @@ end
 local function note(outcome) outcomes[#outcomes + 1] = outcome and 'd' or 'l' end
 
 local function finish(take, head, bytes, kept, run)
-  local moment = kept > 0 and now + kept or 0
+  local moment, line, n = at_once, unkept, #finished
+  if kept > 0 then
+    moment = string.format('%.0f', now + kept)
+    line = at_once .. ' ' .. moment .. '\n'
+  end
   completed[#completed + 1] = bytes
-  finished[#finished + 1] = take
-  finished[#finished + 1] = now .. ' ' .. moment .. '\n' .. head .. bytes
-  done[#done + 1] = moment > 0 and moment or now
-  done[#done + 1] = take
+  finished[n + 1], finished[n + 2] = take, line .. head .. bytes
+  done[n + 1], done[n + 2] = moment, take
   run.done = run.done + 1
 end
 
@@ -103,7 +108,7 @@ function kinds.B(at, run)
     note(bytes)
     if bytes then
       redis.call('LPUSH', KEYS[20], ARGV[at + 2])
-      redis.call('HSET', KEYS[17], take, now .. ' 0\n' .. ARGV[at + 1])
+      redis.call('HSET', KEYS[17], take, unkept .. ARGV[at + 1])
       redis.call('ZADD', KEYS[16], now, take)
       redis.call('HINCRBY', KEYS[18], 'dead:' .. run.name, 1)
       release_unique(ARGV[at + 5], id)

@@ -5,6 +5,7 @@
 --   and the number of its rates, and for each rate its limit and its time in ms.
 -- Gives {now, token of the first, bytes of the jobs of the first queue, of the second, ...}; asked again {now, 0, take,
 -- deadline, value in holds, take, ...} of those that are still held.
+local REQUESTS = 10
 -- include requests
 -- include putting
 -- include ending
@@ -49,6 +50,7 @@ local function hold(name, jobs)
   if not first then first = token + 1 end
   local line = string.format('%.0f', now) .. ' ' .. ARGV[4] .. ' 0 ' .. #worker .. ' ' .. #name .. ' '
   local whose, wheres, holds, held = '\n' .. worker .. name, {}, {}, {}
+  local deadline = string.format('%.0f', now + silence)
   for i, bytes in ipairs(jobs) do
     local take, id = string.format('%.0f', token + i) .. '-' .. nonce, id_of(bytes)
     if id ~= '' then
@@ -56,7 +58,7 @@ local function hold(name, jobs)
       wheres[#wheres + 1] = take
     end
     holds[2 * i - 1], holds[2 * i] = take, line .. #id .. whose .. id .. bytes
-    held[2 * i - 1], held[2 * i] = now + silence, take
+    held[2 * i - 1], held[2 * i] = deadline, take
   end
   each_chunk('HSET', KEYS[8], wheres)
   each_chunk('HSET', KEYS[14], holds)
