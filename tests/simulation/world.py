@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 
-import msgspec
-
 from faults import FaultyHeart, FaultyJobs, FaultyJournal, FaultyRecords, Network, Seeded, arrived_late
 from simulation.actors import SILENCE, SimulatedProducer, SimulatedWorker
 from simulation.laws import LawfulJobs, LawfulJournal, Ledger, WatchedShelves
 from simulation.planted import Bug
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
-from wrasse.engine.guard import MassDeath, Wave
+from wrasse.engine.guard import MassDeath
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.pulses import BackendRestarted, backend_guards
 from wrasse.engine.state import ENGINE_STATE, load
@@ -276,9 +274,7 @@ class World:
 
     async def cut_fleet(self) -> None:
         names = self.draw.sample(sorted(self.workers), min(CUT_OFF, len(self.workers)))
-        # A guard that holds already goes on when that wave's time is over, and this one comes on top of it.
-        wave = msgspec.json.decode((await self._memory()).get(MassDeath.name, "{}"), type=Wave)
-        self.cut_off, self.cut_at = frozenset(names if wave.since is None else ()), self.clock.now()
+        self.cut_off, self.cut_at = frozenset(names), self.clock.now()
         networks = [self.workers[name][0].network for name in names]
         for network in networks:
             network.down = True

@@ -53,7 +53,7 @@ class EngineSettings:
     ] = ""
     journal_kept: Annotated[timedelta, Key("how long settled journal lines are kept")] = timedelta(days=90)
     lease: Annotated[timedelta, Key("how long the lease of a running sweep lasts without renewal")] = timedelta(
-        seconds=30
+        seconds=10
     )
     skew_max: Annotated[timedelta, Key("how far this machine's clock may be from the backend's before sweeps hold")] = (
         timedelta(seconds=5)

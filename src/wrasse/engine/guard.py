@@ -18,6 +18,8 @@ from wrasse.duration import format_duration
 from wrasse.leases.hold import Holding
 from wrasse.ports.jobs import JobQueue, WorkerState
 
+STOPPING = "stopping"  # the guard of an engine that was asked to stop
+
 
 class Guard(Protocol):
     """Something that may hold a run."""
@@ -99,11 +101,12 @@ class LostLease:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """What mass_death remembers: when it last looked and saw nothing of the kind, since when it holds, and up to when
-    deaths have been dealt with."""
+    """What mass_death remembers: when it last looked and saw nothing of the kind, since when it holds, the last moment
+    of a silence that belongs to that wave, and up to when deaths have been dealt with."""
 
     looked_at: datetime | None = None
     since: datetime | None = None
+    last: datetime | None = None
     dealt_until: datetime | None = None
 
 
@@ -120,37 +123,52 @@ def mass_death(
     workers: Sequence[WorkerState], at: datetime, wave: Wave, silence: timedelta, share: float, holders_min: int
 ) -> MassDeathVerdict:
     """Most workers at once do not die: something between them and the backend did. So it waits for them to come back,
-    twice the silence at most, and then takes them for dead."""
+    twice the silence at most, and then takes them for dead. A wave is what fell silent within one silence; another
+    one that came meanwhile is waited for in its own right."""
     alive = sum(1 for worker in workers if worker.until > at)
-    horizon = _horizon(wave, at, silence)
-    gone = _most_within(silence, [worker.until for worker in workers if horizon < worker.until <= at])
-    if gone < holders_min or gone <= share * (alive + gone):
-        return MassDeathVerdict(Wave(looked_at=at, dealt_until=wave.dealt_until))
-    since = at if wave.since is None else min(at, wave.since)  # the store's clock may have been set back
-    what = f"{gone} of {alive + gone} workers fell silent"
-    if at - since >= 2 * silence:
-        note = f"{what} and did not come back in {format_duration(2 * silence)}; they count as dead"
-        return MassDeathVerdict(Wave(looked_at=at, dealt_until=at), None, note)
-    return MassDeathVerdict(replace(wave, since=since), f"{what} within {format_duration(silence)}")
+    silent = sorted(worker.until for worker in workers if worker.until <= at)
+    horizon, dealt_until, note = _horizon(wave, at, silence), wave.dealt_until, ""
+    if wave.since is not None and wave.last is not None:
+        since = min(at, wave.since)  # the store's clock may have been set back
+        gone = sum(wave.last - silence < each <= wave.last for each in silent)
+        if _massive(gone, alive, share, holders_min):
+            what = f"{gone} of {alive + gone} workers fell silent"
+            if at - since < 2 * silence:
+                return MassDeathVerdict(replace(wave, since=since), f"{what} within {format_duration(silence)}")
+            dealt_until = min(at, wave.last)
+            note = f"{what} and did not come back in {format_duration(2 * silence)}; they count as dead"
+        horizon = wave.last
+    first, gone = _most_within(silence, [each for each in silent if horizon < each])
+    if first is None or not _massive(gone, alive, share, holders_min):
+        return MassDeathVerdict(Wave(looked_at=at, dealt_until=dealt_until), None, note)
+    found = Wave(wave.looked_at, since=at, last=first + silence - timedelta.resolution, dealt_until=dealt_until)
+    what = f"{gone} of {alive + gone} workers fell silent within {format_duration(silence)}"
+    return MassDeathVerdict(found, what, note)
+
+
+def _massive(gone: int, alive: int, share: float, holders_min: int) -> bool:
+    return gone >= holders_min and gone > share * (alive + gone)
 
 
 def _horizon(wave: Wave, at: datetime, silence: timedelta) -> datetime:
-    """Deaths up to here have been judged by an earlier look. While it holds, it goes on looking at the same ones."""
-    looked_at = wave.since or wave.looked_at or at
-    horizon = min(at, looked_at) - silence
+    """Deaths up to here have been judged by an earlier look."""
+    horizon = min(at, wave.looked_at or at) - silence
     if wave.dealt_until is not None and wave.dealt_until <= at:
         horizon = max(horizon, wave.dealt_until)
     return horizon
 
 
-def _most_within(silence: timedelta, instants: Sequence[datetime]) -> int:
-    """The largest number of instants that fit into one silence: two looks may lie further apart than that."""
-    ordered, most, first = sorted(instants), 0, 0
+def _most_within(silence: timedelta, ordered: Sequence[datetime]) -> tuple[datetime | None, int]:
+    """The largest number of instants that fit into one silence, and the first of them: two looks may lie further
+    apart than that."""
+    began: datetime | None = None
+    most = first = 0
     for index, instant in enumerate(ordered):
         while instant - ordered[first] >= silence:
             first += 1
-        most = max(most, index - first + 1)
-    return most
+        if index - first + 1 > most:
+            began, most = ordered[first], index - first + 1
+    return began, most
 
 
 class MassDeath:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.bounds import first_held
+from wrasse.engine.guard import STOPPING
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
 from wrasse.engine.run import Frame
 from wrasse.engine.schedule import backoff
@@ -31,7 +32,7 @@ from wrasse.ports.records import Records
 __all__ = ["ENGINE_LEASES", "Engine", "Scheduled", "SweepStatus"]
 
 ENGINE_LEASES = leases_in(".wrasse")  # a reserved namespace: neither indexed nor counted as traffic
-LEASE_TTL = timedelta(seconds=30)
+LEASE_TTL = timedelta(seconds=10)  # renewed while a run lasts; whoever is killed in one keeps others waiting so long
 JOURNAL_KEPT = timedelta(days=90)
 JOURNAL_EVERY = timedelta(hours=1)
 JOURNAL_BATCH = 1_000
@@ -63,7 +64,7 @@ class SweepStatus:
 class _Stopping:
     """Ends runs within one batch when the engine is asked to stop."""
 
-    name = "stopping"
+    name = STOPPING
 
     def __init__(self) -> None:
         self.asked = False

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Guard, LostLease, Remembers
+from wrasse.engine.guard import STOPPING, Guard, LostLease, Remembers, Traffic
+from wrasse.engine.pulses import ClockSkew
 from wrasse.engine.report import BACKEND_DOWN, Report
 from wrasse.engine.run import AnySweep, Frame, run_once
 from wrasse.engine.schedule import Schedule
@@ -25,6 +26,7 @@ from wrasse.leases.lessor import Lessor
 from wrasse.ports.records import Records
 
 NO_WAIT = timedelta(0)
+OWN_GUARDS = frozenset({STOPPING, LostLease.name, Traffic.name, ClockSkew.name})  # they look at this process only
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,9 @@ async def _run(scheduled: Scheduled, shared: Shared, loaded: Loaded, holding: Ho
         budget=scheduled.budget,
         guards=guards,
     )
-    state = remember(loaded.state, report, ran_at, guards)
+    # A run that something about this process alone stopped at once was none: a healthy engine need not wait for it.
+    in_vain = report.seen == 0 and report.stopped_by in OWN_GUARDS
+    state = remember(loaded.state, report, loaded.state.ran_at if in_vain else ran_at, guards)
     try:
         saved = await save(shared.state, scheduled.instance, loaded, state)
     except StoreUnavailable:

@@ -95,12 +95,49 @@ def test_after_twice_the_silence_the_run_goes_on_and_says_so() -> None:
     assert _judge(gone, T0 + 2 * SILENCE + SECOND, found.wave) is None
 
 
-def test_workers_that_died_while_it_held_are_not_held_for_a_second_time() -> None:
-    held = Wave(looked_at=T0 - SECOND, since=T0)
+def test_a_second_wave_that_begins_while_it_holds_gets_a_hold_of_its_own() -> None:
+    held = mass_death(_workers(alive=6, silent_for=[SECOND] * 8), T0, Wave(), SILENCE, 0.5, 5).wave
     end = T0 + 2 * SILENCE
-    gone = _workers(alive=0, silent_for=[2 * SILENCE] * 6 + [SECOND] * 6, at=end)
-    wave = mass_death(gone, end, held, SILENCE, 0.5, 5).wave
-    assert _judge(gone, end + SECOND, wave) is None
+    both = _workers(alive=0, silent_for=[2 * SILENCE + SECOND] * 8 + [SECOND] * 6, at=end)
+    second = mass_death(both, end, held, SILENCE, 0.5, 5)
+    assert second.reason == "6 of 6 workers fell silent within 30s"
+    assert second.note == "8 of 8 workers fell silent and did not come back in 1m; they count as dead"
+    assert _judge(both, end + 2 * SILENCE - SECOND, second.wave) is not None
+    third = mass_death(both, end + 2 * SILENCE, second.wave, SILENCE, 0.5, 5)
+    assert (third.reason, "they count as dead" in third.note) == (None, True)
+    assert _judge(both, end + 2 * SILENCE + SECOND, third.wave) is None
+
+
+def test_a_second_wave_is_held_for_though_the_first_came_back() -> None:
+    held = mass_death(_workers(alive=1, silent_for=[SECOND] * 7), T0, Wave(), SILENCE, 0.5, 5).wave
+    later = T0 + 2 * SILENCE - SECOND
+    back = mass_death(_workers(alive=2, silent_for=[SECOND] * 6, at=later), later, held, SILENCE, 0.5, 5)
+    much_later = later + 2 * SILENCE - SECOND
+    still = _workers(alive=2, silent_for=[2 * SILENCE] * 6, at=much_later)
+    assert back.reason == "6 of 8 workers fell silent within 30s"
+    assert _judge(still, much_later, back.wave) is not None
+
+
+def test_those_who_fall_silent_with_the_first_wave_do_not_prolong_its_hold() -> None:
+    held = mass_death(_workers(alive=8, silent_for=[SECOND] * 9), T0, Wave(), SILENCE, 0.5, 5).wave
+    end = T0 + 2 * SILENCE
+    gone = _workers(alive=0, silent_for=[2 * SILENCE + SECOND] * 9 + [SILENCE + 5 * SECOND] * 8, at=end)
+    found = mass_death(gone, end, held, SILENCE, 0.5, 5)
+    assert (found.reason, found.note.startswith("17 of 17")) == (None, True)
+
+
+def test_a_few_that_died_while_it_held_are_not_held_for() -> None:
+    held = mass_death(_workers(alive=4, silent_for=[SECOND] * 6), T0, Wave(), SILENCE, 0.5, 5).wave
+    end = T0 + 2 * SILENCE
+    gone = _workers(alive=0, silent_for=[2 * SILENCE + SECOND] * 6 + [SECOND] * 4, at=end)
+    found = mass_death(gone, end, held, SILENCE, 0.5, 5)
+    assert (found.reason, _judge(gone, end + SECOND, found.wave)) == (None, None)
+
+
+def test_a_wave_that_is_found_late_is_held_for_just_as_long() -> None:
+    late = _workers(alive=1, silent_for=[5 * SILENCE] * 6)
+    held = mass_death(late, T0, Wave(looked_at=T0 - 10 * SILENCE), SILENCE, 0.5, 5).wave
+    assert _judge([*late, *_workers(2, [], T0 + SILENCE)], T0 + SILENCE, held) is not None
 
 
 @given(

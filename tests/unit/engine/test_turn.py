@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 
 from faults import FaultyRecords, Network, Script
+from wrasse.clock import ManualClock
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Guard
+from wrasse.engine.guard import Activity, Guard, Traffic
 from wrasse.engine.loop import ENGINE_LEASES
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
@@ -199,6 +200,28 @@ async def test_a_restart_seen_by_one_engine_also_holds_the_next(scene: Scene) ->
         assert isinstance(found, Ran)
         stops.append((found.report.stopped_by, found.state.held is not None))
     assert stops == [("backend_restarted", True)] * 3 + [(None, False)]
+
+
+async def test_an_engine_whose_clock_is_off_does_not_delay_a_healthy_one(scene: Scene) -> None:
+    scene.shelf.fill(1)
+    off = ManualClock(scene.clock.now() + timedelta(minutes=1))
+    held = await take_turn(_bottles(scene, *backend_guards(scene.memory, off)), _engine(scene, "off"))
+    found = await take_turn(_bottles(scene, *backend_guards(scene.memory, scene.clock)), _engine(scene, "healthy"))
+    assert isinstance(held, Ran)
+    assert (held.report.stopped_by, held.saved) == ("clock", True)
+    assert isinstance(found, Ran)
+    assert found.report.done == 1
+
+
+async def test_a_run_that_its_guard_stopped_on_the_way_counts_as_one(scene: Scene) -> None:
+    scene.shelf.fill(30)
+    activity = Activity(scene.clock)
+    scene.shelf.before_apply = activity.note
+    found = await take_turn(_bottles(scene, Traffic(activity, SILENCE, scene.clock)), _engine(scene, "busy"))
+    after = await take_turn(_bottles(scene), _engine(scene, "idle"))
+    assert isinstance(found, Ran)
+    assert (found.report.stopped_by, found.report.done) == ("traffic", 10)
+    assert isinstance(after, Fresh)
 
 
 async def test_a_hold_says_since_when_across_processes(scene: Scene) -> None:
