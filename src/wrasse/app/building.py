@@ -23,7 +23,7 @@ from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
 from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
-from wrasse.clock import Clock
+from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Guard, MassDeath
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
@@ -32,7 +32,8 @@ from wrasse.engine.state import ENGINE_STATE
 from wrasse.errors import UsageError
 from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
 from wrasse.jobs.exec import Command
-from wrasse.jobs.handlers import ANY, Handlers, load as load_handler
+from wrasse.jobs.handler_url import is_url
+from wrasse.jobs.handlers import ANY, Function, Handlers, load as load_handler
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.jobs.registry import Registry
@@ -198,13 +199,13 @@ def configured(
     if own is not None:
         registry.include(own)
     for kind, text in settings.worker.handlers.items():
-        registry.add(kind, load_handler(text))
+        registry.add(kind, _handler(text, settings))
     for name, each in settings.periodic.items():
         registry.repeat(as_periodic(name, each))
     if not (handler or command):
         handler, command = settings.worker.handler, settings.worker.exec
     if handler:
-        registry.include(_named(handler))
+        registry.include(_named(handler, settings))
     elif command:
         registry.add(ANY, Command(command))
     return registry
@@ -239,11 +240,22 @@ def _imported(text: str) -> object:
     return found
 
 
-def _named(text: str) -> Registry:
-    """The function that `module:name` names, for every kind; or, where it names an App, all that it has registered."""
+def _handler(text: str, settings: Settings) -> Function:
+    """The function that `module:name` names, or what posts to a URL."""
+    if not is_url(text):
+        return load_handler(text)
+    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    from wrasse.jobs.posting import Post, PostSettings
+
+    own = settings.worker.http
+    return Post(text, SystemClock(), PostSettings(own.refused == "bury", own.authorization, own.connect_timeout))
+
+
+def _named(text: str, settings: Settings) -> Registry:
+    """The function or URL that a text names, for every kind; or, where it names an App, all that it has registered."""
     registry = Registry()
     try:
-        registry.add(ANY, load_handler(text))
+        registry.add(ANY, _handler(text, settings))
     except UsageError:
         theirs = getattr(_imported(text), "registry", None)
         if isinstance(theirs, Registry):

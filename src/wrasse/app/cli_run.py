@@ -22,7 +22,7 @@ from wrasse.app.logs import start_logging
     show_default=True,
     help="all, worker, sweeper, producer or archiver; several with commas.",
 )
-@click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs.")
+@click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs, or a URL.")
 @click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
 @click.option("--watch", is_flag=True, help="The producer goes on: it puts files that come, change or are moved in.")
 @click.option("--concurrency", metavar="N", help="How many jobs at once; the setting worker.count.")

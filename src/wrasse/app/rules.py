@@ -18,6 +18,7 @@ from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.duration import format_duration
 from wrasse.errors import WrasseError
 from wrasse.jobs.globs import parse_globs
+from wrasse.jobs.handler_url import check_url, is_url
 from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.ports.limiter import RATE_MAX as LIMITER_MAX
 from wrasse.ports.subjects import check_pattern
@@ -85,6 +86,13 @@ def _worker(worker: WorkerSettings) -> _Rules:
     )
     yield worker.breaker_pause > ZERO, "breaker_pause", "is 0: a worker would ask without rest", "use e.g. 100ms"
     yield worker.timeout > ZERO, "timeout", "is 0: every job would fail at once", "use a time such as 1h"
+    yield worker.http.connect_timeout > ZERO, "http.connect_timeout", "is 0", "use a time such as 10s"
+    secret = worker.http.authorization
+    plain = secret.isascii() and secret.isprintable()
+    yield plain, "http.authorization", "is no value of a header", "use printable ASCII characters"
+    for path, text in (("handler", worker.handler), *(("handlers", each) for each in worker.handlers.values())):
+        if is_url(text):
+            yield from _parsed(path, text, check_url)
     yield (
         not (worker.handler and worker.exec),
         "exec",

@@ -105,6 +105,20 @@ def _queues() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpHandlers:
+    """How jobs are posted to the URLs among the handlers."""
+
+    refused: Annotated[
+        str,
+        Key("what becomes of a job that is answered with 4xx: dead at once, or tried again", choices=("bury", "fail")),
+    ] = "bury"
+    authorization: Annotated[
+        str, Key("value of the header Authorization, such as 'Bearer …', sent to every one of them", secret=True)
+    ] = ""
+    connect_timeout: Annotated[timedelta, Key("how long connecting may take")] = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """What takes jobs and runs their handlers."""
 
@@ -151,8 +165,11 @@ class WorkerSettings:
             "done_max and the sweep finished_jobs leave it"
         ),
     ] = timedelta(0)
-    handlers: Annotated[Mapping[str, str], Key("handler of each kind, as module:name")] = field(default_factory=dict)
-    handler: Annotated[str, Key("handler of every other kind, as module:name")] = ""
+    handlers: Annotated[
+        Mapping[str, str], Key("handler of each kind, as module:name or as a URL that its jobs are posted to")
+    ] = field(default_factory=dict)
+    handler: Annotated[str, Key("handler of every other kind, as module:name or as a URL")] = ""
+    http: HttpHandlers = field(default_factory=HttpHandlers)
     exec: Annotated[str, Key("command that handles every other kind, e.g. 'convert {filepath}'")] = ""
 
 

@@ -4,7 +4,7 @@ A kind has one handler. Jobs without a kind go to the one registered for "". A h
 kind that has no handler of its own; without it such a job fails with the reason `no_handler`, so that another worker,
 or the next release, can have it.
 
-Handlers are async functions, which run in the event loop; plain functions, which run in a thread; or commands.
+Handlers are async functions, which run in the event loop; plain functions, which run in a thread; commands; or URLs.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ Handler = InLoop | InThread
 class Handlers:
     """The handlers of one worker, by kind."""
 
-    __slots__ = ("_by_kind", "middleware")
+    __slots__ = ("_by_kind", "_closing", "middleware")
 
     def __init__(self, middleware: Sequence[Middleware] = ()) -> None:
         self._by_kind: dict[str, Handler] = {}
+        self._closing: list[Callable[[], Awaitable[None]]] = []
         self.middleware = tuple(middleware)  # the first is the outermost
 
     def add(self, kind: str, function: Function, retry: Retry | None = None) -> None:
@@ -61,10 +62,18 @@ class Handlers:
         if kind in self._by_kind:
             raise UsageError(f"the kind {kind!r} has two handlers", do="register one handler for each kind")
         self._by_kind[kind] = replace(as_handler(function), retry=retry)
+        if inspect.iscoroutinefunction(close := getattr(function, "close", None)):
+            self._closing.append(close)
 
     def find(self, kind: str) -> Handler | None:
         """The handler that takes this kind."""
         return self._by_kind.get(kind) or self._by_kind.get(ANY)
+
+    async def close(self) -> None:
+        """Lets go of what handlers keep open between jobs: those that are objects with an async `close`. They may be
+        called again, and open it anew."""
+        for close in self._closing:
+            await close()
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._by_kind))

@@ -190,6 +190,7 @@ class Worker:
             self._holds = self._teller = None
             parts.holds.close()
             await self._goodbye()
+            await self._handlers.close()
 
     async def run_pending(self) -> int:
         """Runs what is ready now, and what that makes ready, in this loop and without beats; gives how many attempts
@@ -220,6 +221,7 @@ class Worker:
             parts.holds.close()
             if parts.teller.wrote:
                 await self._goodbye()
+            await self._handlers.close()
         return ran
 
     async def _heed(self, parts: _Parts) -> None:
