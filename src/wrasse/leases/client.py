@@ -1,0 +1,249 @@
+"""Leases and state over HTTP: the operations of `Leases`, carried out by a server that may be anywhere.
+
+An acquire carries an id of our own, so that asking again after a lost reply gives the same lease. Other calls are safe
+to repeat by what they name. A server that does not answer is asked again for as long as `patience` lasts; a refusal is
+final and comes as the same error that `Leases` raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+import msgspec
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.leases.leases import NO_WAIT, TTL_DEFAULT, TTL_MAX, Leased, Seen
+from wrasse.leases.meta import Grant, Meta, State
+from wrasse.leases.names import DEFAULT_NAMESPACE
+from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.rules import Held
+from wrasse.leases.xid import Xids
+
+CALL_SECONDS_MAX = 30.0
+WAIT_AT_ONCE = 20  # seconds that one call waits for a key; longer waits ask again, so that no proxy cuts them
+_CODES = {code.value: code for code in Refusal}
+
+
+class _Answer(msgspec.Struct):
+    """Every field that an answer of the API may have."""
+
+    lease_id: str = ""
+    txn_id: str = ""
+    owner: str = ""
+    namespace: str = ""
+    expires_at_unix: int = 0
+    version: int = 0
+    state_etag: str = ""
+    fencing_token: int = 0
+    new_version: int = 0
+    new_state_etag: str = ""
+    bytes: int = 0
+    removed: bool = False
+    released: bool = False
+    error: str = ""
+    detail: str = ""
+    current_version: int = 0
+    current_etag: str = ""
+    retry_after_seconds: int = 0
+
+
+class LeaseClient:
+    """`Operations` on a server. Use it as a context manager, or close it."""
+
+    def __init__(
+        self, url: str, clock: Clock, *, token: str = "", patience: timedelta = timedelta(seconds=10)
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session = ClientSession(url, headers=headers, timeout=ClientTimeout(total=CALL_SECONDS_MAX))
+        self._clock, self._patience = clock, patience.total_seconds()
+        self._xids = Xids(clock)
+        self._terms: dict[str, float] = {}  # by lease: until when its holder may rely on it
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._session.close()
+
+    async def acquire(
+        self,
+        key: str,
+        owner: str,
+        *,
+        namespace: str = "",
+        ttl: timedelta = TTL_DEFAULT,
+        wait: timedelta | None = NO_WAIT,
+        if_not_exists: bool = False,
+        id: str = "",
+        transaction: str = "",
+    ) -> Leased:
+        """The lease; see `Leases.acquire`."""
+        body: dict[str, object] = {"key": key, "owner": owner, "ttl_seconds": _whole(ttl)}
+        body |= {"lease_id": id or self._xids.new(), "if_not_exists": if_not_exists, "namespace": namespace}
+        body |= {"txn_id": transaction} if transaction else {}
+        give_up = None if wait is None else self._clock.monotonic() + wait.total_seconds()
+        while True:
+            left = WAIT_AT_ONCE if give_up is None else give_up - self._clock.monotonic()
+            body["block_seconds"] = -1 if left < 1 else min(int(left), WAIT_AT_ONCE)
+            asked = self._clock.monotonic()
+            try:
+                answer, _ = await self._ask("POST", "/v1/acquire", json=body)
+            except KeyRefused as refused:
+                if refused.code is not Refusal.WAITING or left <= 0:
+                    raise
+                if left < 1:
+                    await asyncio.sleep(min(left, 0.1))
+                continue
+            return self._leased(key, answer, asked, ttl)
+
+    async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
+        """The lease, `ttl` from now."""
+        asked = self._clock.monotonic()
+        body = {**_named(namespace, held), "ttl_seconds": _whole(ttl)}
+        answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=_shown(held))
+        self._terms[held.id] = asked + min(ttl, TTL_MAX).total_seconds()
+        grant = Grant(held.id, "", held.token, _instant(answer.expires_at_unix), held.transaction)
+        return Leased(namespace, held, Meta(held.token, grant))
+
+    async def read(self, namespace: str, held: Held) -> Seen | None:
+        """The state as its holder sees it, staged changes included."""
+        return await self._read(namespace, held.key, {}, _shown(held))
+
+    async def read_public(self, namespace: str, key: str) -> Seen | None:
+        """The committed state."""
+        return await self._read(namespace, key, {"public": "1"}, {})
+
+    async def update(
+        self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+    ) -> tuple[int, State]:
+        """Stages a new state; gives the version that it will have."""
+        headers = {**_shown(held), **_seen(if_version, if_etag)}
+        where = {"key": held.key, "namespace": namespace}
+        answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)
+        return answer.new_version, State("", "", answer.new_state_etag, answer.bytes)
+
+    async def remove(
+        self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
+    ) -> int | None:
+        """Stages the removal of the state; None if there was nothing to remove."""
+        headers = {**_shown(held), **_seen(if_version, if_etag)}
+        where = {"key": held.key, "namespace": namespace}
+        answer, _ = await self._ask("POST", "/v1/remove", params=where, headers=headers)
+        return answer.new_version if answer.removed else None
+
+    async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
+        """Gives the key back; the server says no more than that it is so."""
+        body = {**_named(namespace, held), "rollback": not commit}
+        await self._ask("POST", "/v1/release", json=body, headers=_shown(held))
+        self._terms.pop(held.id, None)
+        return Meta(held.token)
+
+    def term(self, leased: Leased) -> float:
+        """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
+        return self._terms[leased.held.id]
+
+    def _leased(self, key: str, answer: _Answer, asked: float, ttl: timedelta) -> Leased:
+        self._terms[answer.lease_id] = asked + min(ttl, TTL_MAX).total_seconds()
+        grant = Grant(
+            answer.lease_id, answer.owner, answer.fencing_token, _instant(answer.expires_at_unix), answer.txn_id
+        )
+        state = State("", "", answer.state_etag, 0) if answer.state_etag else None
+        held = Held(key, answer.lease_id, answer.fencing_token, answer.txn_id)
+        return Leased(answer.namespace, held, Meta(answer.fencing_token, grant, answer.version, state))
+
+    async def _read(
+        self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]
+    ) -> Seen | None:
+        where = {"key": key, "namespace": namespace or DEFAULT_NAMESPACE, **more}
+        _, seen = await self._ask("POST", "/v1/get", params=where, headers=headers, raw=True)
+        return seen
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Mapping[str, object] | None = None,
+        params: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        raw: bool = False,
+    ) -> tuple[_Answer, Seen | None]:
+        """One call, asked again while the server does not answer."""
+        give_up = self._clock.monotonic() + self._patience
+        sent = msgspec.json.encode(json) if json is not None else data
+        for failed in range(1_000):
+            try:
+                async with self._session.request(method, path, params=params, data=sent, headers=headers) as got:
+                    body = await got.read()
+                    if got.status < 500:
+                        return _answered(got.status, body, got.headers, raw=raw)
+                    trouble = f"the lease server answered {got.status}"
+            except (ClientError, TimeoutError, OSError) as error:
+                trouble = f"the lease server does not answer: {type(error).__name__}"
+            pause = min(0.05 * 2**failed, 2.0) * random.uniform(0.5, 1.0)
+            if self._clock.monotonic() + pause > give_up:
+                break
+            await asyncio.sleep(pause)
+        raise StoreUnavailable(trouble, do="see whether the server runs and can be reached")
+
+
+def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool) -> tuple[_Answer, Seen | None]:
+    if raw and status == 200:
+        token = int(headers.get("X-Fencing-Token", "0"))
+        return _Answer(), Seen(body, int(headers.get("X-Key-Version", "0")), headers.get("ETag", ""), token)
+    if status == 204:
+        return _Answer(), None
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except msgspec.DecodeError:
+        raise WrasseError(
+            f"the server answered {status} with something that is no lease API", do="check the address"
+        ) from None
+    if status == 200:
+        return answer, None
+    if answer.error in _CODES:
+        raise KeyRefused(
+            _CODES[answer.error],
+            answer.detail,
+            version=answer.current_version,
+            etag=answer.current_etag,
+            wait=float(answer.retry_after_seconds),
+        )
+    if status == 413:
+        raise TooLarge(answer.detail, do="make it smaller")
+    raise UsageError(f"{answer.error}: {answer.detail}", do="see docs/reference/lease-api.md")
+
+
+def _named(namespace: str, held: Held) -> dict[str, object]:
+    return {"namespace": namespace, "key": held.key, "lease_id": held.id, "txn_id": held.transaction}
+
+
+def _shown(held: Held) -> dict[str, str]:
+    return {"X-Lease-ID": held.id, "X-Fencing-Token": str(held.token), "X-Txn-ID": held.transaction}
+
+
+def _seen(if_version: int | None, if_etag: str | None) -> dict[str, str]:
+    headers = {} if if_version is None else {"X-If-Version": str(if_version)}
+    return headers if if_etag is None else {**headers, "X-If-State-ETag": if_etag}
+
+
+def _whole(ttl: timedelta) -> int:
+    return max(1, int(ttl.total_seconds()))
+
+
+def _instant(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,61 @@
+"""What can be done with leased keys: here by `Leases`, in another process by `LeaseClient`. Same calls, same errors."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Protocol
+
+from wrasse.leases.leases import Leased, Seen
+from wrasse.leases.meta import Meta, State
+from wrasse.leases.rules import Held
+
+
+class Operations(Protocol):
+    """Leases and state, wherever the store is."""
+
+    async def acquire(
+        self,
+        key: str,
+        owner: str,
+        *,
+        namespace: str = "",
+        ttl: timedelta = ...,
+        wait: timedelta | None = ...,
+        if_not_exists: bool = False,
+        id: str = "",
+        transaction: str = "",
+    ) -> Leased:
+        """The lease, or a refusal."""
+        ...
+
+    async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
+        """The lease, `ttl` from now."""
+        ...
+
+    async def read(self, namespace: str, held: Held) -> Seen | None:
+        """The state as its holder sees it."""
+        ...
+
+    async def read_public(self, namespace: str, key: str) -> Seen | None:
+        """The committed state."""
+        ...
+
+    async def update(
+        self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+    ) -> tuple[int, State]:
+        """Stages a new state."""
+        ...
+
+    async def remove(
+        self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
+    ) -> int | None:
+        """Stages the removal of the state."""
+        ...
+
+    async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
+        """Gives the key back, with what is staged or without it."""
+        ...
+
+    def term(self, leased: Leased) -> float:
+        """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
+        ...

@@ -1,0 +1,110 @@
+"""Holding a key with its state: in this process and over HTTP alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from lease_api.served import Served, served
+from wrasse.clock import SystemClock
+from wrasse.errors import LeaseLost
+from wrasse.leases.client import LeaseClient
+from wrasse.leases.hold_key import hold_key
+from wrasse.leases.operations import Operations
+
+CLOCK = SystemClock()
+TTL = timedelta(seconds=20)
+
+
+@pytest.fixture(params=["here", "over HTTP"])
+async def operations(request: pytest.FixtureRequest) -> AsyncIterator[Operations]:
+    async with served() as server:
+        if request.param == "here":
+            yield server.leases
+            return
+        async with LeaseClient(server.url, CLOCK) as client:
+            yield client
+
+
+def held(operations: Operations, key: str = "orders/42", wait: timedelta | None = None) -> hold_key:
+    return hold_key(operations, key, "me", TTL, CLOCK, wait=wait)
+
+
+async def test_what_was_saved_is_there_for_the_next_holder(operations: Operations) -> None:
+    async with held(operations) as lease:
+        await lease.save({"paid": True})
+    async with held(operations) as lease:
+        assert lease.state == {"paid": True}
+
+
+async def test_nobody_else_sees_what_is_saved_before_the_block_ends(operations: Operations) -> None:
+    async with held(operations) as lease:
+        await lease.save({"paid": True})
+        assert await operations.read_public("default", "orders/42") is None
+
+
+async def test_a_body_that_raises_changes_nothing(operations: Operations) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with held(operations) as lease:
+            await lease.save({"paid": True})
+            raise ZeroDivisionError
+    async with held(operations) as lease:
+        assert lease.state is None
+
+
+async def test_a_removed_state_is_gone(operations: Operations) -> None:
+    async with held(operations) as lease:
+        await lease.save([1])
+    async with held(operations) as lease:
+        await lease.remove()
+    assert await operations.read_public("default", "orders/42") is None
+
+
+async def test_the_next_holder_has_a_higher_token(operations: Operations) -> None:
+    tokens = []
+    for _ in range(3):
+        async with held(operations) as lease:
+            tokens.append(lease.token)
+    assert tokens == sorted(set(tokens))
+
+
+async def test_who_waits_too_long_is_told(operations: Operations) -> None:
+    async with held(operations):
+        with pytest.raises(LeaseLost):
+            async with held(operations, wait=timedelta(milliseconds=50)):
+                raise AssertionError("nobody gets a key that is held")
+
+
+async def test_a_waiter_gets_the_key_when_it_is_free(operations: Operations) -> None:
+    order = []
+
+    async def work(name: str) -> None:
+        async with held(operations):
+            order.append(name)
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with held(operations):
+            for name in ("a", "b", "c"):
+                group.create_task(work(name))
+                await asyncio.sleep(0.05)  # so that they stand in line in this order
+    assert order == ["a", "b", "c"]
+
+
+async def test_a_commit_that_came_too_late_is_told_and_changes_nothing() -> None:
+    async with served() as server:
+        with pytest.raises(LeaseLost):
+            async with held(server.leases) as lease:
+                await lease.save({"paid": True})
+                await rob(server)
+        assert await server.leases.read_public("default", "orders/42") is None
+
+
+async def rob(server: Served) -> None:
+    """Takes the key away behind its holder's back, as a sweep would after its time."""
+    keys = server.leases.keys("default")
+    kept = await keys.look("orders/42")
+    assert kept is not None
+    await keys.clear("orders/42", kept, await keys.now())
