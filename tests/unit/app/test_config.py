@@ -144,7 +144,7 @@ def test_every_setting_has_a_variable(path: str) -> None:
             "backends.streams": "memory:", "backends.objects": "memory:", "archival": "[{stream: a.b}]",
             "archiver.streams": "[{stream: a.b}]", "periodic": "{a: {every: 5m}}",
             "worker.weights": "{high: 6}", "worker.rates": "{high: 10/s}", "producer.default_priority": "high",
-            "producer.watch": "poll",
+            "producer.watch": "poll", "worker.http.refused": "fail",
             }.get(path, in_environment(leaf.default))  # fmt: skip
     config = loaded("", {leaf.env: text})
     assert config.sources == {path: f"environment variable {leaf.env}"}
