@@ -3,8 +3,8 @@
 --   list, delayed set, moments of its last takes.
 -- ARGV: [2] request; [3] limit; [4] silence, ms; [5] worker; [6] nonce; [7] number of queues, then for each its name
 --   and the number of its rates, and for each rate its limit and its time in ms.
--- Gives {now, token of the first, bytes of the jobs of the first queue, of the second, ...}; asked again {now, 0, take,
--- deadline, value in holds, take, ...} of those that are still held.
+-- Gives {now, token of the first, bytes of the jobs of the first queue, of the second, ...}; if there are none, {now, 0};
+-- asked again {now, 0, take, deadline, value in holds, take, ...} of those that are still held.
 local REQUESTS = 10
 -- include requests
 -- include putting
@@ -99,9 +99,7 @@ for queue = 1, tonumber(ARGV[7]) do
   end
   answer[queue + 2] = jobs
 end
-if first then
-  answer[2] = first
-  local last = first + limit - left - 1
-  remember(request, string.format('%.0f %.0f ', first, last) .. nonce)
-end
+if not first then return {now, 0} end
+answer[2] = first
+remember(request, string.format('%.0f %.0f ', first, first + limit - left - 1) .. nonce)
 return answer
