@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
+from wrasse.app.building import build_producer
 from wrasse.app.config import Config
 from wrasse.app.progress import progress
 from wrasse.app.settings import Settings
@@ -22,7 +23,6 @@ from wrasse.clock import Clock
 from wrasse.jobs.files import FileRules
 from wrasse.jobs.intake import PATIENCE, Intake, IntakeSettings
 from wrasse.jobs.pacing import Pace
-from wrasse.jobs.producer import Producer
 from wrasse.jobs.recorded_limiter import BUDGETS, RecordedLimiter
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.walk import check_directory
@@ -103,16 +103,7 @@ class Producing:
             # Who waits for the end of a walk wants to hear of an outage; a daemon outlives it.
             patience=PATIENCE if once and alone else None,
         )
-        # The intake asks again by itself, so that a stop need not wait.
-        producer = Producer(
-            opened.jobs.jobs,
-            clock,
-            queues=worker.queues,
-            priority=own.default_priority,
-            patience=timedelta(0),
-            tally=tally,
-            keep=worker.result_kept,
-        )
+        producer = build_producer(config.settings, opened, clock, tally)
         self._intake = Intake(settings, producer, build_pace(config.settings, opened, own.rate_limit_per_sec), clock)
         self._watching = None if once else Watching(self._intake, clock, told=own.watch == "auto")
         self._stopping = asyncio.Event()

@@ -19,6 +19,7 @@ _ONLYDIR, _DONT_FOLLOW, _EXCL_UNLINK = 0x01000000, 0x02000000, 0x04000000
 _MASK = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _ONLYDIR | _EXCL_UNLINK
 _HEAD = struct.Struct("iIII")
 _BUFFER = 1 << 16
+WATCHES_MAX = 500_000  # directories: about a kilobyte each, here and in the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +33,24 @@ class Notice:
 class Notices:
     """Directories that are watched, and what happened in them."""
 
-    def __init__(self, root: str, fd: int, libc: ctypes.CDLL) -> None:
-        self._root, self.fd, self._libc = root, fd, libc
+    def __init__(self, root: str, fd: int, libc: ctypes.CDLL, most: int) -> None:
+        self._root, self.fd, self._libc, self._most = root, fd, libc, most
         self._paths: dict[int, str] = {}
 
     @classmethod
-    def open(cls, root: str) -> Notices | None:
-        """None where there is no inotify, or no more of it to be had."""
+    def open(cls, root: str, most: int = WATCHES_MAX) -> Notices | None:
+        """None where there is no inotify, or no more of it to be had. `most` directories are watched."""
         try:
             libc = ctypes.CDLL(None, use_errno=True)
             fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         except (OSError, AttributeError, TypeError):
             return None
-        return cls(root, fd, libc) if fd >= 0 else None
+        return cls(root, fd, libc, most) if fd >= 0 else None
 
     def watch(self, relative: str) -> bool:
-        """Watches one directory; False if the system's limit is reached. One that vanished needs no watching."""
+        """Watches one directory; False if a limit is reached, ours or the system's. One that vanished needs none."""
+        if len(self._paths) >= self._most:
+            return False
         path = os.fsencode(os.path.join(self._root, relative))
         # The root itself may be a link: the user named it.
         mask = _MASK | (_DONT_FOLLOW if relative else 0)

@@ -108,15 +108,19 @@ def directories(scope: Scope, below: str = "") -> Iterator[str]:
     unheard = Seen()
     yield below
     _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, unheard)
-    while levels:
-        entry = _next(levels[-1], unheard)
-        if entry is None:
-            levels.pop().entries.close()
-            continue
-        relative = levels[-1].prefix + entry.name
-        if _is_directory(entry) and not scope.rules.leaves(relative) and _sayable(entry.name):
-            yield relative
-            _descend(levels, entry.path, relative, unheard)
+    try:
+        while levels:
+            entry = _next(levels[-1], unheard)
+            if entry is None:
+                levels.pop().entries.close()
+                continue
+            relative = levels[-1].prefix + entry.name
+            if _is_directory(entry) and not scope.rules.leaves(relative) and _sayable(entry.name):
+                yield relative
+                _descend(levels, entry.path, relative, unheard)
+    finally:
+        for level in levels:
+            level.entries.close()
 
 
 def look(root: str, relative: str) -> Looked | Skipped:

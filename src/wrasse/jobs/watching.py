@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from wrasse.clock import Clock, to_micros
 from wrasse.jobs.files import FoundFile, Skipped
-from wrasse.jobs.inotify import Notice, Notices
+from wrasse.jobs.inotify import WATCHES_MAX, Notice, Notices
 from wrasse.jobs.intake import Intake
 from wrasse.jobs.pacing import slept
 from wrasse.jobs.walk import Scope, directories, look
@@ -22,15 +22,17 @@ from wrasse.jobs.walk import Scope, directories, look
 RESCAN = timedelta(minutes=5)
 _MARGIN = timedelta(minutes=1)  # by which the clock of a file system may be behind ours
 _TODO_MAX = 1_000  # directories to walk; with more than that, everything is walked
-_TOO_MANY = "there are more directories than the system lets one user watch: walking again and again instead"
+_TOO_MANY = "there are more directories than can be watched: walking again and again instead"
 _log = logging.getLogger("wrasse.jobs")
 
 
 class Watching:
     """Puts files for as long as it runs. `told`: whether to use what the system tells, where it does."""
 
-    def __init__(self, intake: Intake, clock: Clock, *, told: bool = True) -> None:
-        self._intake, self._clock, self._told = intake, clock, told
+    def __init__(
+        self, intake: Intake, clock: Clock, *, told: bool = True, watches_max: int = WATCHES_MAX
+    ) -> None:
+        self._intake, self._clock, self._told, self._watches_max = intake, clock, told, watches_max
         self._own = intake.settings
         self._scope = Scope(self._own.root, self._own.rules)
         self._walked = 0  # when the last walk of everything began
@@ -46,7 +48,7 @@ class Watching:
 
     async def run(self) -> None:
         """Puts what is there and what comes, until the intake is stopped."""
-        notices = Notices.open(self._own.root) if self._told else None
+        notices = Notices.open(self._own.root, self._watches_max) if self._told else None
         if notices is not None:
             try:
                 if await self._watch_below(notices, ""):

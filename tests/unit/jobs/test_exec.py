@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -30,8 +31,8 @@ class Nobody:
     def note_group(self, hold: Hold, group: int) -> None: ...
 
 
-def running(payload: bytes = b"", id: str = "a") -> RunningJob:
-    job = Job(id, kind="resize", queue="low", payload=payload)
+def running(payload: bytes = b"", id: str = "a", headers: Mapping[str, str] | None = None) -> RunningJob:
+    job = Job(id, kind="resize", queue="low", payload=payload, headers=headers or {})
     return RunningJob(TakenJob(job, Hold(id, 7, "n"), 2, 0, 0, 0, NOW, NOW), Nobody())
 
 
@@ -45,6 +46,11 @@ async def test_a_value_with_spaces_and_quotes_stays_one_argument(tmp_path: Path)
     name = "a b'; touch pwned; \" $HOME"
     await Command(f"touch {tmp_path}/{{filepath}}")(running(b'{"filepath": "a b\'; touch pwned; \\" $HOME"}'))
     assert names(tmp_path) == [name]
+
+
+async def test_a_header_is_filled_in_as_for_the_job_of_a_file(tmp_path: Path) -> None:
+    await Command(f"touch {tmp_path}/{{filepath}}-{{filesize}}")(running(headers={"filepath": "a", "filesize": "4"}))
+    assert names(tmp_path) == ["a-4"]
 
 
 async def test_a_shell_gets_every_value_quoted(tmp_path: Path) -> None:

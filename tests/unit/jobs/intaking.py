@@ -1,0 +1,47 @@
+"""An intake on the memory backend, for tests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import Clock, SystemClock
+from wrasse.jobs.files import FileRules
+from wrasse.jobs.intake import Intake, IntakeSettings
+from wrasse.jobs.pacing import Pace
+from wrasse.jobs.producer import Producer
+from wrasse.ports.jobs import Job, JobFilter, JobQueue, Place
+
+QUEUES = {"high": "high", "low": "low"}
+SOON = timedelta(milliseconds=50)
+SETTLE = timedelta(milliseconds=300)  # longer than a busy machine takes between opening a file and closing it
+
+
+def intake_of(
+    root: Path,
+    memory: Memory,
+    *,
+    clock: Clock | None = None,
+    rate: int = 0,
+    jobs: JobQueue | None = None,
+    patience: timedelta | None = timedelta(0),
+) -> Intake:
+    """An intake of every file but *.tmp."""
+    clock = clock or SystemClock()
+    rules = FileRules.of((), ("**/*.tmp",), (".pdf",))
+    settings = IntakeSettings(str(root), rules, QUEUES, settle=SETTLE, poll=SOON, patience=patience)
+    producer = Producer(jobs or memory.jobs, clock, patience=timedelta(0))
+    return Intake(settings, producer, Pace(memory.limiter, "files", rate), clock)
+
+
+async def jobs_of(memory: Memory) -> list[Job]:
+    """Every job that waits."""
+    page = await memory.jobs.page(Place.READY, JobFilter(), None, 1_000)
+    records = [await memory.jobs.get(state.id) for state in page]
+    return [record.job for record in records if record is not None]
+
+
+async def names_of(memory: Memory) -> list[str]:
+    """The name of the file of every job that waits."""
+    return sorted(Path(job.headers["filepath"]).name for job in await jobs_of(memory))
