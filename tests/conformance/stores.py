@@ -22,6 +22,7 @@ from wrasse.ports.records import Collection, Records
 
 BACKENDS = ("memory", "sqlite")
 REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
+JOBS_BACKENDS = (*BACKENDS, "redis")
 RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2")
 
 

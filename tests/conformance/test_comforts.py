@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from conformance.desk import SILENCE, Desk, fresh
-from conformance.stores import BACKENDS, Store
+from conformance.stores import JOBS_BACKENDS, Store
 from wrasse.clock import ManualClock
 from wrasse.ports.jobs import (
     GROUP_DEAD_HEADER,
@@ -247,7 +247,7 @@ async def test_who_waits_at_a_limit_is_served_when_it_allows_more(store: Store, 
 
 @settings(max_examples=30)
 @given(steps=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 5)), max_size=25))
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", JOBS_BACKENDS)
 def test_no_stretch_of_time_holds_more_than_the_limit(
     backend: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]
 ) -> None:
@@ -272,7 +272,7 @@ async def _taken_at(store: Store, steps: list[tuple[int, int]]) -> list[datetime
 # --- results that stay, and progress
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", JOBS_BACKENDS)
 async def test_a_result_outlives_the_bound_of_done_jobs_for_as_long_as_it_is_kept(backend: str, tmp_path: Path) -> None:
     store = Store(backend, tmp_path, done_max=1)
     await store.open()

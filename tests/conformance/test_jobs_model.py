@@ -273,3 +273,11 @@ class TestMemoryAgreesWithTheModel(JobQueueMachine.TestCase):
 
 class TestSqliteAgreesWithTheModel(SqliteJobQueueMachine.TestCase):
     settings = settings(max_examples=15, stateful_step_count=40)
+
+
+class RedisJobQueueMachine(JobQueueMachine):
+    backend = "redis"
+
+
+class TestRedisAgreesWithTheModel(RedisJobQueueMachine.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=40)
