@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from wrasse.app.job_handle import Duration as Duration, JobHandle as JobHandle, as_duration as as_duration, result_of
 from wrasse.app.new_job import NewJob as NewJob, made, made_group
 from wrasse.errors import UsageError
+from wrasse.jobs.pacing import Pace, put_paced
 from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import (
     NOTHING,
@@ -19,6 +21,7 @@ from wrasse.ports.jobs import (
     JobRecord,
     JobState,
     Place,
+    Put,
     Revive,
 )
 from wrasse.ports.outcome import Outcome
@@ -29,10 +32,12 @@ PAGE = 200
 class Jobs:
     """Puts, finds, cancels and revives jobs. Opened on first use."""
 
-    __slots__ = ("_open",)
+    __slots__ = ("_open", "_pace")
 
-    def __init__(self, open: Callable[[], Awaitable[tuple[Producer, JobQueue]]]) -> None:
-        self._open = open
+    def __init__(
+        self, open: Callable[[], Awaitable[tuple[Producer, JobQueue]]], pace: Callable[[int], Awaitable[Pace]]
+    ) -> None:
+        self._open, self._pace = open, pace
 
     async def put(
         self,
@@ -49,17 +54,28 @@ class Jobs:
         unique: str = "",
         window: Duration = timedelta(0),
         keep: Duration | None = None,
+        rate: int = 0,
     ) -> JobHandle:
         """Puts one job; stored when this returns. Bytes go out as they are, anything else as JSON. An id that is known
         already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name
-        is not finished, or was put within the `window`. `keep`: how long at least the result is kept."""
+        is not finished, or was put within the `window`. `keep`: how long at least the result is kept. `rate`: as with
+        `put_many`."""
         new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
-        return (await self.put_many([new]))[0]
+        return (await self.put_many([new], rate=rate))[0]
 
-    async def put_many(self, jobs: Iterable[NewJob]) -> Sequence[JobHandle]:
-        """Puts many, a thousand in one step; gives an answer for each, in their order."""
+    async def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
+        """Puts many, a thousand in one step; gives an answer for each, in their order. With a `rate` it takes its time:
+        so many new jobs a second at most, of all processes together that put with a rate (producer.rate_limit_key)."""
         producer, _ = await self._open()
-        puts = await producer.put_many(made(producer, new) for new in jobs)
+        new_jobs = (made(producer, new) for new in jobs)
+        puts: list[Put] = []
+        if rate:
+            pace = await self._pace(rate)
+            while piece := [*islice(new_jobs, pace.batch)]:
+                async for some in put_paced(producer, piece, pace):
+                    puts += some
+        else:
+            puts += await producer.put_many(new_jobs)
         return [JobHandle(self._queue, put.id, put.new) for put in puts]
 
     async def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:

@@ -30,6 +30,7 @@ from wrasse.app.building import (
     build_engine,
     build_handlers,
     build_lessor,
+    build_pace,
     build_producer,
     build_repeater,
     build_worker,
@@ -48,6 +49,7 @@ from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
 from wrasse.jobs.cron import Cron, parse_cron
 from wrasse.jobs.handlers import Function, Middleware
+from wrasse.jobs.pacing import Pace
 from wrasse.jobs.periodic import Every, Missed, Periodic
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.registry import Registry
@@ -77,7 +79,7 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.registry = Registry()
         self.tally = Tally()
-        self.jobs = Jobs(self._jobs)
+        self.jobs = Jobs(self._jobs, self._pace)
         self.streams = AppStreams(self._streams, self._clock)
         self.on = self.streams.on
 
@@ -210,6 +212,9 @@ class App:
         if self._producer is None:
             self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
         return self._producer, opened.jobs.jobs
+
+    async def _pace(self, rate: int) -> Pace:
+        return build_pace(self.config.settings, await self.open(), rate)
 
     async def _build_worker(self, concurrency: int | None) -> Working:
         opened = await self.open()

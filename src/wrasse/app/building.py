@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
@@ -34,8 +35,10 @@ from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
 from wrasse.jobs.exec import Command
 from wrasse.jobs.handler_url import is_url
 from wrasse.jobs.handlers import ANY, Function, Handlers, load as load_handler
+from wrasse.jobs.pacing import Pace
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rates import parse_rate, parse_weight
+from wrasse.jobs.recorded_limiter import BUDGETS, RecordedLimiter
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
@@ -45,6 +48,7 @@ from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.lessor import Lessor, leases_in
 from wrasse.ports.groups import Groups
+from wrasse.ports.limiter import Limiter
 from wrasse.ports.objects import Objects
 from wrasse.ports.strays import SeesStrays, Strays
 from wrasse.ports.streams import Streams
@@ -53,6 +57,16 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 
 LEASES = leases_in("default")
 JOB_SWEEPS = ("stuck_jobs", "finished_jobs")  # what every worker process also runs
+
+
+@runtime_checkable
+class _Limits(Protocol):
+    """A backend with a limiter of its own."""
+
+    @property
+    def limiter(self) -> Limiter:
+        """The limiter."""
+        ...
 
 
 async def open_homes(config: Config, stores: Stores) -> Opened:
@@ -183,6 +197,13 @@ def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tall
         tally=tally,
         keep=settings.worker.result_kept,
     )
+
+
+def build_pace(settings: Settings, opened: Opened, rate: int) -> Pace:
+    """A rate per second that everybody who puts into the same backend shares."""
+    store = opened.jobs
+    limiter = store.limiter if isinstance(store, _Limits) else RecordedLimiter(store.records(BUDGETS))
+    return Pace(limiter, settings.producer.rate_limit_key, rate)
 
 
 def build_lessor(opened: Opened, clock: Clock) -> Lessor:

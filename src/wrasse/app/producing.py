@@ -12,38 +12,23 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
 
-from wrasse.app.building import build_producer
+from wrasse.app.building import build_pace, build_producer
 from wrasse.app.config import Config
 from wrasse.app.progress import progress
-from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened
 from wrasse.clock import Clock
 from wrasse.jobs.files import FileRules
 from wrasse.jobs.intake import PATIENCE, Intake, IntakeSettings
-from wrasse.jobs.pacing import Pace
-from wrasse.jobs.recorded_limiter import BUDGETS, RecordedLimiter
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.walk import check_directory
 from wrasse.jobs.watching import Watching
-from wrasse.ports.limiter import Limiter
 
 ROLE = "producer"
 _STOP_MAX = timedelta(seconds=0.1)
 _TOLD_EVERY = timedelta(seconds=10)
 _SHOWN_EVERY = timedelta(seconds=0.1)
 _log = logging.getLogger("wrasse.producer")
-
-
-@runtime_checkable
-class _Limits(Protocol):
-    """A backend with a limiter of its own."""
-
-    @property
-    def limiter(self) -> Limiter:
-        """The limiter."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +60,6 @@ def producing_directory(config: Config, roles: tuple[str, ...]) -> str:
     if ROLE in roles or ("all" in roles and mine):
         return check_directory(config.settings.producer.scan_dir)
     return ""
-
-
-def build_pace(settings: Settings, opened: Opened, rate: int) -> Pace:
-    """A rate that everybody on the same backend shares."""
-    store = opened.jobs
-    limiter = store.limiter if isinstance(store, _Limits) else RecordedLimiter(store.records(BUDGETS))
-    return Pace(limiter, settings.producer.rate_limit_key, rate)
 
 
 class Producing:

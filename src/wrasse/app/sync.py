@@ -159,14 +159,15 @@ class Jobs:
         unique: str = "",
         window: Duration = timedelta(0),
         keep: Duration | None = None,
+        rate: int = 0,
     ) -> JobHandle:
         """Puts one job; stored when this returns."""
         new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
-        return self.put_many([new])[0]
+        return self.put_many([new], rate=rate)[0]
 
-    def put_many(self, jobs: Iterable[NewJob]) -> Sequence[JobHandle]:
-        """Puts many; gives an answer for each, in their order."""
-        return [JobHandle(handle, self._loop) for handle in self._loop.call(self._jobs.put_many(jobs))]
+    def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
+        """Puts many, at most `rate` new ones a second if one is given; gives an answer for each, in their order."""
+        return [JobHandle(handle, self._loop) for handle in self._loop.call(self._jobs.put_many(jobs, rate=rate))]
 
     def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
         """Puts jobs, and `then` when all of them are finished; gives the handle of `then`."""

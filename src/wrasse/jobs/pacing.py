@@ -65,7 +65,7 @@ async def put_paced(
         left = jobs[done : done + pace.batch]
         count, wait = await pace.allow(len(left))
         if count:
-            puts = await producer.put_piece(left[:count])
+            puts = await producer.put_many(left[:count])
             done += count
             yield puts
             await pace.give_back(sum(not put.new for put in puts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.clock import Clock, SystemClock, from_micros
@@ -22,6 +23,7 @@ class Redis:
     def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
         self.link = link
         self.jobs = RedisJobs(link, clock, done_max=done_max)
+        self.limiter = RedisLimiter(link)
 
     @classmethod
     async def open(
