@@ -16,6 +16,7 @@ from wrasse.backends.redis import listing, overview
 from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
 from wrasse.backends.redis.changes import Held
 from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.dead_list import compare_dead
 from wrasse.backends.redis.deletes import delete
 from wrasse.backends.redis.hold_text import read_hold
 from wrasse.backends.redis.job_json import decode, from_ms
@@ -136,17 +137,23 @@ class RedisJobs:
         return await move(self._link, self._keys, _bounded(moves))
 
     async def get(self, id: str) -> JobRecord | None:
-        return await overview.record(self._link, self._keys, id)
+        found = await overview.record(self._link, self._keys, id)
+        if found is None and await compare_dead(self._link, self._keys):
+            found = await overview.record(self._link, self._keys, id)
+        return found
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
+        if place is Place.DEAD and after is None:
+            await compare_dead(self._link, self._keys)
         return await listing.page(self._link, self._keys, place, where, after, limit, newest=newest)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
         return await listing.overdue(self._link, self._keys, after, limit)
 
     async def counts(self) -> Counts:
+        await compare_dead(self._link, self._keys)
         return await overview.counts(self._link, self._keys)
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:

@@ -1,0 +1,143 @@
+"""The dead letter list, where other programs bury and purge too: what they push there is adopted into the index of
+dead jobs, what they remove from it vanishes from the index.
+
+The list is the truth. It is compared with the index only where their lengths differ, which costs two commands to see;
+what the comparison finds is looked at again by the script that changes the index.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.hold_text import FinishedText, pack_finished, read_finished
+from wrasse.backends.redis.job_json import decode, history_json, reason_of, utc
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.puts import in_ms
+from wrasse.backends.redis.routing import Router, known_queues
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.slices import SLICE_MAX, Behind, Span, slice_of
+from wrasse.backends.redis.wire import Word
+from wrasse.clock import to_micros
+from wrasse.ports.jobs import ERROR_CHARS_MAX, IDS_KEPT, Place, Reason
+
+_BATCH = 500  # differences settled by one script
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    take: bytes
+    raw: bytes
+
+
+async def compare_dead(link: Link, keys: Keys) -> bool:
+    """Brings the index in line with the list, if they differ in length; whether they did."""
+    listed, indexed = await link.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
+    if listed == indexed:
+        return False
+    # The list first: what we bury meanwhile is then in the index, and only seems to be gone from the list.
+    here: Counter[bytes] = Counter()
+    async for raw in _listed(link, keys):
+        here[_digest(raw)] += 1
+    gone: list[_Indexed] = []
+    async for each in _indexed(link, keys):
+        digest = _digest(each.raw)
+        if here[digest] > 0:
+            here[digest] -= 1
+        else:
+            gone.append(each)
+    unknown = +here  # only what is left of each
+    for start in range(0, len(gone), _BATCH):
+        await _settle(link, keys, gone[start : start + _BATCH], [])
+    if unknown:
+        await _adopt(link, keys, unknown)
+    return True
+
+
+async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
+    router = Router(link.options, await known_queues(link, keys))
+    batch: list[bytes] = []
+    async for raw in _listed(link, keys):
+        digest = _digest(raw)
+        if unknown[digest] <= 0:
+            continue
+        unknown[digest] -= 1
+        batch.append(raw)
+        if len(batch) == _BATCH:
+            await _settle(link, keys, [], list(_adoptions(batch, router)))
+            batch = []
+    if batch:
+        await _settle(link, keys, [], list(_adoptions(batch, router)))
+
+
+async def _settle(link: Link, keys: Keys, gone: Sequence[_Indexed], new: Sequence[Sequence[Word]]) -> None:
+    args: list[Word] = [in_ms(IDS_KEPT), len(gone)]
+    for each in gone:
+        args += (each.take, each.raw)
+    for words in new:
+        args += words
+    await link.run(load("dead_list"), keys.shared, args)
+
+
+def _adoptions(raws: Sequence[bytes], router: Router) -> Iterator[tuple[Word, ...]]:
+    for raw in raws:
+        wire = decode(raw)
+        route = router.route(wire)
+        id, mark = "" if wire is None else wire.id, _digest(raw).hex()[:16]
+        died = 0 if wire is None or wire.failed_at is None else to_micros(utc(wire.failed_at)) // 1_000
+        take = f"{0 if wire is None else wire.token}-{mark}"
+        yield take, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw
+
+
+def _text(raw: bytes, queue: str) -> FinishedText:
+    """What is known of a dead job that another program buried. Without a reason it failed as far as anybody knows."""
+    wire = decode(raw)
+    if wire is None:
+        reason, error, id, counts, history = Reason.INVALID_PAYLOAD, "", "", (0, 0, 0, 0), b""
+    else:
+        reason, error, id = reason_of(wire.reason) or Reason.FAILED, wire.error[:ERROR_CHARS_MAX], wire.id
+        counts = (wire.attempts, wire.retries, wire.rescues, wire.interruptions)
+        history = history_json(wire.history) if wire.history else b""
+    return FinishedText(
+        Place.DEAD,
+        b"",
+        queue.encode(),
+        id.encode(),
+        0,
+        *counts,
+        reason.value.encode(),
+        error.encode("utf-8", "replace"),
+        None,
+        history,
+        raw,
+    )
+
+
+async def _listed(link: Link, keys: Keys) -> AsyncIterator[bytes]:
+    """The list from its old end: what is pushed meanwhile moves nothing out of the way."""
+    seen = 0
+    while True:
+        found: list[bytes] = await link.ask("LRANGE", keys.dead_letter, -(seen + SLICE_MAX), -(seen + 1))
+        for raw in reversed(found):
+            yield raw
+        if len(found) < SLICE_MAX:
+            return
+        seen += len(found)
+
+
+async def _indexed(link: Link, keys: Keys) -> AsyncIterator[_Indexed]:
+    behind: Behind | None = None
+    while True:
+        found = (await slice_of(link, keys.dead, keys.finished, Span(), behind, SLICE_MAX)).found
+        for each in found:  # one without a text names nothing: no entry is like it
+            yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)
+        if len(found) < SLICE_MAX:
+            return
+        behind = Behind(found[-1].score, found[-1].member)
+
+
+def _digest(raw: bytes) -> bytes:
+    return sha1(raw, usedforsecurity=False).digest()

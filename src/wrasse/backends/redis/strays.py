@@ -1,0 +1,134 @@
+"""Strays on Redis: entries of processing lists that no hold names.
+
+Other programs move jobs into a list of their own and keep no holds; their heartbeat key is all they give. A look scans
+for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a
+live worker of ours that no hold names (a fault left it), gets a hold whose deadline is one silence away; what the live
+worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha1
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.hold_text import Flag, read_hold
+from wrasse.backends.redis.job_json import decode
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.puts import Ring, in_ms
+from wrasse.backends.redis.routing import Router, known_queues
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.states import text_of
+from wrasse.backends.redis.wire import Word
+from wrasse.errors import UsageError
+from wrasse.ports.strays import Looked
+
+_ENTRIES_MAX = 1_000  # of one list, per look
+_START = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry without a hold."""
+
+    worker: str
+    raw: bytes
+    ours: bool
+
+
+class RedisStrays:
+    """The strays of one root."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._keys = Keys(link.options)
+
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+        if limit < 1:
+            raise UsageError(f"a look at {limit} names", do="ask for at least one")
+        cursor = after if after is not None else await self._saved()
+        glob = pattern_glob(self._link.options.processing_list_pattern)
+        scanned, names = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
+        workers = list(dict.fromkeys(_workers(names, self._link.options)))
+        found = await self._without_ours(await self._unheld(workers)) if workers else []
+        adopted = 0 if dry or not found else await self._adopt(found, silence)
+        cursor = text_of(scanned)
+        if not dry:
+            await self._link.ask("SET", self._keys.strays, cursor)
+        return Looked(len(workers), len(found), adopted, cursor, ended=cursor == _START)
+
+    async def _saved(self) -> str:
+        saved = await self._link.ask("GET", self._keys.strays)
+        return _START if saved is None else text_of(saved)
+
+    async def _unheld(self, workers: Sequence[str]) -> list[_Entry]:
+        keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
+        for worker in workers:
+            keys += (self._keys.processing(worker), self._keys.heartbeat(worker))
+        reply = iter(await self._link.run(load("strays"), keys, [_ENTRIES_MAX, *workers]))
+        found = []
+        for worker in workers:
+            state, count = next(reply), next(reply)
+            found += [_Entry(worker, next(reply), state == b"ours") for _ in range(count)]
+        return found
+
+    async def _without_ours(self, found: list[_Entry]) -> list[_Entry]:
+        """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
+        for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
+        doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
+        cursor = b"0"
+        while doubtful:
+            cursor, texts = await self._link.ask("HSCAN", self._keys.holds, cursor, "COUNT", 500)
+            for text in texts[1::2]:
+                hold = read_hold(text)
+                if (hold.worker, hold.bytes) in doubtful:
+                    doubtful.remove((hold.worker, hold.bytes))
+            if cursor == b"0":
+                break
+        left = set(doubtful)
+        return [each for each in found if not each.ours or (each.worker.encode(), each.raw) in left]
+
+    async def _adopt(self, found: Sequence[_Entry], silence: timedelta) -> int:
+        router = Router(self._link.options, await known_queues(self._link, self._keys))
+        ring = Ring(self._keys, self._keys.shared)
+        args: list[Word] = [in_ms(silence)]
+        for each in found:
+            args += _adoption(each, router, ring)
+        adopted: int = await self._link.run(load("adopt"), ring.keys, args)
+        return adopted
+
+
+def _adoption(each: _Entry, router: Router, ring: Ring) -> tuple[Word, ...]:
+    wire = decode(each.raw)
+    route = router.route(wire)
+    flags = (Flag.LEFT if each.ours else Flag.FOREIGN) | (Flag(0) if route.right else Flag.UNROUTABLE)
+    token, id = (1, "") if wire is None else (wire.token + 1, wire.id)
+    mark = sha1(each.worker.encode() + b"\0" + each.raw, usedforsecurity=False).hexdigest()[:16]
+    where = ring.worker(each.worker)
+    return where, int(not each.ours), f"{token}-{mark}", each.worker, route.queue, id, int(flags), each.raw
+
+
+def pattern_glob(pattern: str) -> str:
+    """What SCAN matches: the pattern with any worker in its place."""
+    return "*".join("".join(f"\\{sign}" if sign in "*?[]\\^" else sign for sign in part) for part in _ends(pattern))
+
+
+def _workers(names: Sequence[bytes], options: RedisOptions) -> Iterator[str]:
+    """The worker that each list belongs to, by the same pattern that names it. What is no text is no worker's."""
+    before, after = _ends(options.processing_list_pattern)
+    for raw in names:
+        try:
+            name = raw.decode()
+        except UnicodeDecodeError:
+            continue
+        if len(name) > len(before) + len(after) and name.startswith(before) and name.endswith(after):
+            yield name[len(before) : len(name) - len(after)]
+
+
+def _ends(pattern: str) -> tuple[str, str]:
+    """What stands before and after the worker."""
+    before, after = (part.replace("\0", "%") for part in pattern.replace("%%", "\0").split("%s"))
+    return before, after
