@@ -11,6 +11,7 @@ from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
+from wrasse.backends.redis.strays import RedisStrays
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.pulse import Pulse
@@ -37,6 +38,11 @@ class Redis:
         """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open."""
         wanted = RedisOptions.of(options) if isinstance(options, str) else options
         return cls(await Link.open(wanted, time), clock, done_max=done_max)
+
+    @property
+    def strays(self) -> RedisStrays:
+        """What finds jobs that other programs left behind."""
+        return RedisStrays(self.link)
 
     def records(self, collection: Collection) -> RedisRecords:
         """The records of one collection."""
