@@ -47,10 +47,13 @@ async def test_nobody_else_sees_what_is_saved_before_the_block_ends(operations: 
 
 
 async def test_a_body_that_raises_changes_nothing(operations: Operations) -> None:
-    with pytest.raises(ZeroDivisionError):
+    async def body() -> None:
         async with held(operations) as lease:
             await lease.save({"paid": True})
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await body()
     async with held(operations) as lease:
         assert lease.state is None
 
@@ -85,20 +88,22 @@ async def test_a_waiter_gets_the_key_when_it_is_free(operations: Operations) -> 
         async with held(operations):
             order.append(name)
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        async with held(operations):
-            for name in ("a", "b", "c"):
-                group.create_task(work(name))
-                await asyncio.sleep(0.05)  # so that they stand in line in this order
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group, held(operations):
+        for name in ("a", "b", "c"):
+            group.create_task(work(name))
+            await asyncio.sleep(0.05)  # so that they stand in line in this order
     assert order == ["a", "b", "c"]
 
 
 async def test_a_commit_that_came_too_late_is_told_and_changes_nothing() -> None:
+    async def body(server: Served) -> None:
+        async with held(server.leases) as lease:
+            await lease.save({"paid": True})
+            await rob(server)
+
     async with served() as server:
         with pytest.raises(LeaseLost):
-            async with held(server.leases) as lease:
-                await lease.save({"paid": True})
-                await rob(server)
+            await body(server)
         assert await server.leases.read_public("default", "orders/42") is None
 
 

@@ -22,7 +22,9 @@ BANNED_WORDS = {
     "coordinator": "engine",
 }
 # The edges that speak a seed's wire format: its keys and metric names stay as the seed has them.
-SPEAKS_WIRE = re.compile(r"app/(settings|config|environment|metrics|leases_http/wire)[a-z_]*(/.*)?\.py$|app/settings/")
+SPEAKS_WIRE = re.compile(
+    r"app/(settings|config|environment|metrics|leases_http/wire)[a-z_]*(/.*)?\.py$|app/settings/|leases/client"
+)
 # Values that change on purpose, each with the reason.
 MUTABLE = {
     "Tally": "counters that one worker adds to and metrics read",

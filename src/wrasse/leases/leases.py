@@ -79,6 +79,11 @@ class Leases:
         self._xids = Xids(clock)
         self.tally = LeaseTally()
 
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for a key."""
+        return self._lines.waiting()
+
     def keys(self, namespace: str) -> Keys:
         """The keys of a namespace, whose name has been checked."""
         keys = self._keys.get(namespace)

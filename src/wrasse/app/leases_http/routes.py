@@ -31,6 +31,19 @@ class LeaseApi:
     def __init__(self, leases: Leases, clock: Clock) -> None:
         self._leases, self._clock = leases, clock
         self.draining = False
+        self._busy = 0  # calls under way
+        self._idle = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for a key."""
+        return self._leases.waiting
+
+    async def quiet(self) -> None:
+        """Until no call is under way."""
+        while self._busy:
+            self._idle.clear()
+            await self._idle.wait()
 
     def routes(self) -> list[web.RouteDef]:
         """What to serve."""
@@ -49,14 +62,17 @@ class LeaseApi:
     def _call(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(request: web.Request) -> web.StreamResponse:
             name = asking.correlation(request, self._clock)
+            self._busy += 1
             try:
                 response = await handler(request, name)
-            except asyncio.CancelledError:
-                raise
             except Exception as error:
                 response = failed(error, name)
                 if response.status == 500:
                     _log.exception("a call of the lease API failed", extra={"request_id": name})
+            finally:
+                self._busy -= 1
+                if not self._busy:
+                    self._idle.set()
             if self.draining:
                 response.headers["Shutdown-Imminent"] = "true"
             return response
