@@ -46,8 +46,8 @@ async def test_beyond_loopback_it_does_not_start_without_a_token_or_certificates
 async def test_who_has_the_token_gets_in(shown: str, status: int) -> None:
     headers = {"Authorization": shown} if shown else {}
     async with running(Access(token="secret")) as (_, client):
-        async with client.post("/v1/acquire", json=ASKED, headers=headers) as answer:
-            assert answer.status == status
+        answer = await client.post("/v1/acquire", json=ASKED, headers=headers)
+        assert answer.status == status
 
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
@@ -58,8 +58,8 @@ async def test_a_web_site_does_not_get_in_through_a_browser(headers: dict[str, s
 
 async def test_a_body_that_is_too_long_is_refused() -> None:
     async with running(Access()) as (_, client):
-        async with client.post("/v1/acquire", data=b"x" * (asking.JSON_BYTES_MAX + 1)) as answer:
-            assert (answer.status, (await answer.json())["error"]) == (413, "body_too_large")
+        answer = await client.post("/v1/acquire", data=b"x" * (asking.JSON_BYTES_MAX + 1))
+        assert (answer.status, (await answer.json())["error"]) == (413, "body_too_large")
 
 
 async def test_a_client_that_goes_away_no_longer_waits() -> None:
