@@ -1,9 +1,9 @@
 """Commands as handlers: `convert {filepath} out.png`.
 
 The command line is cut into arguments before anything is filled in, so a value with spaces, quotes or semicolons stays
-one argument; a shell is used only if asked for, and then every value is quoted for it. `{id}`, `{kind}`, `{queue}`,
-every string at the top of a JSON payload and every header may be filled in; `{{` and `}}` are braces. The payload comes
-on stdin. Exit code 0 is done; anything else is a failure, with the end of what the command wrote to stderr.
+one argument; a shell is used only if asked for, and then every value is quoted for it. `{id}`, `{kind}`, `{queue}`
+and every string or whole number at the top of a JSON payload may be filled in; `{{` and `}}` are braces. The payload
+comes on stdin. Exit code 0 is done; anything else is a failure, with the end of what the command wrote to stderr.
 
 The command is the leader of its own process group. When its attempt is over before it is, the whole group is told to
 end, and killed if it does not; when the worker itself is killed, its beat child does the same.
@@ -93,13 +93,13 @@ def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:
         data = msgspec.json.decode(job.payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         data = None
-    given = dict(job.headers)
-    given |= {name: text for name, text in data.items() if isinstance(text, str)} if isinstance(data, dict) else {}
+    fields = data.items() if isinstance(data, dict) else ()
+    given = {name: str(value) for name, value in fields if isinstance(value, str | int) and not isinstance(value, bool)}
     for name in sorted(needed.difference(_OURS)):
         if name not in given or "\0" in given[name]:
             raise BadPayload(
-                f"the payload of job {job.id!r} has no string {name!r}, nor is it a header, and its command needs it",
-                do="put the job again with a JSON object that has it, or with a header of that name",
+                f"the payload of job {job.id!r} has no string {name!r}, which its command needs",
+                do="put the job again with a JSON object that has it",
             )
         values[name] = given[name]
     return values

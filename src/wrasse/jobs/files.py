@@ -12,9 +12,10 @@ from enum import StrEnum
 from hashlib import blake2b
 from os.path import splitext
 
+import msgspec
+
 from wrasse.jobs.globs import Globs, parse_globs
 
-FILEPATH, FILESIZE = "filepath", "filesize"  # headers of a file's job
 HIGH = "high"
 
 
@@ -46,9 +47,10 @@ class FoundFile:
         return f"file-{blake2b(facts.encode(), digest_size=16).hexdigest()}"
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """What its job carries: a file that some other program put looks the same to a handler."""
-        return {FILEPATH: self.path, FILESIZE: str(self.size)}
+    def payload(self) -> bytes:
+        """What its job carries. Exactly this form is what Redis stores as the design document's two fields, so that
+        the job of a file looks the same whichever program put it."""
+        return msgspec.json.encode({"filepath": self.path, "filesize": self.size})
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class Intake:
     def _job(self, file: FoundFile) -> Job:
         own = self.settings
         priority = own.rules.priority(file.path, own.priority, own.queues)
-        return self._producer.job(own.kind, id=file.job_id, priority=priority, headers=file.headers)
+        return self._producer.job(own.kind, file.payload, id=file.job_id, priority=priority)
 
     def _count(self, jobs: Sequence[Job], puts: Sequence[Put]) -> None:
         new = sum(put.new for put in puts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -44,4 +45,4 @@ async def jobs_of(memory: Memory) -> list[Job]:
 
 async def names_of(memory: Memory) -> list[str]:
     """The name of the file of every job that waits."""
-    return sorted(Path(job.headers["filepath"]).name for job in await jobs_of(memory))
+    return sorted(Path(json.loads(job.payload)["filepath"]).name for job in await jobs_of(memory))

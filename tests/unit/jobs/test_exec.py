@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from wrasse.errors import BadPayload, JobFailed, UsageError
 from wrasse.jobs.exec import Command
+from wrasse.jobs.files import FoundFile
 from wrasse.jobs.running import RunningJob
 from wrasse.ports.jobs import Hold, Job, TakenJob
 
@@ -31,8 +31,8 @@ class Nobody:
     def note_group(self, hold: Hold, group: int) -> None: ...
 
 
-def running(payload: bytes = b"", id: str = "a", headers: Mapping[str, str] | None = None) -> RunningJob:
-    job = Job(id, kind="resize", queue="low", payload=payload, headers=headers or {})
+def running(payload: bytes = b"", id: str = "a") -> RunningJob:
+    job = Job(id, kind="resize", queue="low", payload=payload)
     return RunningJob(TakenJob(job, Hold(id, 7, "n"), 2, 0, 0, 0, NOW, NOW), Nobody())
 
 
@@ -48,8 +48,8 @@ async def test_a_value_with_spaces_and_quotes_stays_one_argument(tmp_path: Path)
     assert names(tmp_path) == [name]
 
 
-async def test_a_header_is_filled_in_as_for_the_job_of_a_file(tmp_path: Path) -> None:
-    await Command(f"touch {tmp_path}/{{filepath}}-{{filesize}}")(running(headers={"filepath": "a", "filesize": "4"}))
+async def test_path_and_size_of_the_job_of_a_file_are_filled_in(tmp_path: Path) -> None:
+    await Command(f"touch {tmp_path}/{{filepath}}-{{filesize}}")(running(FoundFile("a", 4, 1).payload))
     assert names(tmp_path) == ["a-4"]
 
 

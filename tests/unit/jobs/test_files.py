@@ -46,4 +46,4 @@ def test_another_file_or_another_content_is_another_job(one: FoundFile, other: F
 
 
 def test_a_job_carries_path_and_size_of_its_file() -> None:
-    assert FoundFile("/x/a", 7, 1).headers == {"filepath": "/x/a", "filesize": "7"}
+    assert FoundFile("/x/a", 7, 1).payload == b'{"filepath":"/x/a","filesize":7}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
@@ -26,8 +27,8 @@ async def test_a_file_becomes_a_job_that_names_it(tmp_path: Path) -> None:
     memory = Memory()
     await intake_of(tmp_path, memory).walk()
     (job,) = await jobs_of(memory)
-    assert dict(job.headers) == {"filepath": str(tmp_path / "a.PDF"), "filesize": "4"}
-    assert (job.queue, job.priority, job.kind, job.payload, job.lasting) == ("high", "high", "", b"", True)
+    assert json.loads(job.payload) == {"filepath": str(tmp_path / "a.PDF"), "filesize": 4}
+    assert (job.queue, job.priority, job.kind, job.lasting) == ("high", "high", "", True)
 
 
 async def test_a_second_walk_puts_nothing_twice(tmp_path: Path) -> None:
