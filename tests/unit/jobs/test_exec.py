@@ -89,7 +89,7 @@ async def test_a_command_that_is_not_there_fails_with_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\xff", b"[]", b'{"other": "x"}', b'{"filepath": 7}', b'{"filepath": "\\u0000"}']
+    "payload", [b"", b"\xff", b"[]", b'{"other": "x"}', b'{"filepath": [7]}', b'{"filepath": "\\u0000"}']
 )
 async def test_a_payload_without_what_the_command_needs_is_a_bad_one(payload: bytes) -> None:
     with pytest.raises(BadPayload, match="no string 'filepath'"):
