@@ -13,6 +13,7 @@ from pathlib import Path
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import WORKPLACE
+from wrasse.backends.directory.namespaces import DirectoryNamespaces
 from wrasse.backends.directory.object_files import ObjectFiles
 from wrasse.backends.directory.objects import DirectoryObjects
 from wrasse.backends.directory.places import Places
@@ -46,6 +47,7 @@ class Directory:
         objects = ObjectFiles(files, self._locks, self._temps, stamps, self._places)
         objects.clean()
         self.objects = DirectoryObjects(threads, files, self._temps, stamps, objects)
+        self.namespaces = DirectoryNamespaces(threads, files, clock)
         self._records: dict[Collection, DirectoryRecords] = {}
 
     @classmethod

@@ -11,6 +11,7 @@ from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.limiter import MemoryLimiter
 from wrasse.backends.memory.logs import Logs
+from wrasse.backends.memory.namespaces import MemoryNamespaces
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.records import MemoryRecords
 from wrasse.backends.memory.sightings import MemorySightings
@@ -39,6 +40,7 @@ class Memory:
         self.groups = MemoryGroups(logs)
         self.objects = MemoryObjects(clock)
         self.catalog = MemoryCatalog(clock)
+        self.namespaces = MemoryNamespaces(self._records, clock)
         self.sightings = MemorySightings(clock)
 
     def records(self, collection: Collection) -> MemoryRecords:

@@ -15,6 +15,7 @@ from wrasse.backends.sqlite.groups import SqliteGroups
 from wrasse.backends.sqlite.jobs import SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
 from wrasse.backends.sqlite.limiter import SqliteLimiter
+from wrasse.backends.sqlite.namespaces import SqliteNamespaces
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.records import SqliteRecords
 from wrasse.backends.sqlite.schema import identity
@@ -40,6 +41,7 @@ class Sqlite:
         self.jobs = SqliteJobs(self._writer, self._reader, self._bells, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)
         self.limiter = SqliteLimiter(self._writer)
+        self.namespaces = SqliteNamespaces(self._reader, clock)
         self.sightings = SqliteSightings(self._writer, self._reader, clock)
         self.streams = SqliteStreams(self._writer, self._reader, clock)
         self.groups = SqliteGroups(self._writer, self._reader, self._bells, clock)

@@ -1,0 +1,22 @@
+"""Namespaces of the records in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wrasse.backends.memory.records import MemoryRecords
+from wrasse.clock import Clock
+from wrasse.ports.namespaces import namespace_of
+from wrasse.ports.page import Page
+
+
+class MemoryNamespaces:
+    """The port."""
+
+    def __init__(self, collections: Mapping[str, MemoryRecords], clock: Clock) -> None:
+        self._collections, self._clock = collections, clock
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        found = sorted(name for name in map(namespace_of, self._collections) if name and name > (after or ""))
+        shown = tuple(found[:limit])
+        return Page(shown, shown, self._clock.now(), more=len(found) > limit)

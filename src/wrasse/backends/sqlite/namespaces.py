@@ -1,0 +1,34 @@
+"""Namespaces of the records in a database: the index on collections is read by skipping, one seek per collection."""
+
+from __future__ import annotations
+
+from apsw import Connection
+
+from wrasse.backends.sqlite.reader import Reader
+from wrasse.clock import Clock
+from wrasse.ports.namespaces import namespace_of
+from wrasse.ports.page import Page
+
+_NEXT = "SELECT min(collection) FROM records WHERE collection > ?"
+
+
+class SqliteNamespaces:
+    """The port."""
+
+    def __init__(self, reader: Reader, clock: Clock) -> None:
+        self._reader, self._clock = reader, clock
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        found = await self._reader.do(lambda db: _after(db, after, limit + 1))
+        shown = tuple(found[:limit])
+        return Page(shown, shown, self._clock.now(), more=len(found) > limit)
+
+
+def _after(db: Connection, after: str | None, limit: int) -> list[str]:
+    found: list[str] = []
+    place = "" if after is None else f"{after}/\U0010ffff"  # past every collection of that namespace
+    while len(found) < limit and (collection := db.execute(_NEXT, (place,)).get) is not None:
+        if name := namespace_of(collection):
+            found.append(name)
+        place = collection
+    return sorted(found)

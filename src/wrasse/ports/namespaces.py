@@ -1,0 +1,27 @@
+"""Namespaces: which ones a store holds keys of, asked of the store itself, so that a restart forgets nothing.
+
+Promise. A namespace that has a key is listed; one that had some may be. Names that begin with a dot are reserved and
+never listed. Costs. One round trip per page, which follows the number of namespaces, not of keys.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from wrasse.ports.page import Page
+
+META = "/meta"  # a namespace is what has this collection
+
+
+class Namespaces(Protocol):
+    """The port."""
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        """Names of namespaces in byte order."""
+        ...
+
+
+def namespace_of(collection: str) -> str | None:
+    """The namespace that a collection's data belongs to, if it is one of keys."""
+    name, meta, rest = collection.partition(META)
+    return name if meta and not rest and name and not name.startswith(".") and "/" not in name else None
