@@ -17,8 +17,13 @@ class Namespaces(Protocol):
     """The port."""
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
-        """Names of namespaces in byte order."""
+        """Names of namespaces, in the byte order that they have with a slash behind: `a.b` comes before `a`."""
         ...
+
+
+def in_order(name: str) -> str:
+    """What namespaces are sorted by: how stores list folders."""
+    return f"{name}/"
 
 
 def namespace_of(collection: str) -> str | None:

@@ -6,7 +6,7 @@ from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.names import folder_path
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock
-from wrasse.ports.namespaces import META, namespace_of
+from wrasse.ports.namespaces import META, in_order, namespace_of
 from wrasse.ports.page import Page
 
 
@@ -18,7 +18,8 @@ class DirectoryNamespaces:
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
         found = await self._threads.run(self._found)
-        left = [name for name in found if name > (after or "")]
+        start = "" if after is None else in_order(after)
+        left = [name for name in found if in_order(name) > start]
         shown = tuple(left[:limit])
         return Page(shown, shown, self._clock.now(), more=len(left) > limit)
 
@@ -28,4 +29,4 @@ class DirectoryNamespaces:
             name = raw.decode("utf-8", "surrogateescape")
             if is_folder and namespace_of(name + META) and self._files.state(folder_path(name + META)) is not None:
                 names.append(name)
-        return sorted(names)
+        return sorted(names, key=in_order)

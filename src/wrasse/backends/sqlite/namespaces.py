@@ -31,4 +31,4 @@ def _after(db: Connection, after: str | None, limit: int) -> list[str]:
         if name := namespace_of(collection):
             found.append(name)
         place = collection
-    return sorted(found)
+    return found
