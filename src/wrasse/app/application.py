@@ -165,7 +165,7 @@ class App:
     async def run_pending(self) -> int:
         """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests
         of handlers."""
-        return await (await self._build_worker(None)).worker.run_pending()
+        return await (await self._build_worker(None)).run_pending()
 
     async def open(self) -> Opened:
         """Opens the backends, once."""

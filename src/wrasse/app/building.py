@@ -22,6 +22,7 @@ from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
+from wrasse.app.traces import Traces, open_traces
 from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
@@ -140,6 +141,7 @@ class Working:
     worker: Worker
     beats: Beats
     telling: ShutQueues
+    traces: Traces | None = None
 
     async def run(self) -> None:
         """Works until the worker is stopped."""
@@ -149,6 +151,16 @@ class Working:
                 await self.worker.run()
             finally:
                 telling.cancel()
+                if self.traces is not None:
+                    await self.traces.close()
+
+    async def run_pending(self) -> int:
+        """Runs what is ready now; see the worker's method."""
+        try:
+            return await self.worker.run_pending()
+        finally:
+            if self.traces is not None:
+                await self.traces.close()
 
     def wrong(self) -> str | None:
         """Why the worker is of no use now, if it is not."""
@@ -177,10 +189,12 @@ def build_worker(
     beats: Beats = (
         LoopBeats(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildBeats(str(url.resolved()), tally)
     )
-    worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally)
+    traces = open_traces(config.settings.observability.tracing)
+    worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally, traces)
     assert worker.breakers is not None, "the settings of a worker have those of its breakers"
     shut = opened.engine.records(SHUT_QUEUES)
-    return Working(worker, beats, ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock))
+    telling = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
+    return Working(worker, beats, telling, traces)
 
 
 def _breaker(own: CircuitBreaker) -> BreakerSettings:

@@ -22,6 +22,7 @@ from typing import TextIO
 from wrasse.app.store_url import hide
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import BadPayload, JobFailed, WrasseError
+from wrasse.jobs.trace import CURRENT
 
 CANONICAL = ("level", "ts", "msg", "trace_id", "span_id", "job_id", "queue", "worker_id", "request_id", "namespace")
 OURS = (
@@ -113,6 +114,10 @@ class LogHandler(logging.Handler):
                 self._tally.dropped_keys += 1
             elif value is not None:
                 fields[key] = _value(value)
+        span = CURRENT.get()
+        if span is not None:
+            fields.setdefault("trace_id", span.trace_id)
+            fields.setdefault("span_id", span.span_id)
         if not _own(record):
             fields["logger"] = record.name
         if record.exc_info and record.exc_info[1] is not None:

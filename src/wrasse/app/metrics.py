@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from wrasse import __version__
 from wrasse.app.logs import LogTally
+from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.engine.report import Totals
 from wrasse.engine.state import Held
@@ -100,6 +101,8 @@ METRICS: Mapping[str, Described] = {
         Described("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
         Described("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
         Described("wrasse_beats_restarted_total", "counter", (), "beat processes that had to be started again"),
+        Described("wrasse_spans_sent_total", "counter", (), "spans that a receiver took"),
+        Described("wrasse_spans_lost_total", "counter", (), "spans dropped because too many waited, or not taken"),
         Described("wrasse_log_suppressed_lines_total", "counter", (), "log lines left out of a flood"),
         Described("wrasse_log_dropped_keys_total", "counter", (), "log keys that are not allowed"),
         Described("wrasse_build_info", "gauge", ("version",), "always 1; the version is the label"),
@@ -128,6 +131,7 @@ class Facts:
     breakers: Sequence[BreakerFacts] = ()
     messages: Mapping[str, StreamTally] = field(default_factory=dict)  # by group
     archives: ArchiveTally | None = None
+    spans: SpanTally | None = None
 
 
 def exposition(facts: Facts) -> bytes:
@@ -286,6 +290,9 @@ def _process(facts: Facts) -> Iterator[Metric]:
     yield _family("wrasse_backend_up", [((), float(facts.counts is not None))])
     if facts.skew is not None:
         yield _family("wrasse_clock_skew_seconds", [((), facts.skew.total_seconds())])
+    spans = facts.spans
+    yield _family("wrasse_spans_sent_total", [] if spans is None else [((), spans.sent)])
+    yield _family("wrasse_spans_lost_total", [] if spans is None else [((), spans.lost)])
     yield _family("wrasse_log_suppressed_lines_total", [((), facts.logs.suppressed_lines)])
     yield _family("wrasse_log_dropped_keys_total", [((), facts.logs.dropped_keys)])
     yield _family("wrasse_build_info", [((__version__,), 1)])

@@ -14,6 +14,7 @@ from wrasse.app.addresses import parse_address
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
 from wrasse.app.store_url import parse_objects, parse_store
+from wrasse.app.traces import endpoint
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.duration import format_duration
 from wrasse.errors import WrasseError
@@ -161,6 +162,7 @@ def _others(settings: Settings) -> _Rules:
     yield breaker.window > ZERO, "circuit_breaker.window", "is 0", "use a time such as 1m"
     yield breaker.cooldown_period > ZERO, "circuit_breaker.cooldown_period", "is 0", "use a time such as 30s"
     yield breaker.unready_after > ZERO, "circuit_breaker.unready_after", "is 0", "use a time such as 2m"
+    yield from _parsed("observability.tracing.endpoint", shown.tracing.endpoint, endpoint)
     port = shown.metrics_port
     yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is no port", "use 1 to 65535"
     yield shown.queue_sample_interval > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, SweepFacts
+from wrasse.app.traces import SpanTally
 from wrasse.app.wiring import Store
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.clock import Clock
@@ -104,6 +105,7 @@ class Subject:
     queues: Sequence[str] = ()
     messages: Mapping[str, StreamTally] = field(default_factory=dict)
     archives: ArchiveTally | None = None
+    spans: SpanTally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class Watch:
             () if subject.breakers is None else subject.breakers.facts(),
             subject.messages,
             subject.archives,
+            subject.spans,
         )
 
     async def _ask(self) -> Snapshot:

@@ -29,6 +29,7 @@ from wrasse.jobs.running import Asks, RunningJob
 from wrasse.jobs.settling import Settler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.threads import SlotThread
+from wrasse.jobs.trace import Span, Spans, outcome_of
 from wrasse.ports.jobs import Finish, Settlement
 
 _TURN_MAX = 0.002  # seconds of handlers that never wait, before the rest of the loop gets its turn
@@ -62,10 +63,11 @@ class Slots:
         asks: Asks,
         room: asyncio.Event,
         breakers: Breakers | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self._handlers, self._holds, self._settler, self._retry = handlers, holds, settler, retry
         self._tally, self._clock, self._asks, self._room = tally, clock, asks, room
-        self._breakers = breakers
+        self._breakers, self._spans = breakers, spans
         self._slots = [_Slot(number) for number in range(count)]
         self._idle: list[asyncio.Future[None]] = []
         self._quiet = asyncio.Event()
@@ -192,25 +194,32 @@ class Slots:
         taken = work.taken
         handler = self._handlers.find(taken.job.kind)
         began = self._clock.monotonic()
+        span = None if self._spans is None else self._spans.start(taken)
         if handler is None:
             self.ended += 1
-            self._settler.add(work, no_handler(taken, self._retry, random.random()))
+            unknown = no_handler(taken, self._retry, random.random())
+            if span is not None:
+                span.end(outcome_of(unknown), "")
+            self._settler.add(work, unknown)
             return began
         running = self._begin(slot, work, began)
         settlement: Settlement | None
+        wrong = ""
         try:
-            result = await self._call(slot, handler, running)
+            result = await self._call(slot, handler, running, span)
             settlement = Finish(taken.hold, encoded(result), running.follow_ups)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if slot.cut is None and isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise  # not about this job: somebody cancelled the worker
-            u = random.random()
+            u, wrong = random.random(), type(error).__name__
             settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, u, handler.retry)
         finally:
             self._tally.active -= 1
         self.ended += 1
         ended = self._clock.monotonic()
         self._tally.durations.of(taken.job.queue).observe(ended - began)
+        if span is not None:
+            span.end(outcome_of(settlement), wrong)
         if work.stage is Stage.RUNNING:
             if settlement is None:
                 self._settler.forget(work)
@@ -232,14 +241,19 @@ class Slots:
             self._set_timer(slot.deadline)
         return running
 
-    async def _call(self, slot: _Slot, handler: Handler, running: RunningJob) -> object:
+    async def _call(self, slot: _Slot, handler: Handler, running: RunningJob, span: Span | None) -> object:
+        context = copy_context()
+        if span is not None:
+            context.run(span.enter)
         if self._handlers.middleware:
             call = partial(self._innermost, slot, handler)
             for middleware in reversed(self._handlers.middleware):
                 call = partial(_around, middleware, call)
-            return await drive(call(running), copy_context())
+            return await drive(call(running), context)
         if not isinstance(handler, InThread):
-            return await drive(handler.call(running), copy_context())
+            return await drive(handler.call(running), context)
+        if span is not None:
+            return await drive(self._innermost(slot, handler, running), context)
         return await self._innermost(slot, handler, running)
 
     async def _innermost(self, slot: _Slot, handler: Handler, running: RunningJob) -> object:

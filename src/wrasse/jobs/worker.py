@@ -36,6 +36,7 @@ from wrasse.jobs.slots import Slots
 from wrasse.jobs.taking import Asking, Taker
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.telling import Teller
+from wrasse.jobs.trace import Spans
 from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, Progress, Rate, WorkerInfo
 
 _END_MAX = timedelta(seconds=5)  # for a handler that was cancelled, to end
@@ -92,7 +93,7 @@ class _Parts:
         self.settler = Settler(jobs, self.holds, tally, ids, room, self.teller, breakers)
         retry, count = settings.retry, settings.concurrency
         self.slots = Slots(
-            count, handlers, self.holds, self.settler, retry, tally, clock, worker, room, breakers
+            count, handlers, self.holds, self.settler, retry, tally, clock, worker, room, breakers, worker.spans
         )
         asking = Asking(
             Turns(settings.queues, settings.weights),
@@ -117,9 +118,11 @@ class Worker:
         beats: Beats,
         settings: WorkerSettings | None = None,
         tally: Tally | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self._jobs, self._handlers, self._clock, self._beats = jobs, handlers, clock, beats
         self.settings = settings or WorkerSettings()
+        self.spans = spans
         self.tally = tally if tally is not None else Tally()
         self.info = WorkerInfo(worker_id(), socket.gethostname(), os.getpid(), self.settings.concurrency)
         breaker, queues = self.settings.breaker, self.settings.queues

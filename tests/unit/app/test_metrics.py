@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exposition import complaints
 from wrasse.app.logs import LogTally
 from wrasse.app.metrics import METRICS, Facts, SweepFacts, exposition
+from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.breaker import BreakerState
 from wrasse.engine.report import Totals
@@ -64,6 +65,7 @@ def facts(queues: int = 2) -> Facts:
         tuple(BreakerFacts(f"q{n}", BreakerState.CLOSED, 0) for n in range(queues)),
         {"mail": messages},
         ArchiveTally(archives=2, messages=50, bytes=900),
+        SpanTally(),
     )
 
 
