@@ -151,7 +151,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(place: Path) -> None:
 
 
 def test_settings_are_shown_with_their_source_and_without_secrets(place: Path) -> None:
-    (place / "wrasse.yaml").write_text("redis:\n  password: hunter2\nbackends: {jobs: 'redis://u:hunter3@h/0'}\n")
+    (place / "wrasse.yaml").write_text("redis:\n  password: hunter2\nbackends: {jobs: 'redis://u:hunter3@h/x'}\n")
     bad = wrasse("config", "show")
     assert bad.code == 2
     (place / "wrasse.yaml").write_text("redis:\n  password: hunter2\nworker:\n  count: 3\n")
@@ -168,10 +168,10 @@ def test_only_what_was_changed_is_shown_on_request() -> None:
 
 def test_check_passes_what_is_right_and_refuses_a_backend_this_version_lacks(place: Path) -> None:
     assert wrasse("config", "check").code == 0
-    (place / "wrasse.yaml").write_text("redis: {addr: '127.0.0.1:6379'}")
+    (place / "wrasse.yaml").write_text("backends: {jobs: 'nats://127.0.0.1:4222'}")
     answer = wrasse("config", "check")
     assert answer.code == 2
-    assert "no redis backend" in answer.err
+    assert "no nats backend" in answer.err
 
 
 def test_a_file_named_in_the_environment_is_read(place: Path) -> None:

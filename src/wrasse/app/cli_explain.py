@@ -72,7 +72,7 @@ async def _explain(asked: Asked, id: str) -> None:
 
 
 async def _lines(opened: Opened, where: LineFilter) -> Sequence[Line]:
-    return (await opened.engine.journal.page(where, None, LINES, newest=True)).items
+    return (await opened.journal.page(where, None, LINES, newest=True)).items
 
 
 def _lease_json(lease: Lease) -> dict[str, object]:

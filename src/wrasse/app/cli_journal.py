@@ -57,7 +57,7 @@ def journal(
 async def _journal(
     asked: Asked, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
 ) -> None:
-    store = await open_store(homes(asked.config()).engine)
+    store = await open_store(homes(asked.config()).journal)
     try:
         if since is not None:
             horizon = (await store.pulse()).at - since

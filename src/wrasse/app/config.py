@@ -19,6 +19,7 @@ import yaml
 from wrasse.app.convert import Unfit, convert
 from wrasse.app.environment import from_environment, strays
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
+from wrasse.app.redis_settings import idle_names, with_redis_names
 from wrasse.app.rules import broken_rules
 from wrasse.app.schema import Leaf, leaves, sections
 from wrasse.app.settings import Settings, SweepSettings
@@ -98,7 +99,7 @@ def load(
             _read_file(root, path.name, draft)
     _read_environment(environ, draft)
     _read_overrides(overrides or {}, draft)
-    settings = _build(draft.values, draft.own)
+    settings = with_redis_names(_build(draft.values, draft.own), draft.sources)
     if not draft.mistakes:
         draft.mistakes += _check(settings, draft.sources)
     if draft.mistakes:
@@ -211,6 +212,8 @@ def _doubts(settings: Settings, sources: Mapping[str, str]) -> Iterator[str]:
     idle = sorted(path for path in sources if path in leaves() and leaves()[path].key.later)
     if idle:
         yield f"no part of this version uses {', '.join(idle)}"
+    if lonely := idle_names(settings, sources):
+        yield f"only jobs on Redis use {', '.join(lonely)}, and jobs are not there"
     silence, hold = settings.sweeps["stuck_jobs"].fields["silence"], settings.worker.heartbeat_ttl
     if isinstance(silence, timedelta) and silence < hold:
         yield f"sweeps.stuck_jobs.silence is shorter than worker.heartbeat_ttl; a hold lasts {format_duration(hold)}"

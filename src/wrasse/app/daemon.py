@@ -232,7 +232,7 @@ class Daemon:
             roles=self._roles,
             backend=hide(homes(self._config).jobs),
             jobs=opened.jobs,
-            journal=opened.engine,
+            journal=opened.journal_store or opened.engine,
             leases=opened.records.records(LEASES),
             streams=streams,
             engine=engine,
@@ -244,7 +244,6 @@ class Daemon:
             logs=self._log_tally,
             messages=self._heard,
             archives=None if self._archiver is None else self._archiver.tally,
-            spans=None if working is None or working.traces is None else working.traces.tally,
             queues=tuple(settings.worker.queues.values()),
         )
         return Watch(subject, settings.observability.queue_sample_interval)

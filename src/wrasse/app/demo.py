@@ -205,7 +205,7 @@ class Demo:
     async def _journal(self) -> str:
         self._head("The journal")
         opened = await self._stage.app.open()
-        page = await opened.engine.journal.page(LineFilter(sweep="stuck_jobs"), None, 20)
+        page = await opened.journal.page(LineFilter(sweep="stuck_jobs"), None, 20)
         rows = [_row(line) for line in page]
         self._tell(Told("", columns=("sweep", "did", "to", "outcome", "why"), rows=rows))
         done = sorted((line.intent.verb, line.intent.suspect) for line in page if line.outcome == "done")

@@ -1,7 +1,8 @@
 """Which backend is the home of what, from the settings: jobs, records, streams, objects, and what the engine keeps.
 
-The engine's leases, cursors and journal go where `engine.backend` says, else to the first home that was named (records,
-jobs, streams), so that two hosts that share a store also share "the" one lease of a sweep.
+The engine's leases and cursors go where `engine.backend` says, else to the first home that was named (records, jobs,
+streams), so that two hosts that share a store also share "the" one lease of a sweep. The journal goes there too, unless
+that backend has none: then to the first named one that has, else to this host's own database.
 """
 
 from __future__ import annotations
@@ -9,31 +10,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wrasse.app.config import Config
-from wrasse.errors import ConfigError
+from wrasse.app.redis_settings import is_redis, redis_options, selected
+from wrasse.app.settings import EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)
 class Homes:
-    """The URL of each home."""
+    """The URL of each home, secrets included."""
 
     jobs: str
     records: str
     streams: str
     objects: str
     engine: str
+    journal: str
 
 
 def homes(config: Config) -> Homes:
-    """Where this configuration keeps things. Redis settings without a named home for jobs would select Redis."""
+    """Where this configuration keeps things."""
     backends = config.settings.backends
-    if config.named("redis") and not config.named("backends.jobs"):
-        source = next(where for path, where in config.sources.items() if path == "redis" or path.startswith("redis."))
-        raise ConfigError(
-            f"{source}: the redis settings select Redis for jobs, and this version has no redis backend",
-            do="remove them, or name another home: backends.jobs: sqlite:wrasse.db",
-        )
-    engine = config.settings.engine.backend
-    if not engine:
-        named = ("records", backends.records), ("jobs", backends.jobs), ("streams", backends.streams)
-        engine = next((url for port, url in named if config.named(f"backends.{port}")), backends.records)
-    return Homes(backends.jobs, backends.records, backends.streams, backends.objects, engine)
+    by_section = selected(config.sources)
+    jobs = redis_options(config.settings, config.named).url() if by_section else _whole(backends.jobs, config)
+    records, streams = _whole(backends.records, config), backends.streams
+    given = (
+        (records, config.named("backends.records")),
+        (jobs, by_section or config.named("backends.jobs")),
+        (streams, config.named("backends.streams")),
+    )
+    named = [url for url, was_named in given if was_named]
+    engine = _whole(config.settings.engine.backend, config) or next(iter(named), records)
+    keeping = [url for url in (engine, *named, records) if not is_redis(url)]
+    return Homes(jobs, records, streams, backends.objects, engine, next(iter(keeping), EMBEDDED))
+
+
+def _whole(url: str, config: Config) -> str:
+    """A URL of a Redis with what the settings say beside it; any other as it is."""
+    return redis_options(config.settings, config.named, url).url() if is_redis(url) else url

@@ -12,11 +12,12 @@ from functools import partial
 
 from wrasse.app.addresses import parse_address
 from wrasse.app.periodic_settings import as_periodic
+from wrasse.app.redis_settings import is_redis, redis_options
 from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
-from wrasse.app.store_url import parse_objects, parse_store
-from wrasse.app.traces import endpoint
+from wrasse.app.store_url import parse_objects, parse_store, parse_streams
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.duration import format_duration
+from wrasse.backends.redis.options import parse_addresses
 from wrasse.errors import WrasseError
 from wrasse.jobs.globs import parse_globs
 from wrasse.jobs.handler_url import check_url, is_url
@@ -162,13 +163,11 @@ def _others(settings: Settings) -> _Rules:
     yield breaker.window > ZERO, "circuit_breaker.window", "is 0", "use a time such as 1m"
     yield breaker.cooldown_period > ZERO, "circuit_breaker.cooldown_period", "is 0", "use a time such as 30s"
     yield breaker.unready_after > ZERO, "circuit_breaker.unready_after", "is 0", "use a time such as 2m"
-    yield from _parsed("observability.tracing.endpoint", shown.tracing.endpoint, endpoint)
     port = shown.metrics_port
     yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is no port", "use 1 to 65535"
     yield shown.queue_sample_interval > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"
     lease = settings.engine.lease
     yield lease >= SILENCE_MIN, "engine.lease", f"is {format_duration(lease)}: a slow run loses it", "use 5s or more"
-    yield settings.redis.db >= 0, "redis.db", f"is {settings.redis.db}", "use 0 or more"
 
 
 def _producer(producer: ProducerSettings) -> _Rules:
@@ -188,13 +187,13 @@ def _addresses(settings: Settings) -> _Rules:
     http = settings.http
     for path, address in (("http.listen", http.listen), ("http.metrics_listen", http.metrics_listen)):
         yield from _parsed(path, address, parse_address)
-    yield from _parsed("redis.addr", settings.redis.addr, parse_address)
+    yield from _parsed("redis.addr", settings.redis.addr, parse_addresses)
 
 
 def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
     yield from _parsed("backends.jobs", settings.backends.jobs, parse_store)
     yield from _parsed("backends.records", settings.backends.records, parse_store)
-    yield from _parsed("backends.streams", settings.backends.streams, parse_store)
+    yield from _parsed("backends.streams", settings.backends.streams, parse_streams)
     yield from _parsed("backends.objects", settings.backends.objects, parse_objects)
     yield from _parsed("engine.backend", settings.engine.backend, parse_store)
     yield (
@@ -205,6 +204,27 @@ def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
     )
 
 
+    yield (
+        not (named("redis.addr") and named("backends.jobs")),
+        "backends.jobs",
+        "names a home for jobs, and redis.addr another",
+        "keep one of them",
+    )
+    yield from _redis(settings, named)
+
+
+def _redis(settings: Settings, named: Callable[[str], bool]) -> _Rules:
+    own = settings.redis
+    for name in ("pool_size_multiplier", "min_idle_conns", "max_retries", "db"):
+        least = 1 if name == "pool_size_multiplier" else 0
+        yield getattr(own, name) >= least, f"redis.{name}", f"is {getattr(own, name)}", f"use {least} or more"
+    for name in ("dial_timeout", "read_timeout", "write_timeout"):
+        yield getattr(own, name) > ZERO, f"redis.{name}", "is 0: nothing could be done in it", "use a time such as 3s"
+    yield bool(own.root) and own.root.isprintable(), "redis.root", "is no name", "use a word such as jobqueue"
+    yield not (own.cluster and own.sentinel), "redis.sentinel", "is set beside redis.cluster", "keep one of them"
+    url = settings.backends.jobs if is_redis(settings.backends.jobs) else ""
+    if url or (named("redis") and not named("backends.jobs")):
+        yield from _parsed("redis", url or "redis", lambda _: redis_options(settings, named, url))
 def _archives(settings: Settings) -> _Rules:
     named = [("archiver.streams", each) for each in settings.archiver.streams]
     named += [("archival", each) for each in settings.archival]

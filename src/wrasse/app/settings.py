@@ -32,9 +32,11 @@ class Key:
 class Backends:
     """Where things are kept: a URL per port."""
 
-    jobs: Annotated[str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path or memory:")] = EMBEDDED
+    jobs: Annotated[
+        str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0 or memory:")
+    ] = EMBEDDED
     records: Annotated[str, Key("where leases and other small records live, the same forms")] = EMBEDDED
-    streams: Annotated[str, Key("where streams of messages live, the same forms")] = EMBEDDED
+    streams: Annotated[str, Key("where streams of messages live, the same forms but redis")] = EMBEDDED
     objects: Annotated[str, Key("where archives live: file:wrasse-data, file:///absolute/path or memory:")] = (
         EMBEDDED_OBJECTS
     )
@@ -75,21 +77,39 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
-class Redis:
-    """How to reach Redis, as the job queue's design document writes it."""
+class RedisTls:
+    """Encryption on the way to Redis."""
 
-    addr: Annotated[str, Key("host:port", seed=True, later=True)] = "localhost:6379"
-    username: Annotated[str, Key("user to log in as", seed=True, later=True)] = ""
-    password: Annotated[str, Key("password to log in with", seed=True, later=True, secret=True)] = ""
-    db: Annotated[int, Key("database number", seed=True, later=True)] = 0
-    pool_size_multiplier: Annotated[int, Key("connections per processor", seed=True, later=True)] = 10
-    min_idle_conns: Annotated[int, Key("connections kept open", seed=True, later=True)] = 5
-    dial_timeout: Annotated[timedelta, Key("how long connecting may take", seed=True, later=True)] = timedelta(
-        seconds=5
-    )
-    read_timeout: Annotated[timedelta, Key("how long an answer may take", seed=True, later=True)] = timedelta(seconds=3)
-    write_timeout: Annotated[timedelta, Key("how long sending may take", seed=True, later=True)] = timedelta(seconds=3)
-    max_retries: Annotated[int, Key("how often connecting and reading is tried again", seed=True, later=True)] = 3
+    enabled: Annotated[bool, Key("whether the connection is encrypted")] = False
+    ca: Annotated[str, Key("file of the authorities that are trusted; empty: the system's")] = ""
+    cert: Annotated[str, Key("file of our own certificate, where the server asks for one")] = ""
+    key: Annotated[str, Key("file of its key")] = ""
+    verify: Annotated[bool, Key("whether the server's certificate is checked")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """How to reach Redis, as the job queue's design document writes it. Any of it in a file, or redis.addr anywhere,
+    makes Redis the home of jobs."""
+
+    addr: Annotated[
+        str, Key("host:port; several with commas: nodes of a cluster, or sentinels", seed=True)
+    ] = "localhost:6379"
+    username: Annotated[str, Key("user to log in as", seed=True)] = ""
+    password: Annotated[str, Key("password to log in with", seed=True, secret=True)] = ""
+    db: Annotated[int, Key("database number", seed=True)] = 0
+    pool_size_multiplier: Annotated[int, Key("connections per processor at most", seed=True)] = 10
+    min_idle_conns: Annotated[int, Key("connections of waits kept open for the next", seed=True)] = 5
+    dial_timeout: Annotated[timedelta, Key("how long connecting may take", seed=True)] = timedelta(seconds=5)
+    read_timeout: Annotated[timedelta, Key("how long an answer may take", seed=True)] = timedelta(seconds=3)
+    write_timeout: Annotated[timedelta, Key("how long sending may take", seed=True)] = timedelta(seconds=3)
+    max_retries: Annotated[int, Key("how often connecting and reading is tried again", seed=True)] = 3
+    cluster: Annotated[bool, Key("whether it is a cluster; all keys of a root then share one slot")] = False
+    sentinel: Annotated[str, Key("the master's name, if redis.addr names sentinels")] = ""
+    sentinel_username: Annotated[str, Key("user to log in as at the sentinels")] = ""
+    sentinel_password: Annotated[str, Key("password to log in with at the sentinels", secret=True)] = ""
+    root: Annotated[str, Key("what every key begins with")] = "jobqueue"
+    tls: RedisTls = field(default_factory=RedisTls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +149,10 @@ class WorkerSettings:
     max_retries: Annotated[int, Key("how often a failed job is tried again: 3 means 4 runs", seed=True)] = 3
     backoff: Backoff = field(default_factory=Backoff)
     priorities: Annotated[tuple[str, ...], Key("the order in which queues are served", seed=True)] = ("high", "low")
-    queues: Annotated[Mapping[str, str], Key("the queue of each priority", seed=True)] = field(default_factory=_queues)
+    queues: Annotated[
+        Mapping[str, str],
+        Key("the queue of each priority; on Redis jobqueue:high_priority and jobqueue:low_priority", seed=True),
+    ] = field(default_factory=_queues)
     weights: Annotated[
         Mapping[str, str],
         Key("how often each priority is served first, such as {high: 6, low: 3}; empty: strictly in their order"),
@@ -138,14 +161,14 @@ class WorkerSettings:
         Mapping[str, str],
         Key("limits of queues, such as {mail: 10/s, report: 100/h}, for all workers with this setting together"),
     ] = field(default_factory=dict)
-    processing_list_pattern: Annotated[str, Key("Redis list of a worker's jobs", seed=True, later=True)] = (
+    processing_list_pattern: Annotated[str, Key("Redis list of a worker's jobs; %s is the worker", seed=True)] = (
         "jobqueue:worker:%s:processing"
     )
-    heartbeat_key_pattern: Annotated[str, Key("Redis key of a worker's beat", seed=True, later=True)] = (
+    heartbeat_key_pattern: Annotated[str, Key("Redis key of a worker's beat; %s is the worker", seed=True)] = (
         "jobqueue:processing:worker:%s"
     )
-    completed_list: Annotated[str, Key("Redis list of done jobs", seed=True, later=True)] = "jobqueue:completed"
-    dead_letter_list: Annotated[str, Key("Redis list of dead jobs", seed=True, later=True)] = "jobqueue:dead_letter"
+    completed_list: Annotated[str, Key("Redis list of done jobs", seed=True)] = "jobqueue:completed"
+    dead_letter_list: Annotated[str, Key("Redis list of dead jobs", seed=True)] = "jobqueue:dead_letter"
     brpoplpush_timeout: Annotated[timedelta, Key("how long one wait for a job may last", seed=True)] = timedelta(
         seconds=1
     )
@@ -224,10 +247,8 @@ class CircuitBreaker:
 class Tracing:
     """Where spans go."""
 
-    enabled: Annotated[bool, Key("whether spans are sent; needs the extra otel", seed=True)] = False
-    endpoint: Annotated[
-        str, Key("OTLP/HTTP address, such as http://localhost:4318; empty: as OTEL_… variables say", seed=True)
-    ] = ""
+    enabled: Annotated[bool, Key("whether spans are sent", seed=True, later=True)] = False
+    endpoint: Annotated[str, Key("OTLP/HTTP address", seed=True, later=True)] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """A store is a URL; this is what the URL means, and how it is shown without its secrets.
 
 `sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `memory:` lives and dies with the
-process. Schemes that wrasse knows of but this version does not have are refused by name, not as a typing error.
+process, `redis://` and its kin are servers. Schemes that wrasse knows of but this version does not have are refused by
+name, not as a typing error.
 """
 
 from __future__ import annotations
@@ -11,29 +12,43 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from wrasse.backends.redis.options import SCHEMES, RedisOptions
 from wrasse.errors import ConfigError
 
-HERE = ("sqlite", "memory")
+HERE = ("sqlite", "memory", *SCHEMES)
 OBJECTS_HERE = ("file", "memory")
-ELSEWHERE = ("redis", "rediss", "redis+streams", "nats", "postgresql", "s3", "file", "az", "gs")
+ELSEWHERE = ("redis+streams", "nats", "postgresql", "s3", "file", "az", "gs")
 _USERINFO = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s'\"(])[^\s/:@'\"]+:[^\s/]*@")
-_QUERY_SECRET = re.compile(r"(?i)([?&](?:password|secret|token|key|access_key|secret_key)=)[^&\s]*")
+_QUERY_SECRET = re.compile(r"(?i)([?&](?:password|sentinel_password|secret|token|key|access_key|secret_key)=)[^&\s]*")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """One store. `path` is the file of an sqlite store, or the directory of a file store."""
+    """One store. `path` is the file of an sqlite store, the directory of a file store, or what follows the scheme of a
+    server's URL, secrets included. As a text it has none."""
 
     scheme: str
     path: str = ""
 
-    def __str__(self) -> str:
-        slashes = "//" if self.path.startswith("/") else ""
+    @property
+    def url(self) -> str:
+        """The whole URL. For whoever opens the store, never to be shown."""
+        slashes = "//" if self.path.startswith("/") and not self.served else ""
         return f"{self.scheme}:{slashes}{self.path}"
+
+    @property
+    def served(self) -> bool:
+        """Whether a server keeps it, for many machines."""
+        return self.scheme in SCHEMES
+
+    def __str__(self) -> str:
+        return hide(self.url.partition("?")[0]) if self.served else self.url
 
     def resolved(self) -> StoreUrl:
         """The same store, whatever the working directory becomes."""
-        return self if self.scheme == "memory" else StoreUrl(self.scheme, str(Path(self.path).absolute()))
+        if self.scheme == "memory" or self.served:
+            return self
+        return StoreUrl(self.scheme, str(Path(self.path).absolute()))
 
 
 def parse_store(text: str) -> StoreUrl:
@@ -41,7 +56,8 @@ def parse_store(text: str) -> StoreUrl:
     scheme, colon, rest = text.partition(":")
     if not colon or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise ConfigError(
-            f"{hide(text)!r} is not the URL of a store", do="write sqlite:wrasse.db, sqlite:///absolute/path or memory:"
+            f"{hide(text)!r} is not the URL of a store",
+            do="write sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0 or memory:",
         )
     if scheme in ELSEWHERE:
         raise ConfigError(f"this version has no {scheme} backend", do="use sqlite:wrasse.db")
@@ -49,9 +65,20 @@ def parse_store(text: str) -> StoreUrl:
         near = difflib.get_close_matches(scheme, HERE, n=1)
         raise ConfigError(
             f"there is no backend {scheme!r}",
-            do=f"write {near[0]}:{rest}" if near else "write sqlite:wrasse.db or memory:",
+            do=f"write {near[0]}:{hide(rest)}" if near else "write sqlite:wrasse.db, redis://host:6379/0 or memory:",
         )
+    if scheme in SCHEMES:
+        RedisOptions.of(text)  # says what is wrong with it
+        return StoreUrl(scheme, rest)
     return StoreUrl("sqlite", _path(scheme, rest)) if scheme == "sqlite" else StoreUrl("memory", rest)
+
+
+def parse_streams(text: str) -> StoreUrl:
+    """The same for a store of streams."""
+    url = parse_store(text)
+    if url.served:
+        raise ConfigError(f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db")
+    return url
 
 
 def parse_objects(text: str) -> StoreUrl:
@@ -61,7 +88,7 @@ def parse_objects(text: str) -> StoreUrl:
         return StoreUrl(scheme, rest)
     if colon and scheme == "file":
         return StoreUrl(scheme, _path(scheme, rest.rstrip("/") or rest))
-    if colon and scheme in ELSEWHERE:
+    if colon and scheme in (*ELSEWHERE, *SCHEMES):
         raise ConfigError(f"this version keeps no objects in {scheme}", do="use file:wrasse-data")
     raise ConfigError(
         f"{hide(text)!r} is not the URL of a store of objects", do="write file:wrasse-data or file:///absolute/path"

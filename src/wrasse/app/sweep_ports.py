@@ -32,6 +32,12 @@ class Opened:
     engine: Store
     streams: Store | None = None
     objects: ObjectStore | None = None
+    journal_store: Store | None = None  # where the journal is, if not where the engine keeps the rest
+
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+        return (self.engine if self.journal_store is None else self.journal_store).journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ def _port(port: PortField, opened: Opened) -> object:
     if port.kind is JobQueue:
         return opened.jobs.jobs
     if port.kind is Journal:
-        return opened.engine.journal
+        return opened.journal
     if port.kind is Streams:
         return _streams(opened).streams
     if port.kind is Groups:

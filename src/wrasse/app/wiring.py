@@ -89,6 +89,10 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
         from wrasse.backends.memory.connect import Memory
 
         return Memory(clock, done_max=done_max)
+    if url.served:
+        from wrasse.backends.redis.connect import Redis
+
+        return await Redis.open(url.url, clock, done_max=done_max)
     assert url.scheme == "sqlite", "parse_store lets no other through"
     from wrasse.backends.sqlite.connect import Sqlite
 

@@ -346,7 +346,7 @@ def test_stuck_jobs_follows_the_worker_unless_it_is_told_otherwise() -> None:
 def test_what_does_less_than_it_seems_to_say_is_told() -> None:
     config = loaded("worker: {completed_list: x}\nsweeps: {stuck_jobs: {silence: 10s}}")
     unused, shorter = config.warnings
-    assert unused == "no part of this version uses worker.completed_list"
+    assert unused == "only jobs on Redis use worker.completed_list, and jobs are not there"
     assert "shorter than worker.heartbeat_ttl" in shorter
 
 
@@ -357,17 +357,10 @@ def test_secrets_are_neither_shown_nor_told_in_errors() -> None:
     assert "redis.password: ********" in "\n".join(texts).replace('"', "")
     assert secret not in "\n".join(texts)
     assert secret not in str(mistake(f"redis: {{password: [{secret}]}}"))
-    assert secret not in str(mistake(f"backends: {{jobs: 'redis://u:{secret}@host/0'}}"))
+    assert secret not in str(mistake(f"backends: {{jobs: 'redis://u:{secret}@host/none'}}"))
     assert secret not in str(mistake(f"backends: {{jobs: '//u:{secret}@host/0'}}"))
     assert secret not in str(mistake(f"backends: {{jobs: 'u:a@{secret}@host'}}"))
     assert secret not in str(mistake("", {"REDIS_PASSWORD": secret, "REDIS_DB": "x"}))
-
-
-def test_redis_settings_select_redis_which_this_version_refuses() -> None:
-    with pytest.raises(ConfigError, match="no redis backend"):
-        homes(loaded("redis: {addr: 'h:1'}"))
-    with pytest.raises(ConfigError, match="REDIS_ADDR"):
-        homes(loaded("", {"REDIS_ADDR": "h:1"}))
 
 
 def test_redis_settings_beside_a_named_home_for_jobs_are_a_conflict() -> None:

@@ -14,8 +14,11 @@ from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.groups import Groups
+from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
+from wrasse.ports.streams import Streams
 
 
 class Redis:
@@ -47,6 +50,21 @@ class Redis:
     def records(self, collection: Collection) -> RedisRecords:
         """The records of one collection."""
         return RedisRecords(self.link, collection)
+
+    @property
+    def journal(self) -> Journal:
+        """None: the wiring gives the journal another home."""
+        raise AssertionError("Redis keeps no journal")
+
+    @property
+    def streams(self) -> Streams:
+        """None yet: settings that ask for them are refused."""
+        raise AssertionError("Redis keeps no streams")
+
+    @property
+    def groups(self) -> Groups:
+        """None yet."""
+        raise AssertionError("Redis keeps no streams")
 
     async def pulse(self) -> Pulse:
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
