@@ -21,6 +21,8 @@ from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
+_OURS = (Reason.WORKER_DIED, Reason.UNROUTABLE)
+
 
 @dataclass(frozen=True, slots=True)
 class StuckJobs:
@@ -54,9 +56,9 @@ class StuckJobs:
         if at < suspect.until or at - suspect.beat_at < self.silence:
             return Keep("beating")
         silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
-        if suspect.reason is Reason.UNROUTABLE:
-            lost = Bury(suspect.hold, Reason.UNROUTABLE, error=f"{silent}; the queue it came from is not known")
-            return Action("bury", suspect.id, f"{silent}; unroutable", lost)
+        if suspect.reason is not None:  # why no queue would be right for it
+            bury = Bury(suspect.hold, suspect.reason, error=silent)
+            return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
         if suspect.rescues >= self.rescues_max:
             bury = Bury(suspect.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
             return Action("bury", suspect.id, f"{silent}; rescued {suspect.rescues} times already", bury)
@@ -72,8 +74,8 @@ class StuckJobs:
 
 
 def moved(record: JobRecord | None, intended_at: datetime) -> Outcome:
-    """Whether the job was taken from a silent worker at or after this moment. Nothing else writes that reason."""
+    """Whether the job was taken from a silent worker at or after this moment. Nothing else writes those reasons."""
     if record is None:
         return Outcome.UNKNOWN
-    rescued = any(a.reason is Reason.WORKER_DIED and a.ended_at >= intended_at for a in record.history)
+    rescued = any(each.reason in _OURS and each.ended_at >= intended_at for each in record.history)
     return Outcome.DONE if rescued else Outcome.LOST

@@ -16,9 +16,11 @@ from wrasse.clock import ManualClock
 from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
+from wrasse.jobs.stray_search import StraySearch
 from wrasse.ports.jobs import Finish, Job, JobState, Place, Reason, TakenJob, WorkerInfo
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.strays import Looked
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -206,3 +208,30 @@ async def test_an_intent_that_never_became_a_move_is_not_taken_for_an_earlier_re
     await run_once(yard.sweep, yard.frame)
     lines = await yard.memory.journal.page(LineFilter(), None, 10)
     assert [line.outcome for line in lines] == [Outcome.DONE, Outcome.LOST]
+
+
+@pytest.mark.parametrize("reason", [Reason.UNROUTABLE, Reason.INVALID_PAYLOAD])
+def test_a_job_that_no_queue_would_be_right_for_is_buried_with_that_reason(yard: Yard, reason: Reason) -> None:
+    suspect = replace(HELD, beat_at=T0, until=T0 + SILENCE, reason=reason)
+    early, late = yard.sweep.decide(suspect, T0), yard.sweep.decide(suspect, T0 + SILENCE)
+    assert isinstance(late, Action)
+    assert (early, late.verb, late.change.reason) == (Keep("beating"), "bury", reason)
+
+
+class _Strays:
+    """Nothing but a note of who looked."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[timedelta, bool]] = []
+
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+        self.looks.append((silence, dry))
+        return Looked(0, 0, 0, "0", ended=True)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_strays_are_looked_for_before_every_run_and_left_alone_in_a_dry_one(yard: Yard, dry_run: bool) -> None:
+    strays = _Strays()
+    sweep = replace(yard.sweep, silence=SECOND, search=StraySearch(strays, yard.clock))
+    await run_once(sweep, yard.frame, dry_run=dry_run)
+    assert strays.looks == [(SECOND, dry_run)]
