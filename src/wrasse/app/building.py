@@ -22,6 +22,7 @@ from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
+from wrasse.app.traces import Traces, open_traces
 from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
@@ -80,8 +81,8 @@ async def open_homes(config: Config, stores: Stores) -> Opened:
         await stores.open(where.engine),
         await stores.open(where.streams) if streams else None,
         await stores.open_object_store(where.objects) if objects else None,
-    )
         await stores.open(where.journal),
+    )
 
 
 def owner_name() -> str:
@@ -141,6 +142,7 @@ class Working:
     worker: Worker
     beats: Beats
     telling: ShutQueues
+    traces: Traces | None = None
 
     async def run(self) -> None:
         """Works until the worker is stopped."""
@@ -150,6 +152,16 @@ class Working:
                 await self.worker.run()
             finally:
                 telling.cancel()
+                if self.traces is not None:
+                    await self.traces.close()
+
+    async def run_pending(self) -> int:
+        """Runs what is ready now; see the worker's method."""
+        try:
+            return await self.worker.run_pending()
+        finally:
+            if self.traces is not None:
+                await self.traces.close()
 
     def wrong(self) -> str | None:
         """Why the worker is of no use now, if it is not."""
@@ -178,10 +190,12 @@ def build_worker(
     beats: Beats = (
         LoopBeats(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildBeats(url.resolved().url, tally)
     )
-    worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally)
+    traces = open_traces(config.settings.observability.tracing)
+    worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally, traces)
     assert worker.breakers is not None, "the settings of a worker have those of its breakers"
     shut = opened.engine.records(SHUT_QUEUES)
-    return Working(worker, beats, ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock))
+    telling = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
+    return Working(worker, beats, telling, traces)
 
 
 def _breaker(own: CircuitBreaker) -> BreakerSettings:

@@ -244,6 +244,7 @@ class Daemon:
             logs=self._log_tally,
             messages=self._heard,
             archives=None if self._archiver is None else self._archiver.tally,
+            spans=None if working is None or working.traces is None else working.traces.tally,
             queues=tuple(settings.worker.queues.values()),
         )
         return Watch(subject, settings.observability.queue_sample_interval)

@@ -15,9 +15,10 @@ from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import is_redis, redis_options
 from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
 from wrasse.app.store_url import parse_objects, parse_store, parse_streams
+from wrasse.app.traces import endpoint
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
-from wrasse.duration import format_duration
 from wrasse.backends.redis.options import parse_addresses
+from wrasse.duration import format_duration
 from wrasse.errors import WrasseError
 from wrasse.jobs.globs import parse_globs
 from wrasse.jobs.handler_url import check_url, is_url
@@ -163,6 +164,7 @@ def _others(settings: Settings) -> _Rules:
     yield breaker.window > ZERO, "circuit_breaker.window", "is 0", "use a time such as 1m"
     yield breaker.cooldown_period > ZERO, "circuit_breaker.cooldown_period", "is 0", "use a time such as 30s"
     yield breaker.unready_after > ZERO, "circuit_breaker.unready_after", "is 0", "use a time such as 2m"
+    yield from _parsed("observability.tracing.endpoint", shown.tracing.endpoint, endpoint)
     port = shown.metrics_port
     yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is no port", "use 1 to 65535"
     yield shown.queue_sample_interval > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"
@@ -202,8 +204,6 @@ def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
         "names another home for jobs than the redis settings do",
         "keep one of them",
     )
-
-
     yield (
         not (named("redis.addr") and named("backends.jobs")),
         "backends.jobs",
@@ -225,6 +225,8 @@ def _redis(settings: Settings, named: Callable[[str], bool]) -> _Rules:
     url = settings.backends.jobs if is_redis(settings.backends.jobs) else ""
     if url or (named("redis") and not named("backends.jobs")):
         yield from _parsed("redis", url or "redis", lambda _: redis_options(settings, named, url))
+
+
 def _archives(settings: Settings) -> _Rules:
     named = [("archiver.streams", each) for each in settings.archiver.streams]
     named += [("archival", each) for each in settings.archival]

@@ -247,8 +247,10 @@ class CircuitBreaker:
 class Tracing:
     """Where spans go."""
 
-    enabled: Annotated[bool, Key("whether spans are sent", seed=True, later=True)] = False
-    endpoint: Annotated[str, Key("OTLP/HTTP address", seed=True, later=True)] = ""
+    enabled: Annotated[bool, Key("whether spans are sent; needs the extra otel", seed=True)] = False
+    endpoint: Annotated[
+        str, Key("OTLP/HTTP address, such as http://localhost:4318; empty: as OTEL_… variables say", seed=True)
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
