@@ -15,7 +15,7 @@ from wrasse.backends.sqlite import catalog as statements
 from wrasse.backends.sqlite.catalog import SqliteCatalog
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreUnavailable, WrasseError
-from wrasse.ports.catalog import Reference
+from wrasse.ports.catalog import Query, Reference
 
 
 @pytest.fixture
@@ -161,3 +161,17 @@ async def test_a_cancelled_snapshot_lets_go_of_the_database(user: apsw.Connectio
         await asyncio.wait([call])
     user.execute("BEGIN EXCLUSIVE; ROLLBACK")
     assert [each.key for each in await shown(catalog)] == ["a"]
+
+
+async def test_several_queries_are_one_view_in_one_order(user: apsw.Connection) -> None:
+    user.execute("CREATE TABLE a (key TEXT); CREATE TABLE b (archive TEXT, gone TEXT)")
+    user.execute("INSERT INTO a VALUES ('1'), ('3'); INSERT INTO b VALUES ('2/', NULL), ('4/', '2026-01-01T00:00:00')")
+    queries = [Query("pin", "a"), Query("op", "SELECT archive AS key, 1 AS prefix, gone AS ended_at FROM b")]
+    catalog = SqliteCatalog(user.filename, queries, ManualClock())
+    assert [(each.key, each.rule) for each in await shown(catalog)] == [
+        ("1", "table a"), ("2/", "op"), ("3", "table a"), ("4/", "op"),
+    ]  # fmt: skip
+    found = await catalog.referenced(["2/x", "3", "4/x", "5"])
+    assert [each and (each.key, each.ended_at is None) for each in found] == [
+        ("2/", True), ("3", True), ("4/", False), None,
+    ]  # fmt: skip

@@ -21,7 +21,7 @@ from wrasse.backends.sqlite.catalog_rows import Row, Source
 from wrasse.backends.sqlite.failure import ours
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
-from wrasse.ports.catalog import Reference
+from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.page import Page
 
 T = TypeVar("T")
@@ -42,11 +42,12 @@ _BELOW = "SELECT {columns} FROM ({source}\n) WHERE key > :form AND key < :end"
 
 
 class SqliteCatalog:
-    """The port, for one table or query of one database."""
+    """The port, for a table or a query of one database, or several in one view."""
 
-    def __init__(self, path: str | Path, source: str, clock: Clock, *, rule: str = "query") -> None:
+    def __init__(self, path: str | Path, source: str | Sequence[Query], clock: Clock) -> None:
         self._path = str(path)
-        self._source = Source.of(source, self._path, rule)
+        queries = (Query("query", source),) if isinstance(source, str) else source
+        self._sources = [Source.of(each.sql, self._path, each.rule) for each in queries]
         self._clock = clock
 
     @asynccontextmanager
@@ -71,7 +72,8 @@ class SqliteCatalog:
         with _said(self._path):
             db = apsw.Connection(os.path.abspath(self._path), apsw.SQLITE_OPEN_READONLY)
             try:
-                return SqliteSnapshot(db, self._source, self._clock)
+                source = self._sources[0] if len(self._sources) == 1 else _joined(db, self._sources)
+                return SqliteSnapshot(db, source, self._clock)
             except BaseException:
                 db.close(True)
                 raise
@@ -179,6 +181,12 @@ def _column_names(db: apsw.Connection, sql: str) -> frozenset[str]:
     from apsw.ext import query_info  # large, and needed only here
 
     return frozenset(name.lower() for name, _ in query_info(db, f"SELECT * FROM ({sql}\n)").description)
+
+
+def _joined(db: apsw.Connection, sources: Sequence[Source]) -> Source:
+    """Several sources as one, each with all columns."""
+    parts = [each.all_columns(_column_names(db, each.sql)) for each in sources]
+    return Source(" UNION ALL ".join(parts), "query", sources[0].where)
 
 
 @contextmanager

@@ -48,6 +48,13 @@ class Source:
             )
         return ", ".join(["key", *(name if name in names else _OPTIONAL[name] for name in _OPTIONAL)])
 
+    def all_columns(self, names: frozenset[str]) -> str:
+        """The SELECT with every column of a row, under its name, from a source that has these."""
+        self.columns(names)
+        plain = {**_OPTIONAL, "rule": "'" + self.rule.replace("'", "''") + "'"}
+        shown = ", ".join(name if name in names else f"{plain[name]} AS {name}" for name in ("key", *_OPTIONAL))
+        return f"SELECT {shown} FROM ({self.sql}\n)"
+
     def reference(self, row: Row) -> Reference:
         """The reference in a row."""
         key, prefix, owner, rule, ended_at, started_at = row
