@@ -31,7 +31,9 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     async def open_one(*, live: bool = False, done_max: int = 10_000) -> Store:
         place = tmp_path / str(len(stores))
         place.mkdir()
-        store = Store(request.param, place, clock=SystemClock() if live else None, done_max=done_max)
+        server = request.getfixturevalue("s3") if request.param == "s3" else None
+        clock = SystemClock() if live else None
+        store = Store(request.param, place, clock=clock, done_max=done_max, server=server)
         stores.append(store)
         await store.open()
         return store

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+from datetime import timedelta
 from pathlib import Path
 
+from servers.seaweed import S3 as S3Server
+from servers.strict_s3 import StrictS3
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.directory.files import Files
 from wrasse.backends.memory.connect import Memory
-from wrasse.clock import ManualClock
+from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.client import Client
+from wrasse.backends.s3.connect import S3
+from wrasse.backends.s3.listing import nameable
+from wrasse.backends.s3.wire import Ask, Wire
+from wrasse.clock import Clock, ManualClock, SystemClock
+from wrasse.errors import StoreUnavailable
 from wrasse.ports.objects import ObjectInfo, Objects
 
-OBJECT_BACKENDS = ("memory", "directory", "directory that cannot exchange names")
+OBJECT_BACKENDS = ("memory", "directory", "directory that cannot exchange names", "strict s3", "s3")
+# SeaweedFS is a tree of folders: an object cannot get the name of a folder that is there already.
+FREE_OF_FOLDERS = tuple(name for name in OBJECT_BACKENDS if name != "s3")
+BUCKET = "wrasse-tests"
 
 
 class NoExchange(Files):
@@ -20,15 +34,66 @@ class NoExchange(Files):
         return False
 
 
+class S3Place:
+    """A place of its own in an S3: a strict one in this process, or a prefix in a bucket of a real server."""
+
+    def __init__(self, clock: Clock, server: S3Server | None) -> None:
+        self._clock = clock
+        self._server = server
+        self.strict = StrictS3(clock)
+        self._prefix = secrets.token_hex(6)
+
+    async def address(self) -> S3Address:
+        """Where it is, up and with its bucket."""
+        if self._server is None:
+            await self.strict.start()
+            return S3Address("bucket", endpoint=self.strict.endpoint, access_key="test", secret_key="testsecret")
+        server = self._server
+        await make_bucket(server)
+        return S3Address(BUCKET, self._prefix, server.endpoint, access_key=server.key, secret_key=server.secret)
+
+    async def close(self) -> None:
+        """Nobody uses it now; what it holds stays."""
+        await self.strict.close()
+
+
+async def make_bucket(server: S3Server, bucket: str = BUCKET) -> S3Address:
+    """The bucket that all tests share, each under a prefix of its own: the server has room for few buckets."""
+    address = S3Address(bucket, "", server.endpoint, access_key=server.key, secret_key=server.secret)
+    wire = Wire(address, SystemClock())
+    try:
+        with contextlib.suppress(StoreUnavailable):  # it is there already
+            await wire.ask(Ask("PUT", None))
+        await Client(wire).bucket_is_there()
+    finally:
+        await wire.close()
+    return address
+
+
 class ObjectStore:
     """One backend under test."""
 
-    def __init__(self, name: str, place: Path) -> None:
+    def __init__(self, name: str, place: Path, server: S3Server | None = None) -> None:
         self.name = name
-        self.clock = ManualClock()
+        self.clock: Clock = ManualClock() if name != "s3" else SystemClock()
         self._place = place
         self._memory = Memory(self.clock)
-        self._backends: list[Memory | Directory] = []
+        self._s3 = S3Place(self.clock, server)
+        self._backends: list[Memory | Directory | S3] = []
+
+    @property
+    def modified_within(self) -> timedelta:
+        """How far the time of a change may be from ours: S3 tells whole seconds."""
+        return timedelta(seconds=1 if self.name == "strict s3" else 5 if self.name == "s3" else 0.001)
+
+    @property
+    def versions_name_bytes(self) -> bool:
+        """Whether the same bytes written again may have the same version."""
+        return self.name.endswith("s3")
+
+    def keeps(self, key: str) -> bool:
+        """Whether the store can keep this key; SeaweedFS is a tree of folders, and wrasse refuses others there."""
+        return self.name != "s3" or nameable(key.encode("utf-8", "surrogateescape"))
 
     async def open(self) -> None:
         """Connects."""
@@ -36,9 +101,11 @@ class ObjectStore:
 
     async def another(self) -> Objects:
         """A second connection to the same data, as another process would have."""
-        backend: Memory | Directory
+        backend: Memory | Directory | S3
         if self.name == "memory":
             backend = self._memory
+        elif self.name.endswith("s3"):
+            backend = await S3.open(await self._s3.address(), self.clock)
         else:
             backend = await Directory.open(
                 self._place, self.clock, files=Files if self.name == "directory" else NoExchange
@@ -55,6 +122,7 @@ class ObjectStore:
         """Disconnects."""
         while self._backends:
             await self._backends.pop().close()
+        await self._s3.close()
 
     @property
     def objects(self) -> Objects:

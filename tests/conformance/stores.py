@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+from conformance.object_stores import S3Place
+from servers.seaweed import S3 as S3Server
 from servers.valkey import SHARED, newest, oldest
 from wrasse.backends.memory.connect import Memory
-from wrasse.clock import Clock, ManualClock
+from wrasse.clock import Clock, ManualClock, SystemClock
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Records, stored_name
 
 BACKENDS = ("memory", "sqlite")
 REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
 JOBS_BACKENDS = (*BACKENDS, "redis")
-RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2")
+RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3")
 
 
 class Backend(Protocol):
@@ -45,9 +47,20 @@ class Backend(Protocol):
 class Store:
     """One backend under test."""
 
-    def __init__(self, name: str, place: Path, *, clock: Clock | None = None, done_max: int = 10_000) -> None:
+    def __init__(
+        self,
+        name: str,
+        place: Path,
+        *,
+        clock: Clock | None = None,
+        done_max: int = 10_000,
+        server: S3Server | None = None,
+    ) -> None:
         self.name = name
+        if clock is None and server is not None:
+            clock = SystemClock()  # the server's own moves by itself
         self.clock = clock if clock is not None else ManualClock()
+        self._s3 = S3Place(self.clock, server)
         self._place = place
         self._done_max = done_max
         self._memory = Memory(self.clock, done_max=done_max)
@@ -68,6 +81,10 @@ class Store:
             return await Directory.open(self._place / "data", self.clock)
         if self.name in REDIS_SERVERS:
             return await self._redis()
+        if self.name.endswith("s3"):
+            from wrasse.backends.s3.connect import S3
+
+            return await S3.open(await self._s3.address(), self.clock)
         from wrasse.backends.sqlite.connect import Sqlite  # here: the memory suite runs without it
 
         return await Sqlite.open(self._place / "wrasse.db", self.clock, done_max=self._done_max)
@@ -97,6 +114,7 @@ class Store:
                 await forget(self._backend, self._root)
             await self._backend.close()
             self._backend = None
+        await self._s3.close()
 
     async def pass_time(self, duration: timedelta) -> None:
         """Lets the backend's clock move on by this much."""
@@ -118,6 +136,10 @@ class Store:
     @property
     def journal(self) -> Journal:
         return self.backend.journal
+
+    def keeps(self, key: str) -> bool:
+        """Whether a record may have this key; SeaweedFS is a tree of folders, and wrasse refuses others there."""
+        return self.name != "s3" or ("\\" not in key and len(stored_name(key).encode()) <= 255)
 
     def collection(self, name: str = "things") -> Collection:
         """Where the records of this name live, on any connection."""

@@ -38,6 +38,10 @@ class ObjectsMachine(RuleBasedStateMachine):
 
     backend = "memory"
 
+    def unlike_others(self, value: bytes) -> bytes:
+        """The bytes to write, in place of these."""
+        return value
+
     def __init__(self) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
@@ -61,6 +65,7 @@ class ObjectsMachine(RuleBasedStateMachine):
 
     @rule(key=keys, value=values, metadata=metadatas, streamed=st.booleans(), aside=st.booleans())
     def create(self, key: str, value: bytes, metadata: Mapping[str, str], streamed: bool, aside: bool) -> None:
+        value = self.unlike_others(value)
         stored = self.run(self._side(aside).create(key, data(value, streamed), metadata=metadata))
         self._check(stored, key, key not in self.model, value, metadata)
 
@@ -71,6 +76,7 @@ class ObjectsMachine(RuleBasedStateMachine):
         key = self._key(draw)
         at = self._at(key, draw)
         fits = key in self.model and self.model[key].version == at
+        value = self.unlike_others(value)
         stored = self.run(self._side(aside).replace(key, data(value, streamed), at=at, metadata=metadata))
         self._check(stored, key, fits, value, metadata)
 
@@ -141,6 +147,16 @@ class InTurnsMachine(ObjectsMachine):
     backend = "directory that cannot exchange names"
 
 
+class StrictS3Machine(ObjectsMachine):
+    """Versions name the bytes here, so no two writes have the same."""
+
+    backend = "strict s3"
+
+    def unlike_others(self, value: bytes) -> bytes:
+        self.written = getattr(self, "written", 0) + 1
+        return value + b"%d" % self.written
+
+
 class TestMemoryAgreesWithTheModel(ObjectsMachine.TestCase):
     settings = settings(max_examples=60, stateful_step_count=40)
 
@@ -151,3 +167,7 @@ class TestTheDirectoryAgreesWithTheModel(DirectoryMachine.TestCase):
 
 class TestADirectoryThatCannotExchangeNamesAgreesWithTheModel(InTurnsMachine.TestCase):
     settings = settings(max_examples=10, stateful_step_count=30)
+
+
+class TestAStrictS3AgreesWithTheModel(StrictS3Machine.TestCase):
+    settings = settings(max_examples=8, stateful_step_count=20)

@@ -142,6 +142,10 @@ class DirectoryRecordsMachine(RecordsMachine):
     backend = "directory"
 
 
+class StrictS3RecordsMachine(RecordsMachine):
+    backend = "strict s3"
+
+
 class TestMemoryAgreesWithTheModel(RecordsMachine.TestCase):
     settings = settings(max_examples=60, stateful_step_count=50)
 
@@ -160,3 +164,7 @@ class RedisRecordsMachine(RecordsMachine):
 
 class TestRedisAgreesWithTheModel(RedisRecordsMachine.TestCase):
     settings = settings(max_examples=15, stateful_step_count=40)
+
+
+class TestAStrictS3AgreesWithTheModel(StrictS3RecordsMachine.TestCase):
+    settings = settings(max_examples=8, stateful_step_count=25)

@@ -1,0 +1,89 @@
+"""Where a bucket is: `s3://bucket/prefix?endpoint=...&region=...`, and how its requests are addressed. Pure.
+
+Without an endpoint it is AWS's, with the bucket in the host name; with one, the bucket is the first part of the path,
+as most other stores want it. `style=host` or `style=path` says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from wrasse.errors import ConfigError, UnknownName
+
+EXAMPLE = "s3://my-bucket/wrasse?region=eu-central-1"
+_KNOWN = ("endpoint", "region", "style", "profile", "access_key", "secret_key", "session_token")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Address:
+    """One bucket, and what of it is ours: the keys that begin with the prefix."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str = ""
+    region: str = ""
+    style: str = ""
+    profile: str = ""
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, rest: str) -> S3Address:
+        """The address in what follows `s3://`."""
+        place, _, query = rest.partition("?")
+        bucket, _, prefix = place.partition("/")
+        if not _BUCKET.fullmatch(bucket):
+            raise ConfigError(f"{bucket!r} is not the name of a bucket", do=f"write {EXAMPLE}")
+        given: dict[str, str] = {}
+        for name, value in parse_qsl(query, keep_blank_values=True):
+            if name not in _KNOWN:
+                raise UnknownName(name, _KNOWN, what="part", where="the URL of the bucket")
+            given[name] = value
+        address = cls(bucket, unquote(prefix.strip("/")), **given)
+        address.check()
+        return address
+
+    def check(self) -> None:
+        """Refuses what could not work, before anything is sent."""
+        parts = urlsplit(self.endpoint) if self.endpoint else None
+        if parts is not None and (parts.scheme not in ("http", "https") or not parts.netloc or parts.username):
+            raise ConfigError("the endpoint of the bucket is no address", do="write endpoint=https://host:port")
+        if self.style not in ("", "path", "host"):
+            raise ConfigError(f"the style {self.style!r} of the bucket's address", do="write style=path or style=host")
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ConfigError(
+                "the URL of the bucket has only one of access_key and secret_key",
+                do="write both, or neither: then the environment or the profile file is asked",
+            )
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/") + (f" at {self.endpoint}" if self.endpoint else "")
+
+    @property
+    def key_prefix(self) -> str:
+        """What every key of ours begins with."""
+        return f"{self.prefix}/" if self.prefix else ""
+
+    def origin(self, region: str) -> Origin:
+        """Scheme, host and the beginning of the path of every request to the bucket."""
+        endpoint = self.endpoint or f"https://s3.{region}.amazonaws.com"
+        parts = urlsplit(endpoint)
+        path = parts.path.rstrip("/")
+        # A dot in the bucket's name would not fit the certificate of the host.
+        in_host = self.style == "host" or (not self.style and not self.endpoint and "." not in self.bucket)
+        if in_host:
+            return Origin(parts.scheme, f"{self.bucket}.{parts.netloc}", path)
+        return Origin(parts.scheme, parts.netloc, f"{path}/{self.bucket}")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the requests of one bucket go."""
+
+    scheme: str
+    host: str
+    path: str

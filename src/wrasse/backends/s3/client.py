@@ -1,0 +1,232 @@
+"""The calls of S3 that wrasse needs, each with its condition and nothing else. Keys are raw bytes in the bucket.
+
+A condition that does not hold is an answer (`None` or `False`). A change that may not be made twice raises `NoAnswer`
+when its reply was lost; whoever made it reads back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+
+from wrasse.backends.s3.failures import failure_in
+from wrasse.backends.s3.replies import (
+    ListedPage,
+    Refusal,
+    Upload,
+    completion,
+    copy_source,
+    deletion,
+    etag_of,
+    parse_listing,
+    parse_refusals,
+    parse_text,
+    parse_uploads,
+)
+from wrasse.backends.s3.wire import Ask, NoAnswer, Reply, Wire
+from wrasse.errors import StoreBroken
+
+PAGE_MAX = 1_000
+_MISSING = (404, 412, 304)
+_ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for a change: nothing is there, or what is there has this tag."""
+
+    etag: str | None
+
+    def headers(self) -> dict[str, str]:
+        """As the store reads it."""
+        return {"if-none-match": "*"} if self.etag is None else {"if-match": f'"{self.etag}"'}
+
+
+ABSENT = Condition(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An object as the store holds it, without its bytes."""
+
+    etag: str
+    size: int
+    modified_at: datetime
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A small object with its bytes."""
+
+    etag: str
+    data: bytes
+    at: datetime
+
+
+class Client:
+    """One bucket."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.where = str(wire.address)
+
+    async def put(
+        self, key: bytes, data: bytes, condition: Condition | None, headers: Mapping[str, str] = {}
+    ) -> str | None:
+        """Writes; the new tag, or None if the condition does not hold."""
+        wanted = {**headers, **(condition.headers() if condition is not None else {})}
+        reply = await self.wire.ask(Ask("PUT", key, headers=wanted, body=data, twice=condition is None))
+        return None if reply.status in (*_MISSING, 409) else _etag(reply, self.where)
+
+    async def get(self, key: bytes) -> Got | None:
+        """All bytes of an object that is known to be small."""
+        reply = await self.wire.ask(Ask("GET", key))
+        return None if reply.status in _MISSING else Got(_etag(reply, self.where), reply.body, reply.at)
+
+    async def head(self, key: bytes) -> Seen | None:
+        """The object without its bytes."""
+        reply = await self.wire.ask(Ask("HEAD", key))
+        return None if reply.status in _MISSING else _seen(reply, self.where)
+
+    @asynccontextmanager
+    async def reading(
+        self, key: bytes, etag: str | None, offset: int
+    ) -> AsyncIterator[tuple[Seen, aiohttp.StreamReader] | None]:
+        """The bytes from an offset on, as they come; None if there is no such object, or not of this tag."""
+        headers = {} if etag is None else {"if-match": f'"{etag}"'}
+        if offset:
+            headers["range"] = f"bytes={offset}-"
+        async with self.wire.stream(Ask("GET", key, headers=headers)) as (reply, content):
+            yield None if reply.status in (*_MISSING, 416) else (_seen(reply, self.where), content)
+
+    async def delete(self, key: bytes, etag: str) -> bool:
+        """Deletes, if the object has this tag."""
+        headers = {"if-match": f'"{etag}"'}
+        reply = await self.wire.ask(Ask("DELETE", key, headers=headers, twice=False))
+        return reply.status not in (*_MISSING, 409)
+
+    async def remove(self, key: bytes) -> None:
+        """Deletes whatever is there."""
+        await self.wire.ask(Ask("DELETE", key))
+
+    async def delete_many(self, keys: Sequence[tuple[bytes, str]]) -> tuple[Refusal, ...]:
+        """Deletes each key that has its tag; those that were not deleted. ValueError for a key XML cannot say."""
+        body = deletion(keys)
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        headers = {"content-md5": digest, "content-type": "application/xml"}
+        reply = await self.wire.ask(Ask("POST", None, (("delete", ""),), headers, body, twice=False))
+        return parse_refusals(reply.body, self.where)
+
+    async def list(
+        self,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        token: str | None = None,
+        limit: int = PAGE_MAX,
+        by_folder: bool = False,
+    ) -> ListedPage:
+        """One page of what begins with the prefix; `by_folder` shows one level only."""
+        query: list[tuple[str, str | bytes]] = [
+            ("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(min(limit, PAGE_MAX))), ("prefix", prefix)
+        ]  # fmt: skip
+        if by_folder:
+            query.append(("delimiter", "/"))
+        if token is not None:
+            query.append(("continuation-token", token))
+        elif after is not None:
+            query.append(("start-after", after))
+        reply = await self.wire.ask(Ask("GET", None, tuple(query)))
+        return parse_listing(reply.body, self.where)
+
+    async def copy(self, source: bytes, etag: str, target: bytes, condition: Condition) -> str | None:
+        """Copies an object that has this tag, with its metadata; the copy's tag, or None if a condition failed."""
+        headers = {
+            "x-amz-copy-source": copy_source(self.wire.address.bucket, source),
+            "x-amz-copy-source-if-match": f'"{etag}"',
+            **condition.headers(),
+        }
+        reply = await self.wire.ask(Ask("PUT", target, headers=headers, twice=False))
+        if reply.status in (*_MISSING, 409):
+            return None
+        self._check_late(reply)
+        return etag_of(parse_text(reply.body, "CopyObjectResult", "ETag", self.where))
+
+    async def begin_upload(self, key: bytes, headers: Mapping[str, str]) -> str:
+        """Begins a multipart upload; its id."""
+        reply = await self.wire.ask(Ask("POST", key, (("uploads", ""),), headers))
+        return parse_text(reply.body, "InitiateMultipartUploadResult", "UploadId", self.where)
+
+    async def put_part(self, key: bytes, upload: str, number: int, data: bytes) -> str:
+        """Sends one part; its tag. The same part may be sent again."""
+        query = (("partNumber", str(number)), ("uploadId", upload))
+        return _etag(await self.wire.ask(Ask("PUT", key, query, body=data)), self.where)
+
+    async def complete_upload(
+        self, key: bytes, upload: str, etags: Sequence[str], condition: Condition
+    ) -> str | None:
+        """Makes the parts an object; its tag, or None if the condition does not hold or the upload is gone."""
+        headers = {"content-type": "application/xml", **condition.headers()}
+        query = (("uploadId", upload),)
+        reply = await self.wire.ask(Ask("POST", key, query, headers, completion(etags), twice=False))
+        if reply.status in (*_MISSING, 409):
+            return None
+        self._check_late(reply)
+        return etag_of(parse_text(reply.body, "CompleteMultipartUploadResult", "ETag", self.where))
+
+    async def abort_upload(self, key: bytes, upload: str) -> None:
+        """Throws away the parts of an upload."""
+        async with asyncio.timeout(60):
+            await self.wire.ask(Ask("DELETE", key, (("uploadId", upload),)))
+
+    async def uploads(
+        self, prefix: bytes, markers: tuple[str, str] | None, limit: int = PAGE_MAX
+    ) -> tuple[tuple[Upload, ...], tuple[str, str] | None]:
+        """A page of uploads that are open, and where the next one starts."""
+        query: list[tuple[str, str | bytes]] = [
+            ("uploads", ""), ("prefix", prefix), ("encoding-type", "url"), ("max-uploads", str(limit))
+        ]  # fmt: skip
+        if markers is not None:
+            query += [("key-marker", markers[0].encode("utf-8", "surrogateescape")), ("upload-id-marker", markers[1])]
+        return parse_uploads((await self.wire.ask(Ask("GET", None, tuple(query)))).body, self.where)
+
+    async def bucket_is_there(self) -> datetime:
+        """The store's time, if the bucket answers."""
+        return (await self.wire.ask(Ask("HEAD", None))).at
+
+    def _check_late(self, reply: Reply) -> None:
+        # These answer 200 before they are done, and may still say that they failed.
+        failure = failure_in(reply.body)
+        if failure is not None:
+            raise NoAnswer(StoreBroken(f"{self.where} gave up half way ({failure.code})", do="it is read back"))
+
+
+def is_etag(version: str) -> bool:
+    """Whether a store could have given this tag; nothing else is sent."""
+    return _ETAG.fullmatch(version) is not None
+
+
+def _etag(reply: Reply, where: str) -> str:
+    found = etag_of(reply.headers.get("etag", ""))
+    if not is_etag(found):
+        raise StoreBroken(f"{where} gave no entity tag", do="check that the endpoint is an S3")
+    return found
+
+
+def _seen(reply: Reply, where: str) -> Seen:
+    try:
+        size = reply.headers.get("content-range", "").rpartition("/")[2] or reply.headers.get("content-length", "0")
+        modified_at = parsedate_to_datetime(reply.headers["last-modified"])
+        return Seen(_etag(reply, where), int(size), modified_at, reply.headers)
+    except (KeyError, ValueError):
+        raise StoreBroken(f"{where} answered without size or time", do="check that the endpoint is an S3") from None

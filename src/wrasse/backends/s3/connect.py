@@ -1,0 +1,66 @@
+"""A bucket as a backend: objects and records, for any number of processes anywhere.
+
+Opening probes the store and refuses one on which the promises would not hold. Time is the store's, as far as its
+replies tell it.
+"""
+
+from __future__ import annotations
+
+from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.client import Client
+from wrasse.backends.s3.conditions import Conditions
+from wrasse.backends.s3.objects import S3Objects
+from wrasse.backends.s3.probe import probe
+from wrasse.backends.s3.records import S3Records
+from wrasse.backends.s3.store_clock import MARGIN
+from wrasse.backends.s3.wire import Wire
+from wrasse.clock import Clock, SystemClock
+from wrasse.ports.pulse import Pulse
+from wrasse.ports.records import Collection
+
+_SYSTEM = SystemClock()
+
+
+class S3:
+    """A backend: objects, records and a pulse. Made by `open`."""
+
+    margin = MARGIN  # how far the time it tells may be off
+
+    def __init__(self, wire: Wire, conditions: Conditions) -> None:
+        self._wire = wire
+        self.conditions = conditions
+        self._client = Client(wire)
+        self._prefix = wire.address.key_prefix.encode()
+        self.objects = S3Objects(self._client, conditions, self._prefix)
+        self._records: dict[Collection, S3Records] = {}
+
+    @classmethod
+    async def open(cls, address: S3Address, clock: Clock = _SYSTEM, *, wire: Wire | None = None) -> S3:
+        """Opens the bucket, which must be there. `wire` is what sends its requests."""
+        wire = wire if wire is not None else Wire(address, clock)
+        try:
+            client = Client(wire)
+            await client.bucket_is_there()
+            return cls(wire, await probe(client, address.key_prefix.encode()))
+        except BaseException:
+            await wire.close()
+            raise
+
+    @property
+    def requests(self) -> int:
+        """How many requests were sent so far."""
+        return self._wire.requests
+
+    def records(self, collection: Collection) -> S3Records:
+        """The records of one collection; the same ones each time."""
+        if collection not in self._records:
+            self._records[collection] = S3Records(self._client, self.conditions, self._prefix, collection)
+        return self._records[collection]
+
+    async def pulse(self) -> Pulse:
+        """That the bucket answers, and the store's clock."""
+        return Pulse(f"s3-{self._wire.address}", await self._client.bucket_is_there())
+
+    async def close(self) -> None:
+        """Closes the connections; nothing may be asked afterwards."""
+        await self._wire.close()

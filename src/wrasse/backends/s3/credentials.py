@@ -1,0 +1,102 @@
+"""Where credentials come from: the URL, the environment, the profile file, and botocore's chain where it is installed.
+
+The first that has any wins. Credentials that end are fetched again a few minutes before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.signing import Credentials
+from wrasse.clock import Clock
+from wrasse.errors import ConfigError
+
+DEFAULT_REGION = "us-east-1"
+_AHEAD = timedelta(minutes=5)
+_CHAIN_LASTS = timedelta(minutes=10)
+
+
+class Wallet:
+    """The credentials of one bucket, kept while they last."""
+
+    def __init__(self, address: S3Address, clock: Clock, environ: Mapping[str, str] | None = None) -> None:
+        self._address = address
+        self._clock = clock
+        self._environ = os.environ if environ is None else environ
+        self._kept: Credentials | None = None
+
+    def region(self) -> str:
+        """The region: of the URL, the environment, the profile, or AWS's first."""
+        named = self._address.region or self._environ.get("AWS_REGION") or self._environ.get("AWS_DEFAULT_REGION")
+        return named or self._profile_value("region") or DEFAULT_REGION
+
+    async def credentials(self) -> Credentials:
+        """Who asks, now."""
+        kept = self._kept
+        if kept is not None and (kept.until is None or self._clock.now() < kept.until - _AHEAD):
+            return kept
+        fresh = self._static()
+        if fresh is None:
+            fresh = await asyncio.to_thread(self._chain)
+        self._kept = fresh
+        return fresh
+
+    def _static(self) -> Credentials | None:
+        address, environ = self._address, self._environ
+        if address.access_key:
+            return Credentials(address.access_key, address.secret_key, address.session_token)
+        if not address.profile and environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):
+            token = environ.get("AWS_SESSION_TOKEN", "")
+            return Credentials(environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"], token)
+        key, secret = self._profile_value("aws_access_key_id"), self._profile_value("aws_secret_access_key")
+        return Credentials(key, secret, self._profile_value("aws_session_token")) if key and secret else None
+
+    def _profile_value(self, name: str) -> str:
+        profile = self._address.profile or self._environ.get("AWS_PROFILE") or "default"
+        home = Path(self._environ.get("HOME", "~")).expanduser()
+        places = (
+            (self._environ.get("AWS_SHARED_CREDENTIALS_FILE") or str(home / ".aws" / "credentials"), profile),
+            (
+                self._environ.get("AWS_CONFIG_FILE") or str(home / ".aws" / "config"),
+                profile if profile == "default" else f"profile {profile}",
+            ),
+        )
+        for file, section in places:
+            read = configparser.RawConfigParser()
+            try:
+                read.read(file)
+            except (configparser.Error, OSError, UnicodeDecodeError):
+                raise ConfigError(
+                    "the file of AWS profiles cannot be read", do="correct it, or set AWS_ACCESS_KEY_ID and its secret"
+                ) from None
+            if read.has_option(section, name):
+                return read.get(section, name).strip()
+        return ""
+
+    def _chain(self) -> Credentials:
+        """What botocore finds: single sign-on, roles, the machine's own. Its own calls, in a thread."""
+        try:
+            import botocore.session  # type: ignore[import-untyped]
+        except ImportError:
+            raise self._nobody() from None
+        session = botocore.session.Session(profile=self._address.profile or None)
+        found = session.get_credentials()
+        if found is None:
+            raise self._nobody()
+        frozen = found.get_frozen_credentials()
+        # It renews what ends by itself when asked again.
+        until = self._clock.now() + _CHAIN_LASTS
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "", until)
+
+    def _nobody(self) -> ConfigError:
+        return ConfigError(
+            f"there are no credentials for {self._address}",
+            do="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for single sign-on and roles install "
+            "wrasse[aws]",
+        )

@@ -1,0 +1,185 @@
+"""Objects in a bucket: raw keys, conditional writes, and no lost race reported for a write of our own.
+
+Every write carries a nonce in its metadata. Whenever the store did not say that it was made, the object is read back:
+our nonce means done. A version is the store's entity tag, which names the bytes: the same bytes written again may have
+the same version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+
+from wrasse.backends.s3.client import ABSENT, Client, Condition, is_etag
+from wrasse.backends.s3.conditions import PROBES, Conditions
+from wrasse.backends.s3.deletes import Deletes
+from wrasse.backends.s3.listing import Lister, nameable
+from wrasse.backends.s3.metadata import NONCE, from_headers, new_nonce, to_headers
+from wrasse.backends.s3.replies import Listed
+from wrasse.backends.s3.uploads import PART_BYTES, Parts, upload
+from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
+from wrasse.errors import Gone, StoreUnavailable, UsageError, WrasseError
+from wrasse.ports.objects import (
+    CHUNK_BYTES,
+    DELETES_MAX,
+    NO_METADATA,
+    Data,
+    ObjectDelete,
+    ObjectHead,
+    ObjectInfo,
+    Stored,
+    check_metadata,
+    check_object_key,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+_Send = Callable[[], Awaitable[str | None]]
+READS_MAX = 4  # how often a read that broke off is gone on with
+
+
+class S3Objects:
+    """The port."""
+
+    def __init__(self, client: Client, conditions: Conditions, prefix: bytes) -> None:
+        self._client = client
+        self._conditions = conditions
+        self._prefix = prefix
+        self._lister = Lister(client, ordered=conditions.ordered)
+        self._deletes = Deletes(client, in_batches=conditions.batch_delete)
+
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+        raw = self._raw(key)
+        check_metadata(metadata)
+        return await self._store(raw, data, ABSENT, metadata)
+
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+        raw = self._raw(key)
+        check_metadata(metadata)
+        if not is_etag(at):
+            return self._stored(Outcome.LOST)
+        return await self._store(raw, data, Condition(at), metadata)
+
+    async def head(self, key: str) -> ObjectHead | None:
+        seen = await self._client.head(self._raw(key))
+        if seen is None:
+            return None
+        return ObjectHead(ObjectInfo(key, seen.size, seen.etag, seen.modified_at), from_headers(seen.headers))
+
+    async def read(self, key: str, *, at: str | None = None) -> AsyncIterator[bytes]:
+        raw, etag, offset, broken = self._raw(key), at, 0, 0
+        if at is not None and not is_etag(at):
+            raise _gone(key)
+        while True:
+            try:
+                async with self._client.reading(raw, etag, offset) as found:
+                    if found is None:
+                        raise _gone(key)
+                    seen, content = found
+                    if etag is not None and seen.etag != etag:
+                        raise _gone(key)
+                    etag = seen.etag
+                    async for chunk in content.iter_chunked(CHUNK_BYTES):
+                        offset += len(chunk)
+                        yield chunk
+                    return
+            except StoreUnavailable:
+                # What came so far is of this version; the rest is asked for under the same condition.
+                broken += 1
+                if broken == READS_MAX:
+                    raise
+            await asyncio.sleep(pause(broken))
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} objects", do="ask for at least one")
+        start = None if after is None else self._prefix + _bytes(after)
+        while True:
+            found, more = await self._lister.page(self._prefix + _bytes(prefix), start, limit)
+            infos = tuple(self._info(each) for each in found if not each.key.startswith(self._prefix + PROBES))
+            if infos or not more:
+                return Page(infos, tuple(info.key for info in infos), self._client.wire.time.now(), more)
+            start = found[-1].key
+
+    async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
+        if len(deletes) > DELETES_MAX:
+            raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
+        return await self._deletes.delete([(self._raw(each.key), each.version) for each in deletes])
+
+    async def _store(self, raw: bytes, data: Data, condition: Condition, metadata: Mapping[str, str]) -> Stored:
+        nonce = new_nonce()
+        headers = to_headers(metadata, nonce)
+        if isinstance(data, bytes):
+            return await self._put(raw, data, condition, headers)
+        async with aclosing(Parts(data)) as parts:
+            first = await parts.next()
+            if len(first) < PART_BYTES:
+                return await self._put(raw, first, condition, headers)
+            self._conditions.check_large(self._client.where)
+            async with upload(self._client, raw, headers, first, parts) as finish:
+                return await self._settled(raw, condition, nonce, lambda: finish(condition))
+
+    async def _put(self, raw: bytes, data: bytes, condition: Condition, headers: Mapping[str, str]) -> Stored:
+        return await self._settled(
+            raw, condition, headers[NONCE], lambda: self._client.put(raw, data, condition, headers)
+        )
+
+    async def _settled(self, raw: bytes, condition: Condition, nonce: str, send: _Send) -> Stored:
+        """Sends until it is known what became of it."""
+        outcome, why = Outcome.LOST, _unsettled(self._client.where)
+        for attempt in range(1, TRIES + 1):
+            try:
+                etag = await send()
+                if etag is not None:
+                    return self._stored(Outcome.DONE, etag)
+            except NoAnswer as unknown:
+                outcome, why = Outcome.UNKNOWN, unknown.why
+            seen = await self._client.head(raw)
+            if seen is not None and seen.headers.get(NONCE) == nonce:
+                return self._stored(Outcome.DONE, seen.etag)
+            if (None if seen is None else seen.etag) != condition.etag:
+                # Somebody else's. If we were not told so, ours may have been there before it.
+                return self._stored(outcome)
+            await self._check_folder(raw)
+            await asyncio.sleep(pause(attempt))
+        raise why
+
+    async def _check_folder(self, raw: bytes) -> None:
+        """Says so where a store refuses a name because it has a folder of that name."""
+        if not self._conditions.raw_keys and (await self._lister.page(raw + b"/", None, 1))[0]:
+            raise UsageError(
+                f"{self._client.where} keeps folders, and there is one of this name",
+                do="use another key, or write the object before those below it",
+            )
+
+    def _raw(self, key: str) -> bytes:
+        check_object_key(key)
+        raw = _bytes(key)
+        if raw.startswith(PROBES):
+            raise UsageError(f"the key begins with {PROBES.decode()}", do="use another: there stores are probed")
+        if not self._conditions.raw_keys and not nameable(raw):
+            raise UsageError(
+                f"{self._client.where} does not keep keys like this one as they are",
+                do="use UTF-8 without backslashes, empty parts, '.' or '..' between slashes, each at most 255 bytes",
+            )
+        return self._prefix + raw
+
+    def _info(self, each: Listed) -> ObjectInfo:
+        key = each.key[len(self._prefix) :].decode("utf-8", "surrogateescape")
+        return ObjectInfo(key, each.size, each.etag, each.modified_at)
+
+    def _stored(self, outcome: Outcome, version: str | None = None) -> Stored:
+        return Stored(outcome, version, self._client.wire.time.now())
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")
+
+
+def _gone(key: str) -> Gone:
+    return Gone(f"the object {key!r} is not there, or not in the version asked for", do="look for it again")
+
+
+def _unsettled(where: str) -> WrasseError:
+    return StoreUnavailable(f"{where} refuses a write although its condition holds", do="try again later")

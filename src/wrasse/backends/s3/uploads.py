@@ -1,0 +1,70 @@
+"""Large objects go up in parts, so that memory does not grow with them. What is not completed is aborted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from wrasse.backends.s3.client import Client, Condition
+from wrasse.errors import StoreUnavailable, TooLarge
+
+PART_BYTES = 16 << 20  # the store wants at least 5 MiB, and takes at most PARTS_MAX of them
+PARTS_MAX = 10_000
+
+Finish = Callable[[Condition], Awaitable[str | None]]
+
+
+class Parts:
+    """A stream of bytes, cut into parts of PART_BYTES; the last is shorter."""
+
+    def __init__(self, data: AsyncIterable[bytes]) -> None:
+        self._chunks = aiter(data)
+        self._rest = bytearray()
+
+    async def next(self) -> bytes:
+        """The next part; shorter than PART_BYTES only at the end."""
+        while len(self._rest) < PART_BYTES:
+            try:
+                self._rest += await anext(self._chunks)
+            except StopAsyncIteration:
+                break
+        part = bytes(memoryview(self._rest)[:PART_BYTES])
+        del self._rest[:PART_BYTES]
+        return part
+
+    async def aclose(self) -> None:
+        """Lets go of the source."""
+        close = getattr(self._chunks, "aclose", None)
+        if close is not None:
+            await close()
+
+
+@asynccontextmanager
+async def upload(
+    client: Client, key: bytes, headers: Mapping[str, str], first: bytes, parts: Parts
+) -> AsyncIterator[Finish]:
+    """Sends all parts, and gives what makes an object of them under a condition."""
+    begun = await client.begin_upload(key, headers)
+    completed = False
+
+    async def finish(condition: Condition) -> str | None:
+        nonlocal completed
+        etag = await client.complete_upload(key, begun, etags, condition)
+        completed = etag is not None
+        return etag
+
+    try:
+        etags = [await client.put_part(key, begun, 1, first)]
+        while part := await parts.next():
+            if len(etags) == PARTS_MAX:
+                raise TooLarge(
+                    f"an object of more than {PARTS_MAX * PART_BYTES} bytes", do="write it as several objects"
+                )
+            etags.append(await client.put_part(key, begun, len(etags) + 1, part))
+        yield finish
+    finally:
+        if not completed:
+            # If it was completed after all, there is nothing left to abort. If the store is gone, the parts wait
+            # for its own clean-up rule or for ours.
+            with suppress(StoreUnavailable, TimeoutError):
+                await client.abort_upload(key, begun)

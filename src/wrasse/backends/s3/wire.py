@@ -1,0 +1,213 @@
+"""One request to the store: signed, sent, answered or not. The one place that knows the HTTP client and its errors.
+
+A request that only asks, or that may be made twice, is tried again with growing pauses while the store is slow,
+throttles or does not answer. A conditional change is sent once: whether it was made is then unknown (`NoAnswer`), and
+its caller reads back before it sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import aiohttp
+from yarl import URL
+
+from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.credentials import Wallet
+from wrasse.backends.s3.failures import Denied, Failure, failure_of, unavailable
+from wrasse.backends.s3.signing import EMPTY_HASH, Signer, Unsigned, query_of, quoted
+from wrasse.backends.s3.store_clock import StoreClock
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable, WrasseError
+
+TRIES = 5
+PAUSE = 0.1  # seconds before the second try; doubles
+PAUSE_MAX = 5.0
+CONNECTIONS_MAX = 64
+CONNECT_MAX = 5.0
+SILENCE_MAX = 30.0  # seconds without a byte
+REQUEST_MAX = 120.0
+_HASH_ASIDE = 1 << 20  # bytes from which hashing would hold up the loop
+_TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class NoAnswer(Exception):
+    """A change was sent, and nobody knows whether it was made. Never leaves this package."""
+
+    def __init__(self, why: WrasseError) -> None:
+        super().__init__(why.message)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request. `twice` says that making it two times does no harm."""
+
+    method: str
+    key: bytes | None = None  # None: the bucket itself
+    query: tuple[tuple[str, str | bytes], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)  # names in lower case
+    body: bytes = b""
+    twice: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: anything but a failure that is worth an error of its own."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    at: datetime
+
+
+class Wire:
+    """The requests of one bucket, over a bounded number of connections."""
+
+    def __init__(
+        self, address: S3Address, clock: Clock, *, tries: int = TRIES, silence_max: float = SILENCE_MAX
+    ) -> None:
+        self.address = address
+        self.requests = 0
+        self._clock = clock
+        self.time = StoreClock(clock)
+        self._wallet = Wallet(address, clock)
+        region = self._wallet.region()
+        self._signer = Signer(region)
+        self._origin = address.origin(region)
+        self._tries = tries
+        self._silence_max = silence_max
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, ask: Ask) -> Reply:
+        """The reply. Raises NoAnswer for a change whose fate is unknown, and our errors for what failed."""
+        tries = self._tries if ask.twice else 1
+        for attempt in range(1, tries + 1):
+            try:
+                reply = await self._once(ask)
+                failure = failure_of(reply.status, reply.headers, reply.body)
+                if reply.status not in _TRY_AGAIN:
+                    return self._good(ask, reply, failure)
+                raise unavailable(str(self.address), reply.status, failure)
+            except StoreUnavailable as why:
+                if not ask.twice and not isinstance(why, Denied):
+                    raise NoAnswer(why) from why
+                if attempt == tries or isinstance(why, Denied):
+                    raise
+            await asyncio.sleep(pause(attempt))
+        raise AssertionError("the last try returns or raises")
+
+    @asynccontextmanager
+    async def stream(self, ask: Ask) -> AsyncIterator[tuple[Reply, aiohttp.StreamReader]]:
+        """A reply whose body is read piece by piece; one try. Errors while reading are StoreUnavailable."""
+        with _named(str(self.address)):
+            async with self._send(ask) as (response, at):
+                if response.status >= 300:
+                    reply = Reply(response.status, _lower(response), await response.read(), at)
+                    failure = failure_of(reply.status, reply.headers, reply.body)
+                    if response.status in _TRY_AGAIN:
+                        raise unavailable(str(self.address), response.status, failure)
+                    yield self._good(ask, reply, failure), response.content
+                else:
+                    yield Reply(response.status, _lower(response), b"", at), response.content
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _good(self, ask: Ask, reply: Reply, failure: Failure | None) -> Reply:
+        if failure is not None and (error := failure.error(self.address, ask.key is not None)) is not None:
+            raise error
+        return reply
+
+    async def _once(self, ask: Ask) -> Reply:
+        with _named(str(self.address)):
+            async with self._send(ask) as (response, at):
+                return Reply(response.status, _lower(response), await response.read(), at)
+
+    @asynccontextmanager
+    async def _send(self, ask: Ask) -> AsyncIterator[tuple[aiohttp.ClientResponse, datetime]]:
+        who = await self._wallet.credentials()
+        path = self._origin.path + ("" if ask.key is None else f"/{quoted(ask.key)}")
+        query = query_of(ask.query)
+        asked = Unsigned(
+            ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body)
+        )
+        headers = self._signer.headers(asked, who, self.time.now())
+        url = URL(f"{self._origin.scheme}://{self._origin.host}{path or '/'}" + f"?{query}" * bool(query), encoded=True)
+        self.requests += 1
+        sent_at = self._clock.now()
+        async with self._opened().request(
+            ask.method, url, data=_payload(ask.body), headers=headers, allow_redirects=False
+        ) as response:
+            self.time.learn(response.headers.get("Date"), sent_at, self._clock.now())
+            yield response, self.time.now()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=60),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=CONNECT_MAX, sock_read=self._silence_max, connect=REQUEST_MAX
+                ),
+                auto_decompress=False,  # an object is given as it is stored
+                skip_auto_headers=("User-Agent", "Content-Type", "Accept-Encoding", "Accept"),
+                requote_redirect_url=False,
+            )
+            # The client would send a PUT or DELETE again when a kept connection breaks, also after it was carried out.
+            self._session._retry_connection = False
+        return self._session
+
+
+class _named:
+    """Turns the errors of the client into ours, with the store's name."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, TimeoutError):
+            raise StoreUnavailable(
+                f"{self._where} did not answer in time", do="check the endpoint and the network"
+            ) from error
+        if isinstance(error, aiohttp.ClientError | OSError):
+            said = type(error).__name__
+            raise StoreUnavailable(
+                f"{self._where} cannot be reached ({said})", do="check the endpoint and the network"
+            ) from error
+
+
+def pause(attempt: int) -> float:
+    """Seconds to wait after the nth try: longer each time, never the same for two who wait together."""
+    longest: float = min(PAUSE * 2 ** (attempt - 1), PAUSE_MAX)
+    return longest * random.uniform(0.5, 1.0)
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    # A large one in pieces, so that others get their turn meanwhile; the bytes are shared, not copied.
+    return io.BytesIO(body) if len(body) >= _HASH_ASIDE else body or None
+
+
+async def _hash(body: bytes) -> str:
+    if not body:
+        return EMPTY_HASH
+    if len(body) < _HASH_ASIDE:
+        return hashlib.sha256(body).hexdigest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
+
+
+def _lower(response: aiohttp.ClientResponse) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}
