@@ -29,18 +29,18 @@ from wrasse.app.building import (
     build_worker,
     configured,
     message_handlers,
-    open_homes,
     owner_name,
 )
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.http import Server
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
+from wrasse.app.opening import open_patiently
 from wrasse.app.process import hand_over_sooner
 from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing_directory
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
-from wrasse.app.store_url import hide
+from wrasse.app.store_url import parse_store
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
@@ -181,7 +181,10 @@ class Daemon:
         try:
             # Signals are heard from here on: whoever reads that it has started may stop it at once.
             with on_stop(self._stop):
-                opened = await open_homes(self._config, stores)
+                opened = await open_patiently(self._config, stores, self._quiet)
+                if opened is None:
+                    _log.info("stopped")
+                    return
                 self._store = await stores.open(homes(self._config).streams)
                 engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
                 working = None
@@ -230,7 +233,7 @@ class Daemon:
         subject = Subject(
             clock=self._clock,
             roles=self._roles,
-            backend=hide(homes(self._config).jobs),
+            backend=str(parse_store(homes(self._config).jobs)),
             jobs=opened.jobs,
             journal=opened.journal_store or opened.engine,
             leases=opened.records.records(LEASES),
@@ -292,7 +295,7 @@ class Daemon:
             streams=self._streams,
             messages=tuple(each.pattern for each in self._messages),
             producer=bool(self._directory),
-            backend=hide(homes(self._config).jobs),
+            backend=str(parse_store(homes(self._config).jobs)),
             addresses=addresses,
         )
         if self._log_handler.human:

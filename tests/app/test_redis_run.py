@@ -1,0 +1,118 @@
+"""wrasse on Redis as a user runs it: by the design document's file, across restarts, without a secret told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import redis
+
+from app.daemons import running, until
+from app.typed import wrasse
+from servers.process import free_ports
+from servers.valkey import Valkey, valkey
+
+SECRET = "PLANTED-9c1e"
+HANDLERS = """
+async def work(job):
+    return job.payload.decode()
+"""
+PEER = {"id": "peer-1", "filepath": "/data/a.pdf", "filesize": 7, "priority": "high", "retries": 0,
+        "creation_time": "2026-01-02T03:04:05.123456789Z", "trace_id": "", "span_id": ""}  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Valkey:
+    with valkey("--requirepass", SECRET, durable=True) as own:
+        yield own
+
+
+@pytest.fixture
+def shop(place: Path, server: Valkey) -> Path:
+    (place / "shop.py").write_text(HANDLERS)
+    (place / "wrasse.yaml").write_text(
+        f"redis:\n  addr: 127.0.0.1:{server.port}\n  password: {SECRET}\n"
+        "worker:\n  heartbeat_ttl: 5s\n  backoff: {base: 10ms, max: 10ms}\n"
+    )
+    return place
+
+
+def in_place(id: str, place: str) -> dict[str, object] | None:
+    found: dict[str, object] = wrasse("jobs", "show", id, "--json").json
+    return found if found["place"] == place else None
+
+
+def test_a_worker_runs_jobs_of_its_own_and_of_other_programs(shop: Path, server: Valkey) -> None:
+    assert wrasse("jobs", "put", "--id=ours", "hello").code == 0
+    with redis.Redis(port=server.port, password=SECRET) as client:
+        client.lpush("jobqueue:high_priority", json.dumps(PEER))
+        with running(shop, "--role=worker", "--handler=shop:work") as daemon:
+            until(lambda: in_place("ours", "done"), "our job done")
+            until(lambda: client.llen("jobqueue:completed") == 2, "both jobs in the list of done ones")
+            daemon.signal(signal.SIGTERM)
+            assert daemon.end() == 0
+            assert SECRET not in daemon.err
+        done = [json.loads(each)["id"] for each in client.lrange("jobqueue:completed", 0, -1)]
+    assert sorted(done) == ["ours", "peer-1"]
+
+
+def test_a_daemon_waits_for_its_server_and_outlives_its_restarts(shop: Path, server: Valkey) -> None:
+    server.kill()
+    with running(shop, "--role=worker", "--handler=shop:work") as daemon:
+        assert "127.0.0.1" in daemon.said("waiting for the backend")["error"]
+        server.start()
+        daemon.said("started")
+        assert wrasse("jobs", "put", "--id=before", "x").code == 0
+        until(lambda: in_place("before", "done"), "a job done")
+        server.restart()
+        until(lambda: wrasse("jobs", "put", "--id=after", "x").code == 0, "a job put")
+        until(lambda: in_place("after", "done"), "a job done after the restart")
+        daemon.signal(signal.SIGTERM)
+        assert daemon.end() == 0
+
+
+def test_a_daemon_that_waits_for_its_server_can_be_stopped(place: Path) -> None:
+    (port,) = free_ports(1)
+    with running(place, "--role=sweeper", env={"REDIS_ADDR": f"127.0.0.1:{port}"}) as daemon:
+        daemon.said("waiting for the backend")
+        daemon.signal(signal.SIGTERM)
+        assert daemon.end() == 0
+
+
+def test_a_wrong_password_ends_a_daemon_at_once_with_what_to_do(shop: Path) -> None:
+    with running(shop, "--role=sweeper", "--set=redis.password=wrong") as daemon:
+        assert daemon.end() != 0
+        assert "redis.password" in daemon.err
+
+
+def test_no_process_has_the_password_on_its_command_line(shop: Path) -> None:
+    with running(shop, "--role=worker", "--handler=shop:work") as daemon:
+        daemon.said("started")
+        child = until(lambda: children(daemon.process.pid), "the beat child")[0]
+        words = Path(f"/proc/{child}/cmdline").read_bytes() + Path(f"/proc/{child}/environ").read_bytes()
+        assert b"beat_child" in words
+        assert SECRET.encode() not in words
+        assert SECRET not in daemon.get("/")[1] + daemon.get("/status.json")[1]
+
+
+def children(parent: int) -> list[int]:
+    """The processes that this one started."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry))
+    return found
+
+
+def test_the_journal_of_sweeps_on_redis_is_kept_on_the_host(shop: Path) -> None:
+    assert wrasse("sweep", "finished-jobs").code == 0
+    assert wrasse("journal", "--json").code == 0
+    assert (shop / "wrasse.db").exists()
