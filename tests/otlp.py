@@ -48,11 +48,12 @@ class Receiver:
         if request.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
         self.raw += body
-        self.spans += _decoded(body)
+        self.spans += decoded(body)
         return web.Response(body=b"", content_type="application/x-protobuf")
 
 
-def _decoded(body: bytes) -> list[SeenSpan]:
+def decoded(body: bytes) -> list[SeenSpan]:
+    """The spans of one export."""
     found = []
     for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
         about = {each.key: each.value.string_value for each in resource.resource.attributes}
