@@ -71,19 +71,21 @@ class Putting:
     def runs(self, jobs: Sequence[Job]) -> list[Word]:
         """The runs of these jobs, begun by their number."""
         args: list[Word] = []
-        runs, queue, begun = 0, None, 0
+        runs, under_way, begun = 0, ("", ""), 0
         for job in jobs:
-            raw = self._bytes(job)
-            if not is_plain_put(job):
-                args.append(0)
-                args += self._single(job, raw)
-                runs, queue = runs + 1, None
-            elif job.queue != queue:
-                begun, runs, queue = len(args), runs + 1, job.queue
-                args += (1, self._ring.queue(queue), queue, raw)
+            raw, kind = self._bytes(job), "" if job.unique or job.delay or job.not_before else _known(job) or "plain"
+            if not kind:
+                args += (0, *self._single(job, raw))
+                runs, under_way = runs + 1, ("", "")
+                continue
+            step = 1 if kind == "plain" else -1
+            if under_way == (kind, job.queue):
+                args[begun] = int(args[begun]) + step
             else:
-                args[begun] = int(args[begun]) + 1
-                args.append(raw)
+                begun, runs, under_way = len(args), runs + 1, (kind, job.queue)
+                args += (step, self._ring.queue(job.queue), job.queue)
+                args += () if kind == "plain" else (kind,)
+            args += (raw,) if kind == "plain" else (job.id, raw)
         return [runs, *args]
 
     def groups(self, groups: Sequence[JobGroup]) -> list[Word]:
@@ -104,10 +106,9 @@ class Putting:
         return args
 
     def _single(self, job: Job, raw: bytes) -> tuple[Word, ...]:
-        known = "1" if job.lasting else "" if job.minted else "0"
         due = 0 if job.not_before is None else -(-to_micros(job.not_before) // 1_000)
         first = self._ring.queue(job.queue)
-        return first, job.queue, job.id, raw, due, in_ms(job.delay), known, job.unique, in_ms(job.window)
+        return first, job.queue, job.id, raw, due, in_ms(job.delay), _known(job), job.unique, in_ms(job.window)
 
     def _bytes(self, job: Job) -> bytes:
         try:
@@ -161,6 +162,11 @@ def _all_new(id: str) -> Put:
 def in_ms(time: timedelta) -> int:
     """Whole milliseconds, rounded up: never earlier than asked for."""
     return -(-time // _MILLISECOND) if time > _NO_DELAY else 0
+
+
+def _known(job: Job) -> str:
+    """How its id is remembered: one that lasts, one that was given, or not at all."""
+    return "1" if job.lasting else "" if job.minted else "0"
 
 
 def is_plain_put(job: Job) -> bool:

@@ -38,7 +38,7 @@ class Settling:
         """The runs, begun by their number."""
         for settlement in settlements:
             found = held.get(take_of(settlement.hold))
-            if found is None or (found.id and found.id != settlement.hold.id):
+            if found is None or not _names(settlement, found):
                 self._begin("L", "", "")
             else:
                 self._add(settlement, found)
@@ -85,6 +85,13 @@ class Settling:
             places = (self._ring.worker(worker), self._ring.queue(queue))
         self._args += (kind, *places, queue, 1)
         self._runs, self._begun, self._run = self._runs + 1, len(self._args) - 1, (kind, worker, queue)
+
+
+def _names(settlement: Settlement, held: Held) -> bool:
+    """Whether the settlement is about this job; what is no job can only be given back or buried."""
+    if held.wire is None:
+        return not isinstance(settlement, Finish)
+    return held.id == settlement.hold.id
 
 
 def outcomes(answer: bytes) -> tuple[Outcome, ...]:

@@ -74,32 +74,74 @@ local function read_job(at)
   }, at + 9
 end
 
+-- Makes jobs ready that need no look but at their ids. ARGV from `at`: first key of their queue, its name, `known` as
+-- above, then id and bytes of each.
+local function add_known(count, at, answers)
+  local first, known, ids, bytes, seen, names, ready = tonumber(ARGV[at]), ARGV[at + 2], {}, {}, {}, {}, {}
+  for i = 1, count do ids[i], bytes[i] = ARGV[at + 1 + 2 * i], ARGV[at + 2 + 2 * i] end
+  local there, new = {}, true
+  for _, key in ipairs({KEYS[2], KEYS[8]}) do
+    for chunk = 1, count, CHUNK do
+      for i, found in ipairs(redis.call('HMGET', key, unpack(ids, chunk, math.min(chunk + CHUNK - 1, count)))) do
+        local n = chunk + i - 1
+        if found and key == KEYS[2] then
+          local moment = tonumber(found)
+          if moment < 2 or moment > now then there[n] = true else redis.call('ZREM', KEYS[3], ids[n]) end
+        elseif found then there[n] = true end
+      end
+    end
+  end
+  for i, id in ipairs(ids) do
+    if there[i] or seen[id] then
+      answers[#answers + 1], new = id, false
+    else
+      answers[#answers + 1], seen[id] = 1, true
+      names[#names + 1] = id
+      names[#names + 1] = known
+      ready[#ready + 1] = bytes[i]
+    end
+  end
+  if #ready > 0 then
+    redis.call('SADD', KEYS[9], ARGV[at + 1])
+    each_chunk('HSET', KEYS[2], names)
+    each_chunk('LPUSH', KEYS[first], ready)
+    wake(KEYS[first + 2], #ready)
+  end
+  return new
+end
+
+-- Where ARGV goes on behind a run of so many jobs whose number stands at `at`.
+local function behind_run(count, at)
+  if count > 0 then return at + 3 + count end
+  return at + (count < 0 and 4 - 2 * count or 10)
+end
+
 -- ARGV from `at`: the number of runs; each run: how many plain jobs (their queue's first key, its name, the bytes of
--- each), or 0 for one job as `read_job` reads it. Gives the answers, whether all are new, and where ARGV goes on.
+-- each); or less than 0, how many jobs as `add_known` reads them; or 0 for one job as `read_job` reads it. Gives the
+-- answers, whether all are new, and where ARGV goes on.
 local function add_runs(at)
   local answers, new = {}, true
   local runs = tonumber(ARGV[at])
   at = at + 1
   for _ = 1, runs do
     local count = tonumber(ARGV[at])
-    at = at + 1
+    local next = behind_run(count, at)
     if count > 0 then
-      local first = tonumber(ARGV[at])
-      redis.call('SADD', KEYS[9], ARGV[at + 1])
-      at = at + 2
-      for chunk = at, at + count - 1, CHUNK do
-        redis.call('LPUSH', KEYS[first], unpack(ARGV, chunk, math.min(chunk + CHUNK, at + count) - 1))
+      local first = tonumber(ARGV[at + 1])
+      redis.call('SADD', KEYS[9], ARGV[at + 2])
+      for chunk = at + 3, next - 1, CHUNK do
+        redis.call('LPUSH', KEYS[first], unpack(ARGV, chunk, math.min(chunk + CHUNK, next) - 1))
       end
       wake(KEYS[first + 2], count)
       for _ = 1, count do answers[#answers + 1] = 1 end
-      at = at + count
+    elseif count < 0 then
+      new = add_known(-count, at + 1, answers) and new
     else
-      local job
-      job, at = read_job(at)
-      local answer = add(job)
-      if answer ~= 1 then new = false end
+      local answer = add(read_job(at + 1))
+      new = new and answer == 1
       answers[#answers + 1] = answer
     end
+    at = next
   end
   return answers, new, at
 end

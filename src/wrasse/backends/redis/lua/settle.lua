@@ -78,10 +78,7 @@ function kinds.S(at, run)
   end
   -- What is not put is still to be read past.
   at = at + 7
-  for _ = 1, tonumber(ARGV[at - 1]) do
-    local count = tonumber(ARGV[at])
-    at = at + (count > 0 and count + 3 or 10)
-  end
+  for _ = 1, tonumber(ARGV[at - 1]) do at = behind_run(tonumber(ARGV[at]), at) end
   return at
 end
 

@@ -42,7 +42,23 @@ local function id_of(bytes)
   return read and type(job) == 'table' and type(job.id) == 'string' and job.id or ''
 end
 
-local answer, left, first = {now, 0}, limit, nil
+local answer, left, first, bytes_left = {now, 0}, limit, nil, 64 * 1024 * 1024
+
+-- Up to so many entries, in steps that follow from how long they are: an answer is bounded by its bytes too.
+local function pop(list, room)
+  local jobs, step, longest = {}, 8, 1
+  while room > 0 and bytes_left > 0 do
+    local some = redis.call('RPOP', list, math.min(room, step))
+    if not some or #some == 0 then break end
+    for _, bytes in ipairs(some) do
+      jobs[#jobs + 1] = bytes
+      longest = math.max(longest, #bytes)
+      bytes_left = bytes_left - #bytes
+    end
+    room, step = room - #some, math.max(1, math.floor(bytes_left / longest))
+  end
+  return jobs
+end
 
 local function hold(name, jobs)
   local last = redis.call('INCRBY', KEYS[1], #jobs)
@@ -82,7 +98,7 @@ for queue = 1, tonumber(ARGV[7]) do
     room = math.min(room, allowed)
   end
   at = at + 2 * rates
-  local jobs = room > 0 and redis.call('RPOP', list, room) or {}
+  local jobs = pop(list, room)
   if #jobs > 0 then
     -- Others judge by the heartbeat whether a processing list is in good hands: it comes first.
     if not first then redis.call('SET', KEYS[23], now, 'PX', ARGV[4]) end

@@ -1,0 +1,397 @@
+"""Jobs on Redis as other programs see them: the bytes of a job, the lists it moves through, and who may meddle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import msgspec
+import pytest
+from hypothesis import given, strategies as st
+
+from conformance.desk import EVERYTHING, SILENCE, Desk, fresh
+from servers.valkey import Valkey, valkey
+from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.job_json import (
+    Change,
+    changed,
+    check_file,
+    decode,
+    encode,
+    file_payload,
+    job_of,
+    payload_of,
+    rfc3339,
+)
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.errors import UsageError
+from wrasse.ports.jobs import Finish, Job, Place, Reason
+from wrasse.ports.outcome import Outcome
+
+HIGH, LOW = "jobqueue:high_priority", "jobqueue:low_priority"
+GO = (
+    b'{"id":"0123456789abcdef0123456789abcdef","filepath":"/data/a\\u0026b \\u003cc\\u003e \xc3\xa9\\u2028\\"q\\".txt",'
+    b'"filesize":1023,"priority":"high","retries":0,"creation_time":"2025-09-16T03:04:05.12Z",'
+    b'"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","span_id":"00f067aa0ba902b7"}'
+)
+PATH = '/data/a&b <c> é\u2028"q".txt'
+MADE = datetime(2025, 9, 16, 3, 4, 5, 120_000, tzinfo=UTC)
+FILE = Job(
+    "0123456789abcdef0123456789abcdef",
+    queue=HIGH,
+    priority="high",
+    payload=file_payload(PATH, 1023),
+    headers={"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"},
+)
+
+
+class Peer:
+    """A Redis with our jobs in it, and any program's way to its keys."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis, self.root = redis, redis.link.options.root
+        self.desk = Desk(redis.jobs)
+
+    async def do(self, *command: str | bytes | int) -> object:
+        return await self.redis.link.ask(*command)
+
+    async def list(self, name: str) -> list[bytes]:
+        found = await self.do("LRANGE", f"{self.root}:{name}", 0, -1)
+        assert isinstance(found, list)
+        return found
+
+    async def push(self, *raw: bytes, queue: str = "queue:low") -> None:
+        for each in raw:
+            await self.do("LPUSH", f"{self.root}:{queue}", each)
+
+    async def everywhere(self) -> list[bytes]:
+        """The ids in all lists and delayed sets, once for each place."""
+        names = ("queue:low", "worker:w1:processing", "completed", "dead_letter")
+        found = [raw for name in names for raw in await self.list(name)]
+        delayed = await self.do("ZRANGE", f"{self.root}:queue:low:delayed", 0, -1)
+        assert isinstance(delayed, list)
+        raws = [*found, *(raw.partition(b":")[2] for raw in delayed)]
+        return [msgspec.json.decode(raw)["id"] for raw in raws]
+
+
+async def opened(server: Valkey, done_max: int = 10_000) -> Peer:
+    options = RedisOptions(nodes=(("127.0.0.1", server.port),), root=f"t{uuid4().hex}")
+    return Peer(await Redis.open(options, done_max=done_max))
+
+
+@pytest.fixture
+async def peer(redis_server: Valkey) -> AsyncIterator[Peer]:
+    peer = await opened(redis_server)
+    yield peer
+    await peer.redis.close()
+
+
+# The bytes
+
+
+def test_a_file_job_is_written_byte_for_byte_as_the_origin_writes_it() -> None:
+    assert encode(FILE, rfc3339(MADE), HIGH) == GO
+
+
+def test_what_the_origin_wrote_is_read() -> None:
+    wire = decode(GO)
+    assert wire is not None
+    assert (job_of(wire, HIGH), wire.filepath, wire.creation_time) == (FILE, PATH, MADE)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("2026-01-02T03:04:05.12Z", datetime(2026, 1, 2, 3, 4, 5, 120_000, tzinfo=UTC)),
+        ("2026-01-02T03:04:05.123456Z", datetime(2026, 1, 2, 3, 4, 5, 123_456, tzinfo=UTC)),
+    ],
+)
+def test_a_moment_is_read_and_written_as_the_origin_has_it(text: str, moment: datetime) -> None:
+    wire = decode(b'{"id":"a","creation_time":"%b"}' % text.encode())
+    assert wire is not None
+    assert (wire.creation_time, rfc3339(moment)) == (moment, text)
+
+
+def test_nanoseconds_are_read_and_survive_a_change() -> None:
+    raw = b'{"id":"a","creation_time":"2026-01-02T03:04:05.123456789Z"}'
+    wire = decode(raw)
+    assert wire is not None
+    assert abs(wire.creation_time - datetime(2026, 1, 2, 3, 4, 5, 123_456, tzinfo=UTC)) < timedelta(microseconds=2)
+    assert b"05.123456789Z" in changed(raw, Change(retries=1))
+
+
+@pytest.mark.parametrize("value", [1.5, "12", -1, True, None])
+def test_a_file_job_that_the_origin_could_not_read_is_refused_by_the_name_of_its_field(value: object) -> None:
+    with pytest.raises(UsageError, match="filesize"):
+        check_file("/a", value)
+    with pytest.raises(UsageError, match="retries"):
+        check_file("/a", 1, value)
+
+
+def test_the_eight_fields_come_first_and_all_of_them() -> None:
+    raw = encode(Job("a", "mail", headers={"x": "1"}, lasting=True, timeout=SILENCE), rfc3339(MADE), "low")
+    eight = ["id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id"]
+    assert list(msgspec.json.decode(raw))[:8] == eight
+
+
+jobs = st.builds(
+    Job,
+    id=st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=40),
+    kind=st.text(max_size=20),
+    queue=st.sampled_from(["low", "other"]),
+    priority=st.sampled_from(["low", "high"]),
+    payload=st.one_of(st.binary(max_size=100), st.builds(file_payload, st.text(max_size=20), st.integers(0, 2**53))),
+    headers=st.dictionaries(st.text(max_size=10), st.text(max_size=10), max_size=3),
+    not_before=st.none() | st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
+    delay=st.timedeltas(timedelta(0), timedelta(days=99)),
+    timeout=st.none() | st.timedeltas(timedelta(0), timedelta(days=99)),
+    lasting=st.booleans(),
+    unique=st.text(max_size=10),
+    window=st.timedeltas(timedelta(0), timedelta(days=99)),
+    keep=st.timedeltas(timedelta(0), timedelta(days=99)),
+    group=st.text(max_size=10),
+)
+
+
+@given(jobs)
+def test_any_job_comes_back_from_its_bytes(job: Job) -> None:
+    wire = decode(encode(job, rfc3339(MADE), "low"))
+    assert wire is not None
+    file = job.payload.startswith(b'{"filepath":"","filesize":0')  # names no file: it is not one
+    assert job_of(wire, job.queue) == job or (file and payload_of(wire) == job.payload)
+
+
+names = st.text(st.characters(codec="utf-8"), max_size=8).filter(
+    lambda name: name.lower() not in Change.__struct_fields__
+)
+
+
+@given(st.dictionaries(names, st.recursive(st.none() | st.integers() | st.text(), st.lists), max_size=4))
+def test_fields_nobody_knows_survive_every_change(others: dict[str, object]) -> None:
+    others = {name: value for name, value in others.items() if name not in msgspec.json.decode(GO)}
+    raw = msgspec.json.encode(msgspec.json.decode(GO) | others)
+    after = msgspec.json.decode(changed(changed(raw, Change(retries=1)), Change(error="<&>", reason="failed")))
+    assert {name: after[name] for name in others} == others
+    assert after["retries"] == 1
+
+
+# What is no job
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"null", b"[]", b"", b"\xff\xfe", b"{", b"12", b"{}", b'{"id":""}', b'{"id":7}', b'{"id":"a","ID":"b"}',
+        b'{"id":"a","Retries":3}', b'{"id":"a","filesize":1.5}', b'{"id":"a","retries":-1}', b'{"id":"a\\n"}',
+        b'{"id":"a","payload_b64":"?"}', GO + b"x",
+    ],
+)  # fmt: skip
+async def test_what_is_no_job_is_buried_with_its_bytes(peer: Peer, raw: bytes) -> None:
+    await peer.push(raw, GO)
+    taken = [each.job.id for each in await peer.desk.take()]
+    (dead,) = await peer.redis.jobs.page(Place.DEAD, EVERYTHING, None, 10)
+    assert (taken, dead.reason, dead.queue) == ([FILE.id], Reason.INVALID_PAYLOAD, "low")
+    bodies = await peer.list("dead_letter")
+    assert bodies == [raw] or (decode(raw) is not None and msgspec.json.decode(bodies[0])["payload_b64"] == "?")
+    assert await peer.list("worker:w1:processing") == [GO]
+
+
+async def test_a_take_goes_on_behind_what_is_no_job(peer: Peer) -> None:
+    await peer.push(*[b"null"] * 5, GO)
+    assert [each.job.id for each in await peer.desk.take(limit=2)] == [FILE.id]
+
+
+@pytest.mark.parametrize("extra", [b"", b',"colour":"red"', b',"trace_id":null', b',"nested":{"ID":1}'])
+async def test_a_job_of_the_origin_runs(peer: Peer, extra: bytes) -> None:
+    await peer.push(b'{"id":"a","filepath":"/x","filesize":3,"priority":"low"' + extra + b"}")
+    (taken,) = await peer.desk.take()
+    assert (taken.job.id, taken.job.payload) == ("a", b'{"filepath":"/x","filesize":3}')
+
+
+# The lists
+
+
+async def test_jobs_of_any_program_are_served_in_the_order_they_were_pushed(peer: Peer) -> None:
+    await peer.push(*(b'{"id":"job-%d"}' % n for n in range(3)))
+    await peer.desk.put("ours")
+    assert [each.job.id for each in await peer.desk.take()] == ["job-0", "job-1", "job-2", "ours"]
+
+
+async def test_a_queue_named_by_its_key_is_that_key(peer: Peer) -> None:
+    queue = f"{peer.root}:high_priority"
+    await peer.push(GO, queue="high_priority")
+    (taken,) = await peer.desk.take(queues=[queue])
+    await peer.desk.fail(taken.hold)
+    assert len(await peer.list("high_priority")) == 1
+
+
+async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None:
+    places = []
+
+    async def look() -> None:
+        places.append(await peer.everywhere())
+
+    await peer.desk.put("a")
+    await look()
+    hold = await peer.desk.take_one()
+    await look()
+    await peer.desk.fail(hold)
+    await look()
+    await peer.desk.fail(await peer.desk.take_one(), delay=SILENCE)
+    await look()
+    await peer.desk.put("b")
+    (b,) = [each for each in await peer.desk.take() if each.job.id == "b"]
+    await peer.desk.bury(b.hold)
+    places.append([id for id in await peer.everywhere() if id == "b"])
+    assert places == [["a"], ["a"], ["a"], ["a"], ["b"]]
+
+
+async def test_a_success_moves_the_very_bytes_and_ends_the_heartbeat(peer: Peer) -> None:
+    raw = b'{ "priority":"low", "id" : "a", "mine": [1.0, 2] }'
+    await peer.push(raw)
+    (taken,) = await peer.desk.take()
+    held = await peer.list("worker:w1:processing"), await peer.do("EXISTS", f"{peer.root}:processing:worker:w1")
+    await peer.desk.finish(taken.hold)
+    assert held == ([raw], 1)
+    assert (await peer.list("completed"), await peer.list("worker:w1:processing")) == ([raw], [])
+    assert await peer.do("EXISTS", f"{peer.root}:processing:worker:w1") == 0
+
+
+async def test_the_heartbeat_stays_while_anything_is_held(peer: Peer) -> None:
+    await peer.desk.put("a", "b")
+    a, b = [taken.hold for taken in await peer.desk.take()]
+    await peer.desk.finish(a)
+    between = await peer.do("EXISTS", f"{peer.root}:processing:worker:w1")
+    await peer.desk.finish(b)
+    assert (between, await peer.do("EXISTS", f"{peer.root}:processing:worker:w1")) == (1, 0)
+
+
+async def test_a_beat_renews_the_heartbeat_of_one_who_holds_something(peer: Peer) -> None:
+    hold = await peer.desk.held("a")
+    await peer.do("DEL", f"{peer.root}:processing:worker:w1")
+    await peer.desk.beat(hold)
+    left = await peer.do("PTTL", f"{peer.root}:processing:worker:w1")
+    assert isinstance(left, int)
+    assert 0 < left <= SILENCE.total_seconds() * 1000
+
+
+async def test_a_finish_is_lost_when_its_entry_is_gone(peer: Peer) -> None:
+    hold = await peer.desk.held("a")
+    await peer.do("DEL", f"{peer.root}:worker:w1:processing")
+    outcomes = await peer.desk.finish(hold)
+    assert (outcomes, await peer.list("completed"), await peer.desk.place("a")) == ([Outcome.LOST], [], None)
+
+
+async def test_of_two_equal_jobs_each_is_finished_once(peer: Peer) -> None:
+    await peer.push(GO, GO)
+    first, second = [taken.hold for taken in await peer.desk.take()]
+    await peer.desk.finish(first)
+    left = await peer.list("worker:w1:processing")
+    outcomes = await peer.desk.finish(first) + await peer.desk.finish(second)
+    assert (left, outcomes) == ([GO], [Outcome.LOST, Outcome.DONE])
+    assert (await peer.list("completed"), await peer.list("worker:w1:processing")) == ([GO, GO], [])
+
+
+async def test_the_completed_list_never_exceeds_its_bound(redis_server: Valkey) -> None:
+    peer = await opened(redis_server, done_max=2)
+    await peer.desk.put(*"abcde")
+    await peer.desk.finish(*[taken.hold for taken in await peer.desk.take()])
+    listed = [msgspec.json.decode(raw)["id"] for raw in await peer.list("completed")]
+    await peer.redis.close()
+    assert listed == ["e", "d"]
+
+
+async def test_the_completed_list_can_be_turned_off(redis_server: Valkey) -> None:
+    peer = await opened(redis_server, done_max=0)
+    await peer.desk.put("a")
+    await peer.desk.finish(await peer.desk.take_one())
+    listed = await peer.list("completed")
+    left = await peer.do("EXISTS", *(f"{peer.root}:{name}" for name in ("done", "finished", "where", "ids", "holds")))
+    await peer.redis.close()
+    assert (listed, left) == ([], 0)
+
+
+async def test_a_dead_letter_says_why_and_keeps_what_it_does_not_know(peer: Peer) -> None:
+    await peer.push(b'{"id":"a","colour":"red","priority":"low"}')
+    await peer.desk.bury(await peer.desk.take_one())
+    (letter,) = [msgspec.json.decode(raw) for raw in await peer.list("dead_letter")]
+    assert (letter["error"], letter["reason"], letter["colour"]) == ("it broke", "failed", "red")
+    assert datetime.fromisoformat(letter["failed_at"]).tzinfo is not None
+
+
+async def test_a_worker_of_the_origin_finishes_our_job(peer: Peer) -> None:
+    await peer.desk.put(FILE)
+    (raw,) = await peer.list(f"queue:{HIGH}")
+    theirs, list_ = f"{peer.root}:worker:go-1:processing", f"{peer.root}:queue:{HIGH}"
+    await peer.do("BRPOPLPUSH", list_, theirs, 1)
+    await peer.do("SET", f"{peer.root}:processing:worker:go-1", raw, "EX", 30)
+    await peer.do("LPUSH", f"{peer.root}:completed", raw)
+    removed = await peer.do("LREM", theirs, 1, raw)
+    read = decode(raw)
+    assert (removed, await peer.list("completed")) == (1, [raw])
+    assert read is not None
+    assert job_of(read, HIGH) == FILE
+
+
+async def test_a_job_settled_by_another_process_leaves_the_list_of_its_taker(peer: Peer) -> None:
+    hold = await peer.desk.held("a")
+    other = await Redis.open(peer.redis.link.options)
+    outcomes = await other.jobs.settle([Finish(hold)], request=fresh())
+    await other.close()
+    assert (list(outcomes), await peer.list("worker:w1:processing")) == ([Outcome.DONE], [])
+
+
+async def test_a_queued_job_costs_its_bytes_and_little_more(peer: Peer) -> None:
+    def used(info: object) -> int:
+        assert isinstance(info, bytes)
+        return int(info.partition(b"used_memory:")[2].partition(b"\r")[0])
+
+    batch = [Job(f"{n:026}", payload=b"x" * 40, minted=True) for n in range(1_000)]
+    await peer.desk.jobs.put(batch, request=fresh())
+    before = used(await peer.do("INFO", "memory"))
+    for _ in range(10):
+        await peer.desk.jobs.put(batch, request=fresh())
+    spent = (used(await peer.do("INFO", "memory")) - before) / 10_000
+    assert spent <= len((await peer.list("queue:low"))[0]) + 64
+
+
+# Waking
+
+
+async def test_a_job_that_another_program_pushes_is_found_while_a_taker_waits(peer: Peer) -> None:
+    waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
+    await asyncio.sleep(0.1)
+    await peer.push(GO)
+    async with asyncio.timeout(10):
+        assert [taken.job.id for taken in await waiting] == [FILE.id]
+
+
+async def test_a_taker_is_not_deaf_after_its_connections_were_cut() -> None:
+    with valkey() as server:
+        peer = await opened(server)
+        other = Peer(await Redis.open(peer.redis.link.options))
+        waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
+        for client in await _blocked(other):
+            await other.do("CLIENT", "KILL", "ID", client)
+        await _blocked(other)  # it listens again
+        await other.desk.put("a")
+        async with asyncio.timeout(10):
+            assert [taken.job.id for taken in await waiting] == ["a"]
+        await peer.redis.close()
+        await other.redis.close()
+
+
+async def _blocked(peer: Peer) -> list[str]:
+    """The connections that wait at the server, once there are any."""
+    async with asyncio.timeout(10):
+        while True:
+            listed = await peer.do("CLIENT", "LIST")
+            assert isinstance(listed, bytes)
+            clients = [dict(pair.split("=", 1) for pair in line.split()) for line in listed.decode().splitlines()]
+            found = [client["id"] for client in clients if client["cmd"] == "blpop" and "b" in client["flags"]]
+            if found:
+                return found
+            await asyncio.sleep(0.01)
