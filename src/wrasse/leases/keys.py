@@ -20,7 +20,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.leases import rules
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.known import Known
-from wrasse.leases.meta import Grant, Kept, Meta, State, cleared, committed, decode, encode
+from wrasse.leases.meta import Grant, Kept, Meta, State, cleared, committed, decode, encode, released
 from wrasse.leases.names import token_of
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.rules import LOOK_AGAIN, Busy, Held, Mine, Terms
@@ -157,7 +157,7 @@ class Keys:
         unknown and nothing of it was lost. Refused if something was staged under it and is gone."""
         kept = self._mine(held) or await self._read(held.key)
         try:
-            changed = await self._change(held, _commit if commit else _roll_back, kept=kept, entry_stays=True)
+            changed = await self._change(held, committed if commit else released, kept=kept, entry_stays=True)
         except KeyRefused as refused:
             if refused.code not in (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED):
                 raise
@@ -187,6 +187,15 @@ class Keys:
         kept = await self._read(key)
         loose = [info for info in infos if kept is None or not kept.meta.names(info.key)]
         return await self.versions.delete(loose)
+
+    async def settle(self, key: str, kept: Kept, entry_at: datetime) -> bool:
+        """Says that a key has been looked at for the second time: it is no longer due, unless it is held."""
+        if self._index_apart:
+            await self.leave(key, entry_at)
+            return True
+        if kept.meta.look_at is None:
+            return True
+        return await self._store(key, kept, replace(kept.meta, look_at=None)) is not None
 
     def due_at(self, meta: Meta) -> datetime | None:
         """When a sweep should look at the key, as its record says it."""
@@ -298,7 +307,7 @@ class Keys:
         for state in (changed.before.state, _staged(changed.before)):
             if state is not None and not changed.after.names(state.name):
                 await self.versions.drop(state)
-        if changed.before.grant is not None and changed.after.look_at is None:
+        if changed.before.grant is not None and changed.before.look_at is None:
             await self.leave(key, changed.before.grant.until)
 
     async def _drop(self, state: State | None) -> None:
@@ -310,9 +319,3 @@ def _staged(meta: Meta) -> State | None:
     return None if meta.staged is None else meta.staged.state
 
 
-def _commit(meta: Meta, at: datetime) -> Meta:
-    return committed(meta, at)
-
-
-def _roll_back(meta: Meta, at: datetime) -> Meta:
-    return replace(meta, grant=None, staged=None, updated_at=at)

@@ -72,7 +72,7 @@ class Leases:
         ttl_max: timedelta = TTL_MAX,
         traffic: Callable[[], None] = lambda: None,
     ) -> None:
-        self._records, self._objects, self._clock, self._terms = records, objects, clock, terms
+        self.records, self._objects, self.clock, self.terms = records, objects, clock, terms
         self._ttl_max, self._traffic = ttl_max, traffic
         self._keys: dict[str, Keys] = {}
         self._lines = Lines()
@@ -92,10 +92,10 @@ class Leases:
                 self._keys.pop(next(iter(self._keys)))
             keys = self._keys[namespace] = Keys(
                 namespace,
-                self._records(leases_in(namespace)),
+                self.records(leases_in(namespace)),
                 self._objects,
-                self._clock,
-                terms=self._terms,
+                self.clock,
+                terms=self.terms,
                 tally=self.tally,
             )
         return keys
@@ -225,7 +225,7 @@ class Leases:
     async def page(self, namespace: str, prefix: str, after: str | None, limit: int) -> Page[str]:
         """Keys that begin with `prefix`, in the order of their stored names."""
         self._traffic()
-        page = await self._records(leases_in(namespace)).page(prefix, after, limit)
+        page = await self.records(leases_in(namespace)).page(prefix, after, limit)
         return Page(tuple(record.key for record in page), page.cursors, page.at, page.more)
 
     def term(self, leased: Leased) -> float:
@@ -257,7 +257,7 @@ class Leases:
     async def _in_line(self, keys: Keys, key: str, asked: Asked, line: str, busy: Busy | None) -> Kept:
         async with self._lines.place(line) as place:
             while True:
-                ends = None if busy is None else keys.when(busy.until) - self._clock.monotonic()
+                ends = None if busy is None else keys.when(busy.until) - self.clock.monotonic()
                 await place.turn(ends, random.random())
                 if place.first:
                     answer = await keys.try_acquire(key, asked)
