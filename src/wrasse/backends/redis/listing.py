@@ -24,7 +24,6 @@ from wrasse.ports.jobs import JobFilter, JobState, Place
 from wrasse.ports.page import Page
 
 PAGE_MAX = 10_000
-_NUMBER = 17  # of a delayed member: sixteen digits and a colon
 _SERVED, _DELAYED = "served", "delayed"
 
 
@@ -111,7 +110,7 @@ async def _slices(
         if len(found.found) < chunk:
             return
         last = found.found[-1]
-        behind = Behind(last.score, last.member if texts else last.member[:_NUMBER])
+        behind = Behind(last.score, last.member)
 
 
 async def _ready(
@@ -156,7 +155,7 @@ async def _delayed(
     behind = None
     if cursor:
         score, number, _ = cursor.split(":")
-        behind = Behind(int(score), f"{number}:".encode())
+        behind = Behind(int(score), f"{number}:".encode(), begins=True)
     span = {None: Span(), True: Span(low=f"({now}"), False: Span(high=f"{now}")}[where.delayed]
     key = keys.queue(queue).delayed
     async for found in _slices(link, key, None, replace(span, newest=newest), behind, limit):

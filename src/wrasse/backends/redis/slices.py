@@ -25,10 +25,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """After which member a slice begins, or after whatever begins like it."""
+    """After which member a slice begins; `begins`: after the one that begins like this."""
 
     score: int
     member: bytes
+    begins: bool = False
+
+    def bound(self, *, newest: bool) -> bytes:
+        """What stands between that member and the next one in this direction."""
+        return self.member if newest else self.member + (b"\xff" if self.begins else b"\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Slice:
 
 async def slice_of(link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int) -> Slice:
     """At most `limit` members of the set at `key`, with their texts from the hash at `texts`."""
-    cursor = ("", b"") if behind is None else (behind.score, behind.member)
+    cursor = ("", b"") if behind is None else (behind.score, behind.bound(newest=span.newest))
     way = "down" if span.newest else "up"
     reply = await link.run(load("slice"), [key, texts or key], [way, span.low, span.high, limit, *cursor])
     return Slice(tuple(_found(reply)), int(reply[0]))

@@ -1,7 +1,7 @@
 -- Some members of a sorted set in order, after a cursor that may be gone by now, each with its score and its text.
 -- KEYS: [1] the sorted set, [2] the hash of texts, or the sorted set again if its members are the texts
 -- ARGV: [2] 'up' or 'down', [3] lowest and [4] highest score as ZRANGEBYSCORE has them or 'now', [5] how many at most,
---       [6] score and [7] beginning of the member after which to go on ('' and '': from the first)
+--       [6] score and [7] member that stand between what was read and what is to be read ('' and '': from the first)
 -- Result: now, then for each: member, score, text (false if it is gone; '' if the member is the text)
 local set, texts = KEYS[1], KEYS[2]
 local up = ARGV[2] == 'up'
@@ -25,11 +25,10 @@ if score ~= '' then
   -- The first rank whose member stands behind the cursor, found by halving those of the same score.
   local left = redis.call('ZCOUNT', set, '-inf', '(' .. score)
   local right = left + redis.call('ZCOUNT', set, score, score)
-  local bound = up and member .. '\255' or member
   while left < right do
     local middle = math.floor((left + right) / 2)
     local found = redis.call('ZRANGE', set, middle, middle)[1]
-    if before(found, bound) then left = middle + 1 else right = middle end
+    if before(found, member) then left = middle + 1 else right = middle end
   end
   if up then first = math.max(first, left) else last = math.min(last, left - 1) end
 end
