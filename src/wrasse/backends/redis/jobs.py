@@ -6,7 +6,6 @@ A script whose answer is lost is never sent again from here: whoever asked does 
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -26,7 +25,7 @@ from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms, is_plain_p
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import Settling, outcomes, take_of
 from wrasse.backends.redis.takes import Granted, Wanted, granted
-from wrasse.backends.redis.waking import Bells, rung
+from wrasse.backends.redis.waking import Bells
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import (
@@ -105,11 +104,9 @@ class RedisJobs:
         taken = await self._take(wanted, request)
         if taken.jobs or wait <= timedelta(0):
             return taken
-        loop = asyncio.get_running_loop()
-        end = loop.time() + wait.total_seconds()
-        with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues]) as bell:
-            while not taken.jobs and (left := end - loop.time()) > 0:
-                await rung(bell, left)
+        with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as bell:
+            while not taken.jobs and not bell.late:
+                await bell.rung()
                 taken = await self._take(wanted, request)
         return taken
 

@@ -9,8 +9,9 @@ listen costs some milliseconds, never a job. It asks again after any error, for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 
 from wrasse.backends.redis.connection import Link
 from wrasse.errors import WrasseError
@@ -18,6 +19,33 @@ from wrasse.errors import WrasseError
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
 _BLOCK = 1  # seconds one blocking command lasts at most
 _PAUSE = 0.2  # seconds after an error
+
+
+class Bell:
+    """Wakes one taker: when one of its wake lists got a token, when it is time to look, and when its time is over."""
+
+    __slots__ = ("_event", "keys", "late")
+
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self.keys = keys
+        self.late = False  # its time is over
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wakes the taker now."""
+        self._event.set()
+
+    def expire(self) -> None:
+        """Wakes the taker for the last time."""
+        self.late = True
+        self._event.set()
+
+    async def rung(self) -> None:
+        """Waits for the bell, or until it is time to look."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL):
+                await self._event.wait()
+        self._event.clear()
 
 
 class Bells:
@@ -28,22 +56,26 @@ class Bells:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._task: asyncio.Task[None] | None = None
-        self._waiting: dict[asyncio.Event, tuple[str, ...]] = {}
+        self._waiting: set[Bell] = set()
 
     @contextmanager
-    def waiting(self, keys: Sequence[str]) -> Iterator[asyncio.Event]:
-        """A bell that is rung when one of these wake lists gets a token."""
-        bell = asyncio.Event()
-        self._waiting[bell] = tuple(keys)
+    def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Bell]:
+        """A bell for these wake lists, which rings at the latest after `wait`."""
+        bell = Bell(tuple(keys))
+        timer = asyncio.get_running_loop().call_later(wait.total_seconds(), bell.expire)
+        self._waiting.add(bell)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
         try:
             yield bell
         finally:
-            del self._waiting[bell]
+            timer.cancel()
+            self._waiting.discard(bell)
 
     async def close(self) -> None:
-        """Stops listening."""
+        """Stops listening, and wakes everybody."""
+        for bell in self._waiting:
+            bell.expire()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -51,7 +83,7 @@ class Bells:
                 await task
 
     async def _listen(self) -> None:
-        while keys := list(dict.fromkeys(key for each in self._waiting.values() for key in each)):
+        while keys := list(dict.fromkeys(key for bell in self._waiting for key in bell.keys)):
             try:
                 heard = await self._link.block("BLPOP", *keys, _BLOCK, timeout=_BLOCK)
             except WrasseError:
@@ -61,14 +93,6 @@ class Bells:
                 self._ring(heard[0].decode())
 
     def _ring(self, key: str) -> None:
-        for bell, keys in self._waiting.items():
-            if key in keys:
-                bell.set()
-
-
-async def rung(bell: asyncio.Event, longest: float) -> None:
-    """Waits for the bell, or until it is time to look."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(min(POLL, longest)):
-            await bell.wait()
-    bell.clear()
+        for bell in self._waiting:
+            if key in bell.keys:
+                bell.ring()
