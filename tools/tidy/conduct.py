@@ -34,7 +34,7 @@ SQL_CLOCK = re.compile(
 LOOP_TIME: dict[str, str] = {}
 # Where a task is started outside a TaskGroup, each with how it is awaited.
 LONE_TASKS = {
-    "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing the jobs cancels and awaits it",
+    "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
     "app/sync.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
     "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
     "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
