@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
@@ -24,6 +24,7 @@ from wrasse.ports.jobs import (
     Hold,
     Job,
     JobQueue,
+    Rate,
     Reason,
     Requeue,
     Settlement,
@@ -72,7 +73,17 @@ async def asked(ask: Callable[[], Awaitable[T]], draw: random.Random) -> T:
 class SimulatedWorker:
     """Takes, beats and settles like the real one, in one process that may end at any await."""
 
-    def __init__(self, id: str, jobs: JobQueue, draw: random.Random, die: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        id: str,
+        jobs: JobQueue,
+        draw: random.Random,
+        die: Callable[[], None],
+        *,
+        queues: Sequence[str] = QUEUES,
+        rates: Sequence[Rate] = (),
+    ) -> None:
+        self._queues, self._rates = queues, rates
         self.info = WorkerInfo(id, slots=2)
         self._jobs = jobs
         self._draw = draw
@@ -105,7 +116,13 @@ class SimulatedWorker:
         try:
             taken = await asked(
                 lambda: self._jobs.take(
-                    QUEUES, free, worker=self.info.id, silence=SILENCE, request=request, wait=wait
+                    self._queues,
+                    free,
+                    worker=self.info.id,
+                    silence=SILENCE,
+                    request=request,
+                    wait=wait,
+                    rates=self._rates,
                 ),
                 self._draw,
             )

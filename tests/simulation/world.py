@@ -141,13 +141,17 @@ class World:
         """One place in the fleet: whoever dies or stops is replaced by another."""
         while True:
             process = self.process("worker")
-            jobs = FaultyJobs(self.jobs, process.network)
-            worker = SimulatedWorker(process.name, jobs, random.Random(self.draw.random()), process.die)
+            worker = self.worker(process)
             self.workers[process.name] = process, worker
             error = await process.live(worker.run)
             del self.workers[process.name]
             self.ledger.require(error is None, f"a worker failed: {error!r}", process.name)
             await asyncio.sleep(self.draw.uniform(0.5, 15))
+
+    def worker(self, process: Process) -> SimulatedWorker:
+        """Who works in this process."""
+        jobs = FaultyJobs(self.jobs, process.network)
+        return SimulatedWorker(process.name, jobs, random.Random(self.draw.random()), process.die)
 
     async def maintain(self) -> None:
         """One of the engines: restarted whenever it dies."""
@@ -346,7 +350,7 @@ async def _tell(seed: int, bug: Bug, jobs_each: int) -> Story:
         actor.cancel()
     await asyncio.wait(actors)
     await world.close()
-    return _story(seed, world, rest_after)
+    return story_of(seed, world, rest_after)
 
 
 async def _take_stock(world: World, producers: list[SimulatedProducer]) -> None:
@@ -358,7 +362,8 @@ async def _take_stock(world: World, producers: list[SimulatedProducer]) -> None:
         ledger.require(id in there, "lost", id)
 
 
-def _story(seed: int, world: World, rest_after: float | None) -> Story:
+def story_of(seed: int, world: World, rest_after: float | None) -> Story:
+    """What there is to tell."""
     ledger = world.ledger
     takes = sum(" take " in line for line in ledger.trace)
     ends = len(ledger.created) + sum(ledger.failures.values()) + sum(ledger.rescues.values())

@@ -1,0 +1,180 @@
+"""Bugs in what people expect of a job queue, planted on purpose; the simulation must notice every one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import count
+
+from simulation.planted import Bug
+from wrasse.backends.memory.jobs import MemoryJobs
+from wrasse.backends.memory.rates import Rates
+from wrasse.backends.memory.shelves import Row, Shelf
+from wrasse.backends.memory.teams import Teams
+from wrasse.backends.memory.uniques import Uniques
+from wrasse.clock import Clock
+from wrasse.jobs.periodic import Missed, Periodic, due_slots
+from wrasse.jobs.repeating import Repeater, _written, read_mark
+from wrasse.ports.jobs import IDS_KEPT, Delete, Job, JobGroup, Place, Rate, Taken
+from wrasse.ports.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ComfortBug(Bug):
+    """What is wrong with this world; nothing, by default."""
+
+    repeater: type[Repeater] = Repeater
+    missed: Mapping[Missed, Missed] = field(default_factory=dict)  # one policy taken for another
+    own_slots: bool = False  # every process has ids of its own for them
+
+    def meant(self, periodic: Periodic) -> Periodic:
+        """The periodic job as this world has it."""
+        missed = self.missed.get(periodic.missed, periodic.missed)
+        kind = OwnSlots if self.own_slots else Periodic
+        return kind(periodic.name, periodic.schedule, payload=periodic.payload, missed=missed)
+
+
+_NUMBERS = count()
+
+
+class OwnSlots(Periodic):
+    """A slot's job is named after who puts it."""
+
+    def job_id(self, slot: datetime) -> str:
+        return f"{super().job_id(slot)}-{next(_NUMBERS)}"
+
+
+class MovesOnBeforeThePut(Repeater):
+    async def _handle(self, periodic: Periodic) -> None:
+        record = await self._records.get(periodic.name)
+        if record is not None:
+            now = self._clock.now()
+            slots = due_slots(read_mark(record).last, now, periodic.schedule, periodic.missed)
+            if slots:
+                await self._records.put(periodic.name, _written(periodic, slots[-1], ""), at=record.version)
+                await self._producer.put_many([self._producer.job(id=periodic.job_id(slot)) for slot in slots])
+                return
+        await super()._handle(periodic)
+
+
+class BeginsAtEveryStart(Repeater):
+    async def _handle(self, periodic: Periodic) -> None:
+        record = await self._records.get(periodic.name)
+        if record is not None and periodic.name not in self._next:
+            await self._records.put(periodic.name, _written(periodic, self._clock.now(), ""), at=record.version)
+        await super()._handle(periodic)
+
+
+class MembersCountTwice(MemoryJobs):
+    def _finish(self, row: Row, now: datetime) -> None:
+        super()._finish(replace(row, counted=False), now)
+
+
+class DeadMembersDoNotCount(MemoryJobs):
+    def _finish(self, row: Row, now: datetime) -> None:
+        super()._finish(replace(row, counted=row.counted or row.state.place is Place.DEAD), now)
+
+
+class _Forgetful(Teams):
+    def open(self, group: JobGroup, now: datetime) -> Job | None:
+        self._teams.pop(group.id, None)
+        return super().open(group, now)
+
+
+class GroupsOpenAnew(MemoryJobs):
+    def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
+        super().__init__(clock, done_max=done_max)
+        self._teams = _Forgetful()
+
+
+class LimitsAreOfEachWorker(MemoryJobs):
+    def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
+        super().__init__(clock, done_max=done_max)
+        self._each: dict[str, Rates] = {}
+
+    def _grant(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        rates: Sequence[Rate],
+    ) -> Taken:
+        self._rates = self._each.setdefault(worker, Rates())
+        return super()._grant(queues, limit, worker, silence, request, rates)
+
+
+class _PerCall(Rates):
+    def took(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
+        super().took(queue, min(count, 1), rates, now)
+
+
+class LimitsCountTakesAndNotJobs(MemoryJobs):
+    def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
+        super().__init__(clock, done_max=done_max)
+        self._rates = _PerCall()
+
+
+class NamesAreFreeOnceTheirJobRuns(MemoryJobs):
+    def _is_unfinished(self, id: str) -> bool:
+        row = self._shelves.find(id)
+        return row is not None and row.state.place is Place.READY
+
+
+class _NoWindows(Uniques):
+    def take(self, job: Job, now: datetime) -> None:
+        super().take(replace(job, window=timedelta(0)), now)
+
+
+class WindowsEndWithTheJob(MemoryJobs):
+    def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
+        super().__init__(clock, done_max=done_max)
+        self._uniques = _NoWindows(self._is_unfinished)
+
+
+class TrimmingTakesKeptResults(MemoryJobs):
+    def _trim_done(self, now: datetime) -> None:
+        while self._shelves.count(Shelf.DONE) > self._done_max:
+            oldest = self._shelves.first(Shelf.DONE)
+            assert oldest is not None
+            self._drop(oldest, IDS_KEPT, now)
+
+
+class DeletingTakesKeptResults(MemoryJobs):
+    def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
+        row = self._shelves.current(delete.hold, delete.place)
+        if row is None or delete.place is Place.HELD:
+            return Outcome.LOST
+        self._drop(row, ids_kept, now)
+        return Outcome.DONE
+
+
+class ResultsOfRescuedJobsAreLost(MemoryJobs):
+    def _finish(self, row: Row, now: datetime) -> None:
+        super()._finish(replace(row, result=None) if row.state.rescues else row, now)
+
+
+BUGS = (
+    *(
+        ComfortBug(kind.__name__, jobs=kind)
+        for kind in (
+            MembersCountTwice,
+            DeadMembersDoNotCount,
+            GroupsOpenAnew,
+            LimitsAreOfEachWorker,
+            LimitsCountTakesAndNotJobs,
+            NamesAreFreeOnceTheirJobRuns,
+            WindowsEndWithTheJob,
+            TrimmingTakesKeptResults,
+            DeletingTakesKeptResults,
+            ResultsOfRescuedJobsAreLost,
+        )
+    ),
+    *(ComfortBug(kind.__name__, repeater=kind) for kind in (MovesOnBeforeThePut, BeginsAtEveryStart)),
+    ComfortBug("SlotsHaveIdsOfEachProcess", own_slots=True),
+    ComfortBug("OnceIsSkip", missed={Missed.ONCE: Missed.SKIP}),
+    ComfortBug("SkipIsOnce", missed={Missed.SKIP: Missed.ONCE}),
+    ComfortBug("AllIsOnce", missed={Missed.ALL: Missed.ONCE}),
+)
