@@ -17,6 +17,7 @@ PAGES = (
     "docs/how-to/limit-a-queue.md",
     "docs/how-to/run-a-job-every-night.md",
     "docs/how-to/test-your-handlers.md",
+    "docs/how-to/turn-files-into-jobs.md",
     "docs/how-to/wait-for-a-result.md",
     "docs/how-to/write-a-sweep.md",
 )

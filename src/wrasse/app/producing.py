@@ -43,14 +43,11 @@ class Summary:
     stopped: bool
 
     def __str__(self) -> str:
-        text = f"found {_files(self.found)} in {self.directory}: put {self.put}, {self.known} known already"
+        files = "file" if self.found == 1 else "files"
+        text = f"found {self.found} {files}: put {self.put}, {self.known} known already"
         if self.skipped:
             text += "; skipped " + ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
         return text + ("; stopped before the end" if self.stopped else "")
-
-
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
 
 
 def producing_directory(config: Config, roles: tuple[str, ...]) -> str:
