@@ -56,5 +56,9 @@ async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:
 def destination(each: ArchiveStream, default: str) -> str:
     """The URL of the store that one entry names."""
     if each.destination == "s3":
-        return f"s3://{each.bucket}" if each.bucket else default
+        if not each.bucket:
+            return default
+        # Another bucket of the same store: where backends.objects says how to reach it, that counts here, too.
+        _, question, reached = default.partition("?") if default.startswith("s3:") else ("", "", "")
+        return f"s3://{each.bucket}{question}{reached}"
     return each.destination or default

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from wrasse.app.config import Config
 from wrasse.app.redis_settings import is_redis, redis_options, selected
 from wrasse.app.settings import EMBEDDED
+from wrasse.app.store_url import parse_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def homes(config: Config) -> Homes:
     )
     named = [url for url, was_named in given if was_named]
     engine = _whole(config.settings.engine.backend, config) or next(iter(named), records)
-    keeping = [url for url in (engine, *named, records) if not is_redis(url)]
+    keeping = [url for url in (engine, *named, records) if not is_redis(url) and not parse_store(url).is_bucket]
     return Homes(jobs, records, streams, backends.objects, engine, next(iter(keeping), EMBEDDED))
 
 

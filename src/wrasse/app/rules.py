@@ -14,7 +14,7 @@ from wrasse.app.addresses import parse_address
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import is_redis, redis_options
 from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
-from wrasse.app.store_url import parse_objects, parse_store, parse_streams
+from wrasse.app.store_url import parse_jobs, parse_objects, parse_store, parse_streams
 from wrasse.app.traces import endpoint
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.backends.redis.options import parse_addresses
@@ -193,7 +193,7 @@ def _addresses(settings: Settings) -> _Rules:
 
 
 def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
-    yield from _parsed("backends.jobs", settings.backends.jobs, parse_store)
+    yield from _parsed("backends.jobs", settings.backends.jobs, parse_jobs)
     yield from _parsed("backends.records", settings.backends.records, parse_store)
     yield from _parsed("backends.streams", settings.backends.streams, parse_streams)
     yield from _parsed("backends.objects", settings.backends.objects, parse_objects)

@@ -1,8 +1,8 @@
 """A store is a URL; this is what the URL means, and how it is shown without its secrets.
 
 `sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `memory:` lives and dies with the
-process, `redis://` and its kin are servers. Schemes that wrasse knows of but this version does not have are refused by
-name, not as a typing error.
+process, `redis://` and its kin are servers, `s3://bucket/prefix` is a bucket. Schemes that wrasse knows of but this
+version does not have are refused by name, not as a typing error.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wrasse.backends.redis.options import SCHEMES, RedisOptions
+from wrasse.backends.s3.address import S3Address
 from wrasse.errors import ConfigError
 
 HERE = ("sqlite", "memory", *SCHEMES)
-OBJECTS_HERE = ("file", "memory")
-ELSEWHERE = ("redis+streams", "nats", "postgresql", "s3", "file", "az", "gs")
+BUCKETS = ("s3", "file")  # keep objects and records, nothing else
+ELSEWHERE = ("redis+streams", "nats", "postgresql", "az", "gs")
 _USERINFO = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s'\"(])[^\s/:@'\"]+:[^\s/]*@")
-_QUERY_SECRET = re.compile(r"(?i)([?&](?:password|sentinel_password|secret|token|key|access_key|secret_key)=)[^&\s]*")
+_SECRETS = "(?:sentinel_)?password|secret|(?:session_)?token|(?:access_|secret_)?key"
+_QUERY_SECRET = re.compile(rf"(?i)([?&](?:{_SECRETS})=)[^&\s]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,12 @@ class StoreUrl:
     @property
     def served(self) -> bool:
         """Whether a server keeps it, for many machines."""
-        return self.scheme in SCHEMES
+        return self.scheme in SCHEMES or self.scheme == "s3"
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it keeps objects and records only."""
+        return self.scheme in BUCKETS
 
     def __str__(self) -> str:
         return hide(self.url.partition("?")[0]) if self.served else self.url
@@ -61,6 +68,8 @@ def parse_store(text: str) -> StoreUrl:
         )
     if scheme in ELSEWHERE:
         raise ConfigError(f"this version has no {scheme} backend", do="use sqlite:wrasse.db")
+    if scheme in BUCKETS:
+        return parse_objects(text)
     if scheme not in HERE:
         near = difflib.get_close_matches(scheme, HERE, n=1)
         raise ConfigError(
@@ -73,10 +82,20 @@ def parse_store(text: str) -> StoreUrl:
     return StoreUrl("sqlite", _path(scheme, rest)) if scheme == "sqlite" else StoreUrl("memory", rest)
 
 
+def parse_jobs(text: str) -> StoreUrl:
+    """The same for a store of jobs."""
+    url = parse_store(text)
+    if url.is_bucket:
+        raise ConfigError(
+            f"this version keeps no jobs in {url.scheme}", do="use sqlite:wrasse.db or redis://host:6379/0"
+        )
+    return url
+
+
 def parse_streams(text: str) -> StoreUrl:
     """The same for a store of streams."""
     url = parse_store(text)
-    if url.served:
+    if url.served or url.is_bucket:
         raise ConfigError(f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db")
     return url
 
@@ -88,10 +107,14 @@ def parse_objects(text: str) -> StoreUrl:
         return StoreUrl(scheme, rest)
     if colon and scheme == "file":
         return StoreUrl(scheme, _path(scheme, rest.rstrip("/") or rest))
+    if colon and scheme == "s3":
+        S3Address.parse(rest.removeprefix("//"))  # says what is wrong with it
+        return StoreUrl(scheme, rest)
     if colon and scheme in (*ELSEWHERE, *SCHEMES):
-        raise ConfigError(f"this version keeps no objects in {scheme}", do="use file:wrasse-data")
+        raise ConfigError(f"this version keeps no objects in {scheme}", do="use file:wrasse-data or s3://bucket")
     raise ConfigError(
-        f"{hide(text)!r} is not the URL of a store of objects", do="write file:wrasse-data or file:///absolute/path"
+        f"{hide(text)!r} is not the URL of a store of objects",
+        do="write file:wrasse-data, file:///absolute/path or s3://bucket/prefix",
     )
 
 

@@ -58,11 +58,15 @@ class Store(Protocol):
 
 
 class ObjectStore(Protocol):
-    """A backend of objects as it is opened."""
+    """A backend of objects as it is opened. It has records, too."""
 
     @property
     def objects(self) -> Objects:
         """The objects."""
+        ...
+
+    def records(self, collection: Collection) -> Records:
+        """The records of one collection."""
         ...
 
     async def pulse(self) -> Pulse:
@@ -72,6 +76,51 @@ class ObjectStore(Protocol):
     async def close(self) -> None:
         """Lets go of what is open."""
         ...
+
+
+class RecordsAlone:
+    """A bucket or a directory as the home of records. It has no other port: settings that ask for one are refused."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    @property
+    def jobs(self) -> JobQueue:
+        """None."""
+        raise AssertionError("a bucket keeps no jobs")
+
+    @property
+    def journal(self) -> Journal:
+        """None: the wiring gives the journal another home."""
+        raise AssertionError("a bucket keeps no journal")
+
+    @property
+    def streams(self) -> Streams:
+        """None."""
+        raise AssertionError("a bucket keeps no streams")
+
+    @property
+    def groups(self) -> Groups:
+        """None."""
+        raise AssertionError("a bucket keeps no streams")
+
+    def records(self, collection: Collection) -> Records:
+        """The records of one collection."""
+        return self.store.records(collection)
+
+    async def pulse(self) -> Pulse:
+        """Does it answer?"""
+        return await self.store.pulse()
+
+    async def close(self) -> None:
+        """Lets go of what is open."""
+        await self.store.close()
+
+
+def probed(store: ObjectStore | Store) -> str:
+    """What a store was found to honour when it was opened; nothing where there was nothing to find out."""
+    inner = store.store if isinstance(store, RecordsAlone) else store
+    return str(getattr(inner, "conditions", ""))
 
 
 async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX) -> Store:
@@ -89,6 +138,8 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
         from wrasse.backends.memory.connect import Memory
 
         return Memory(clock, done_max=done_max)
+    if url.is_bucket:
+        return RecordsAlone(await _open_objects(url, clock))
     if url.served:
         from wrasse.backends.redis.connect import Redis
 
@@ -104,6 +155,11 @@ async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
         from wrasse.backends.memory.connect import Memory
 
         return Memory(clock)
+    if url.scheme == "s3":
+        from wrasse.backends.s3.address import S3Address
+        from wrasse.backends.s3.connect import S3
+
+        return await S3.open(S3Address.parse(url.path.removeprefix("//")), clock)
     assert url.scheme == "file", "parse_objects lets no other through"
     from wrasse.backends.directory.connect import Directory
 
@@ -125,6 +181,8 @@ class Stores:
     async def open(self, url: str) -> Store:
         """The backend of this URL."""
         wanted = parse_store(url).resolved()
+        if wanted.is_bucket:
+            return RecordsAlone(await self.open_object_store(url))
         if wanted not in self._open:
             store = await _open(wanted, self._clock, self._done_max)
             self._stack.push_async_callback(store.close)

@@ -9,6 +9,7 @@ import asyncio
 import configparser
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +21,15 @@ from wrasse.errors import ConfigError
 DEFAULT_REGION = "us-east-1"
 _AHEAD = timedelta(minutes=5)
 _CHAIN_LASTS = timedelta(minutes=10)
+
+
+def reached(address: S3Address, environ: Mapping[str, str] | None = None) -> S3Address:
+    """The address, at the endpoint that the environment names if it names none itself."""
+    environ = os.environ if environ is None else environ
+    endpoint = address.endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
+    found = replace(address, endpoint=endpoint)
+    found.check()
+    return found
 
 
 class Wallet:

@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.credentials import Wallet
+from wrasse.backends.s3.credentials import Wallet, reached
 from wrasse.backends.s3.failures import Denied, Failure, failure_of, unavailable
 from wrasse.backends.s3.signing import EMPTY_HASH, Signer, Unsigned, query_of, quoted
 from wrasse.backends.s3.store_clock import StoreClock
@@ -75,6 +75,7 @@ class Wire:
     def __init__(
         self, address: S3Address, clock: Clock, *, tries: int = TRIES, silence_max: float = SILENCE_MAX
     ) -> None:
+        address = reached(address)
         self.address = address
         self.requests = 0
         self._clock = clock
