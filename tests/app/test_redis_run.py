@@ -116,3 +116,15 @@ def test_the_journal_of_sweeps_on_redis_is_kept_on_the_host(shop: Path) -> None:
     assert wrasse("sweep", "finished-jobs").code == 0
     assert wrasse("journal", "--json").code == 0
     assert (shop / "wrasse.db").exists()
+
+
+def test_the_doctor_says_what_the_servers_settings_cost(shop: Path, server: Valkey) -> None:
+    answer = wrasse("doctor", "--json").json
+    checks = {each["check"]: each for each in answer["checks"]}
+    assert (answer["ok"], checks["persistence"]["state"]) == (True, "ok")
+    with redis.Redis(port=server.port, password=SECRET) as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    sick = wrasse("doctor", "--json")
+    assert (sick.code, SECRET in sick.out + sick.err) == (1, False)
+    assert "noeviction" in str(sick.json["checks"])

@@ -10,6 +10,7 @@ import pytest
 
 from servers.cluster import Cluster, cluster
 from servers.sentinel import watched
+from servers.valkey import Valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.options import RedisOptions, key_slot
@@ -136,6 +137,20 @@ def test_every_name_of_a_root_on_a_cluster_is_in_its_slot() -> None:
     options = RedisOptions(cluster=True, queues={"high": "{jobqueue}:high_priority"})
     named = options.completed_list, options.dead_letter_list, options.processing_list_pattern % "w"
     assert ({key_slot(name) for name in named}, options.root) == ({key_slot("jobqueue")}, "{jobqueue}")
+
+
+async def test_a_cluster_that_was_not_said_to_be_one_is_told_so(nodes: Cluster) -> None:
+    link = await Link.open(RedisOptions(nodes=(("127.0.0.1", nodes.nodes[0].port),)))
+    try:
+        with pytest.raises(ConfigError, match=r"is a node of a cluster"):
+            await link.run(ADD, ("jobqueue:a", "jobqueue:b"), (1,))
+    finally:
+        await link.close()
+
+
+async def test_a_server_that_was_said_to_be_a_cluster_is_told_so(redis_server: Valkey) -> None:
+    with pytest.raises(ConfigError, match="is no cluster"):
+        await Link.open(RedisOptions.of(redis_server.url + "?cluster=true"))
 
 
 async def test_the_master_is_the_one_that_the_sentinels_name_also_after_a_failover() -> None:

@@ -7,7 +7,8 @@ import click
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.config import Config
-from wrasse.app.doctor import FAIL, Finding, examine
+from wrasse.app.doctor import examine
+from wrasse.app.finding import FAIL, Finding
 from wrasse.clock import SystemClock
 
 

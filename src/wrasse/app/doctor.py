@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +17,9 @@ from wrasse import __version__
 from wrasse.app.ago import ago
 from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
 from wrasse.app.config import Config
+from wrasse.app.finding import FAIL, OK, WARN, Finding
 from wrasse.app.homes import homes
+from wrasse.app.redis_settings import is_redis
 from wrasse.app.store_url import StoreUrl, parse_store
 from wrasse.app.wiring import Store, Stores
 from wrasse.clock import Clock
@@ -27,7 +28,6 @@ from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ids import Ids
 from wrasse.ports.records import Collection
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 ANSWER_MAX = 10.0  # seconds
 ROOM_MIN = 64 << 20
 ROOM_LOW = 1 << 30
@@ -35,16 +35,6 @@ SLOW = timedelta(milliseconds=250)
 _PROBES = Collection.named(".wrasse/doctor")
 # Write-ahead logging shares memory between processes, which these cannot.
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "glusterfs", "ceph")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """How one check ended."""
-
-    check: str
-    state: str
-    what: str
-    do: str = ""
 
 
 async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
@@ -110,11 +100,30 @@ async def _backend(
         yield Finding("backend", FAIL, why.message, why.do)
         return
     opened[url] = store
-    state, do = (WARN, "see what else uses this disk") if took > SLOW else (OK, "")
-    yield Finding("backend", state, f"{parsed} answers; a durable write takes {took.total_seconds() * 1000:.1f} ms", do)
+    if is_redis(url):
+        async for finding in _redis(store):
+            yield finding
+    state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
+    write = "a write" if is_redis(url) else "a durable write"
+    yield Finding("backend", state, f"{parsed} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do)
     ok = abs(skew) <= skew_max
     what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"
     yield Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then")
+
+
+async def _redis(store: Store) -> AsyncIterator[Finding]:
+    from wrasse.app.doctor_redis import judge
+    from wrasse.backends.redis.connect import Redis
+    from wrasse.backends.redis.health import health
+
+    assert isinstance(store, Redis), "a server is a Redis"
+    try:
+        found = await health(store.link)
+    except WrasseError as why:
+        yield Finding("redis", WARN, why.message, why.do)
+        return
+    for finding in judge(found, cluster=store.link.options.cluster):
+        yield finding
 
 
 async def _write(store: Store, clock: Clock) -> None:

@@ -81,6 +81,10 @@ def _refused(error: Refusal, where: str) -> Exception:
             f"{where} has a key of ours that another program uses for something else (WRONGTYPE)",
             do="use another database (redis.db) or another root for one of them",
         )
+    if code == "CROSSSLOT" or "cluster support disabled" in text:
+        is_one = code == "CROSSSLOT"
+        what = "is a node of a cluster" if is_one else "is no cluster"
+        return ConfigError(f"{where} {what}", do=f"set redis.cluster: {'true' if is_one else 'false'}")
     if "invalid password" in text or "without any password configured" in text:
         return Refused(f"{where} does not accept this password", do="correct redis.username and redis.password")
     if "max number of clients" in text:

@@ -1,0 +1,99 @@
+"""What a Redis that keeps jobs should be, and what it costs if it is not. Pure: facts in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wrasse.app.finding import FAIL, OK, WARN, Finding
+from wrasse.backends.redis.health import Health
+
+OLDEST = (6, 2)
+FULL = 0.9  # of maxmemory
+_SYNC = {
+    "always": (OK, "always: no answer is lost, whatever crashes; each write waits for the disk", ""),
+    "everysec": (OK, "everysec: a crash of the machine loses about the last second, of the server alone nothing", ""),
+    "no": (
+        WARN,
+        "no: a crash of the machine loses what the system had not written, about 30 s",
+        "set appendfsync everysec or always",
+    ),
+}
+
+
+def judge(health: Health, *, cluster: bool) -> Iterator[Finding]:
+    """Every check of one server. `cluster`: whether the settings say that it is one."""
+    text = f"{health.server} {'.'.join(map(str, health.version))}"
+    if health.server == "redis" and health.version < OLDEST:
+        yield Finding("redis", FAIL, f"{text} is too old", "use Redis 6.2 or newer, or Valkey")
+    elif health.role != "master":
+        what = f"{text} is a {health.role}, which takes no writes"
+        yield Finding("redis", FAIL, what, "point redis.addr at the master")
+    else:
+        yield Finding("redis", OK, text)
+    yield from _eviction(health)
+    yield from _persistence(health)
+    yield from _replicas(health)
+    yield from _cluster(health, cluster)
+    if not health.sees_settings:
+        yield Finding(
+            "redis",
+            WARN,
+            "this user may not see the server's settings",
+            "check maxmemory-policy noeviction and appendonly yes yourself",
+        )
+
+
+def _eviction(health: Health) -> Iterator[Finding]:
+    if not health.memory_max:
+        yield Finding("eviction", OK, "no maxmemory: nothing is evicted, and the machine's memory is the limit")
+        return
+    share = health.memory_used / health.memory_max
+    if health.policy.startswith("volatile"):
+        what = f"maxmemory-policy {health.policy} drops heartbeats when memory is short: jobs that run are run again"
+        yield Finding("eviction", WARN, what, "set maxmemory-policy noeviction")
+    elif health.policy != "noeviction":
+        what = f"maxmemory-policy {health.policy or 'unknown'} drops jobs without a trace when memory is short"
+        yield Finding("eviction", FAIL, what, "set maxmemory-policy noeviction: then puts are refused instead")
+    elif share > FULL:
+        what = f"{share:.0%} of maxmemory is used; at 100 % every put is refused"
+        yield Finding("eviction", WARN, what, "raise maxmemory, or start more workers")
+    else:
+        yield Finding("eviction", OK, f"noeviction; {share:.0%} of maxmemory is used")
+
+
+def _persistence(health: Health) -> Iterator[Finding]:
+    if health.saving_fails:
+        yield Finding(
+            "persistence", FAIL, "the server's last write to disk failed", "see its log; it may soon refuse all writes"
+        )
+    if health.append_only:
+        sync = health.append_sync
+        state, cost, do = _SYNC.get(sync, (OK, "on; how often it is synced is not to be seen", ""))
+        yield Finding("persistence", state, f"append-only file, appendfsync {cost}", do)
+    elif health.save or not health.sees_settings:
+        rules = f" (save {health.save})" if health.save else ""
+        what = f"snapshots only{rules}: a restart loses every job put or finished since the last one"
+        yield Finding("persistence", WARN, what, "set appendonly yes")
+    else:
+        what = "none: a restart of the server loses every job"
+        yield Finding("persistence", WARN, what, "set appendonly yes, unless every job may be lost")
+
+
+def _replicas(health: Health) -> Iterator[Finding]:
+    if not health.replicas:
+        yield Finding("replicas", OK, "none: if this machine is lost, so are the jobs since its last backup")
+        return
+    needed = health.replicas_needed
+    held = f", writes are refused below {needed}" if needed else ""
+    what = f"{health.replicas}{held}; they follow without being waited for: a failover may lose the last moments"
+    yield Finding("replicas", OK, what)
+
+
+def _cluster(health: Health, cluster: bool) -> Iterator[Finding]:
+    if health.clustered and not cluster:
+        yield Finding("cluster", FAIL, "the server is a node of a cluster", "set redis.cluster: true")
+    elif health.clustered and health.cluster_state != "ok":
+        what = f"the cluster's state is {health.cluster_state}"
+        yield Finding("cluster", FAIL, what, "see CLUSTER NODES: every slot needs a master")
+    elif health.clustered:
+        yield Finding("cluster", OK, "every slot is served")
