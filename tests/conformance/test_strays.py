@@ -303,3 +303,14 @@ async def test_names_follow_the_configured_patterns() -> None:
     assert (alive.seen, silent.adopted, state.worker) == (0, 1, "odd:id/1")
 
 
+
+
+async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> None:
+    await yard.peer.push(go_job("a"))
+    await yard.peer.fetch()
+    await yard.look()
+    await yard.peer.die()
+    noise = [f"{yard.link.options.root}:noise:{n}" for n in range(500)]
+    await yard.link.ask("MSET", yard.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
+    looked = await yard.strays.look(None, 1, silence=SILENCE, dry=False)  # far too few names to come across it
+    assert (looked.ended, looked.adopted) == (False, 1)

@@ -29,8 +29,8 @@ class Keys:
     __slots__ = (
         "_heartbeat", "_options", "_processing", "_queues", "completed", "counts", "dead", "dead_letter", "done",
         "finished", "groups", "groups_expiry", "held", "holds", "ids", "ids_expiry", "progress", "putting", "queues",
-        "requests", "root", "shared", "strays", "token", "uniques", "uniques_expiry", "where", "workers",
-        "workers_info",
+        "requests", "root", "shared", "strangers", "strays", "token", "uniques", "uniques_expiry", "where",
+        "workers", "workers_info",
     )  # fmt: skip
 
     def __init__(self, options: RedisOptions) -> None:
@@ -49,7 +49,7 @@ class Keys:
         self.counts, self.progress = f"{root}:counts", f"{root}:progress"
         self.completed, self.dead_letter = options.completed_list, options.dead_letter_list
         self.workers, self.workers_info = f"{root}:workers", f"{root}:workers:info"
-        self.strays = f"{root}:strays"
+        self.strays, self.strangers = f"{root}:strays", f"{root}:strays:workers"
         self.putting = (
             self.token, self.ids, self.ids_expiry, self.uniques, self.uniques_expiry, self.groups,
             self.groups_expiry, self.where, self.queues, *self.requests,

@@ -4,6 +4,9 @@ Other programs move jobs into a list of their own and keep no holds; their heart
 for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a
 live worker of ours that no hold names (a fault left it), gets a hold whose deadline is one silence away; what the live
 worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
+
+A scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so that
+every search looks at their lists first.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from wrasse.errors import UsageError
 from wrasse.ports.strays import Looked
 
 _ENTRIES_MAX = 1_000  # of one list, per look
+_REMEMBERED_MAX = 1_000
+_REMEMBERED = 24 * 3_600_000  # ms since a worker's list was last seen with an entry
 _START = "0"
 
 
@@ -39,6 +44,16 @@ class _Entry:
     ours: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one look saw: entries without a hold, and workers that may be another program's."""
+
+    entries: tuple[_Entry, ...]
+    strangers: tuple[str, ...]
+    now: int
+    holders: int = 0
+
+
 class RedisStrays:
     """The strays of one root."""
 
@@ -49,33 +64,49 @@ class RedisStrays:
     async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
         if limit < 1:
             raise UsageError(f"a look at {limit} names", do="ask for at least one")
-        cursor = after if after is not None else await self._saved()
+        cursor, remembered = (after, []) if after is not None else await self._saved()
         glob = pattern_glob(self._link.options.processing_list_pattern)
         scanned, names = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
-        workers = list(dict.fromkeys(_workers(names, self._link.options)))
-        found = await self._without_ours(await self._unheld(workers)) if workers else []
+        workers = list(dict.fromkeys([*remembered, *_workers(names, self._link.options)]))
+        seen = await self._seen(workers) if workers else _Seen((), (), 0)
+        found = await self._without_ours(seen.entries)
         adopted = 0 if dry or not found else await self._adopt(found, silence)
         cursor = text_of(scanned)
         if not dry:
-            await self._link.ask("SET", self._keys.strays, cursor)
-        return Looked(len(workers), len(found), adopted, cursor, ended=cursor == _START)
+            await self._save(cursor, seen)
+        return Looked(seen.holders, len(found), adopted, cursor, ended=cursor == _START)
 
-    async def _saved(self) -> str:
-        saved = await self._link.ask("GET", self._keys.strays)
-        return _START if saved is None else text_of(saved)
+    async def _saved(self) -> tuple[str, list[str]]:
+        """Where the last look stopped, and whose lists are to be looked at whatever the scan finds."""
+        asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _REMEMBERED_MAX - 1)
+        saved, workers = await self._link.ask_many(asked)
+        return _START if saved is None else text_of(saved), [text_of(worker) for worker in workers]
 
-    async def _unheld(self, workers: Sequence[str]) -> list[_Entry]:
+    async def _save(self, cursor: str, seen: _Seen) -> None:
+        key = self._keys.strangers
+        commands: list[Sequence[Word]] = [("SET", self._keys.strays, cursor)]
+        if seen.strangers:
+            rows: list[Word] = [word for worker in seen.strangers for word in (seen.now, worker)]
+            commands.append(("ZADD", key, *rows))
+            commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
+        commands.append(("ZREMRANGEBYSCORE", key, "-inf", seen.now - _REMEMBERED))
+        await self._link.ask_many(commands)
+
+    async def _seen(self, workers: Sequence[str]) -> _Seen:
         keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
         for worker in workers:
             keys += (self._keys.processing(worker), self._keys.heartbeat(worker))
         reply = iter(await self._link.run(load("strays"), keys, [_ENTRIES_MAX, *workers]))
-        found = []
+        now, entries, strangers, holders = next(reply), [], [], 0
         for worker in workers:
             state, count = next(reply), next(reply)
-            found += [_Entry(worker, next(reply), state == b"ours") for _ in range(count)]
-        return found
+            entries += [_Entry(worker, next(reply), state == b"ours") for _ in range(count)]
+            holders += state != b"none"
+            if state in (b"live", b"silent"):
+                strangers.append(worker)
+        return _Seen(tuple(entries), tuple(strangers), now, holders)
 
-    async def _without_ours(self, found: list[_Entry]) -> list[_Entry]:
+    async def _without_ours(self, found: Sequence[_Entry]) -> list[_Entry]:
         """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
         for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]

@@ -1,9 +1,10 @@
 -- Entries of processing lists that no hold names. Reads only.
 -- KEYS: [1] where, [2] held, [3] holds, [4] workers; then two of each list: itself, and the heartbeat of its worker.
 -- ARGV: [2] entries looked at per list at most; then the worker of each list
--- Result: of each list: 'live' if its worker is another program's and lives (nothing more is asked), 'ours' if it is one
---   of ours and lives, else 'silent'; then the number of its entries without a hold, and these
-local most, result = tonumber(ARGV[2]), {}
+-- Result: now; then of each list: 'none' if it is empty, 'live' if its worker is another program's and lives (nothing
+--   more is asked), 'ours' if it is one of ours and lives, else 'silent'; the number of its entries without a hold, and
+--   these
+local most, result = tonumber(ARGV[2]), {now}
 
 local function id_of(bytes)
   local id = string.match(bytes, '^{"id":"([^"\\%c]+)"')
@@ -25,12 +26,13 @@ end
 for i = 3, #ARGV do
   local list, heartbeat, worker = KEYS[2 * i - 1], KEYS[2 * i], ARGV[i]
   local state = 'silent'
-  if redis.call('EXISTS', heartbeat) == 1 then
+  if redis.call('LLEN', list) == 0 then state = 'none'
+  elseif redis.call('EXISTS', heartbeat) == 1 then
     state = redis.call('ZSCORE', KEYS[4], worker) and 'ours' or 'live'
   end
   local at = #result
   result[at + 1], result[at + 2] = state, 0
-  if state ~= 'live' then
+  if state == 'ours' or state == 'silent' then
     for _, bytes in ipairs(redis.call('LRANGE', list, 0, most - 1)) do
       if not is_held(worker, bytes) then
         result[at + 2] = result[at + 2] + 1
