@@ -20,8 +20,8 @@ from wrasse.app.config import Config
 from wrasse.app.finding import FAIL, OK, WARN, Finding
 from wrasse.app.homes import homes
 from wrasse.app.redis_settings import is_redis
-from wrasse.app.store_url import StoreUrl, parse_store
-from wrasse.app.wiring import Store, Stores
+from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
+from wrasse.app.wiring import Store, Stores, probed
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import StoreUnavailable, WrasseError
@@ -52,6 +52,9 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
     try:
         for url in dict.fromkeys((where.jobs, where.records, where.engine)):
             async for finding in _backend(url, stores, clock, config.settings.engine.skew_max, opened):
+                yield finding
+        if parse_objects(where.objects).scheme == "s3" and where.objects not in opened:
+            async for finding in _objects(where.objects, stores):
                 yield finding
         if {where.jobs, where.records, where.engine} <= set(opened):
             async for finding in _upkeep(config, await open_homes(config, stores), clock):
@@ -100,6 +103,8 @@ async def _backend(
         yield Finding("backend", FAIL, why.message, why.do)
         return
     opened[url] = store
+    if probe := probed(store):
+        yield Finding("probe", OK, f"{parsed}: {probe}")
     if is_redis(url):
         async for finding in _redis(store):
             yield finding
@@ -124,6 +129,20 @@ async def _redis(store: Store) -> AsyncIterator[Finding]:
         return
     for finding in judge(found, cluster=store.link.options.cluster):
         yield finding
+
+
+async def _objects(url: str, stores: Stores) -> AsyncIterator[Finding]:
+    """Whether a bucket can be opened, and what it honours."""
+    parsed = parse_objects(url)
+    try:
+        async with asyncio.timeout(ANSWER_MAX):
+            store = await stores.open_object_store(url)
+    except TimeoutError:
+        yield Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", "see what else uses it")
+    except WrasseError as why:
+        yield Finding("objects", FAIL, why.message, why.do)
+    else:
+        yield Finding("probe", OK, f"{parsed}: {probed(store)}")
 
 
 async def _write(store: Store, clock: Clock) -> None:
