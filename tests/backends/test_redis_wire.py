@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 
 from conformance.desk import EVERYTHING, SILENCE, Desk, fresh
 from servers.valkey import Valkey, valkey
+from wrasse.backends.redis import waking
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.job_json import (
     Change,
@@ -26,6 +27,7 @@ from wrasse.backends.redis.job_json import (
     rfc3339,
 )
 from wrasse.backends.redis.options import RedisOptions
+from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import Finish, Job, Place, Reason
 from wrasse.ports.outcome import Outcome
@@ -358,7 +360,37 @@ async def test_a_queued_job_costs_its_bytes_and_little_more(peer: Peer) -> None:
     assert spent <= len((await peer.list("queue:low"))[0]) + 64
 
 
+async def test_answers_are_remembered_for_a_minute_and_forgotten_in_the_third(redis_server: Valkey) -> None:
+    clock = ManualClock(datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC))
+    options = RedisOptions(nodes=(("127.0.0.1", redis_server.port),), root=f"t{uuid4().hex}")
+    redis = await Redis.open(options, clock, time=clock)
+    new = []
+    for pause in (0, 60, 180):
+        clock.advance(timedelta(seconds=pause))
+        new += [put.new for put in await redis.jobs.put([Job("a"), Job("b", unique="n")], request="same")]
+    kept = await redis.link.ask("HLEN", f"{options.root}:requests:{int(clock.now().timestamp()) // 60 % 3}")
+    await redis.close()
+    assert (new, kept) == ([True, True, True, True, False, False], 2)
+
+
 # Waking
+
+
+async def test_our_own_put_wakes_a_taker_that_would_not_look_by_itself(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waking, "POLL", 60)
+    waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
+    await _blocked(peer)
+    await peer.desk.put("a")
+    async with asyncio.timeout(10):
+        assert [taken.job.id for taken in await waiting] == ["a"]
+
+
+async def test_a_put_leaves_only_a_few_tokens_for_those_who_wait(peer: Peer) -> None:
+    await peer.desk.jobs.put([Job(f"{n:026}", minted=True) for n in range(1_000)], request=fresh())
+    await peer.desk.put(*(f"given-{n}" for n in range(100)))
+    assert len(await peer.list("queue:low:wake")) == 8
 
 
 async def test_a_job_that_another_program_pushes_is_found_while_a_taker_waits(peer: Peer) -> None:

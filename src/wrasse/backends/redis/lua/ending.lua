@@ -37,7 +37,8 @@ local function forget_jobs(ids, takes, ids_kept)
   end
   if #gone == 0 then return end
   each_chunk('HDEL', KEYS[8], gone)
-  each_chunk('HDEL', KEYS[21], gone)
+  if redis.call('EXISTS', KEYS[21]) == 1 then each_chunk('HDEL', KEYS[21], gone) end
+  if redis.call('EXISTS', KEYS[2]) == 0 then return end
   for i, known in ipairs(ask_chunks('HMGET', KEYS[2], gone)) do
     if known == '1' then
       redis.call('HSET', KEYS[2], gone[i], now + ids_kept)
