@@ -119,8 +119,10 @@ async def test_a_replica_takes_over_when_its_master_dies() -> None:
         link = await Link.open(options)
         try:
             await patiently(link, 1)
+            before = await port(link)
             made.owner(options.slot).kill()
             await patiently(link, 2)
+            assert await port(link) != before
         finally:
             await link.close()
 

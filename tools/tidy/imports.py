@@ -30,6 +30,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": LOW | {"app", "jobs", "leases", "engine", "sweeps"},
     "__main__": frozenset({"app"}),
 }
+# How a server is named: plain values, with which no backend comes.
+ADDRESSES = frozenset({"backends.redis.options", "backends.s3.address"})
 CHOOSES_BACKENDS = frozenset({"app/wiring.py", "testing/world.py"})  # a test's world is in memory, and says so
 
 
@@ -80,4 +82,4 @@ def _may_see_backend(module: str, here: list[str], there: list[str]) -> bool:
     if here[0] == "backends":
         # `bucket` is no backend: it holds what those on files and objects have in common.
         return len(there) > 1 and len(here) > 1 and there[1] in (here[1], "bucket")
-    return module in CHOOSES_BACKENDS
+    return module in CHOOSES_BACKENDS or (here[0] == "app" and ".".join(there) in ADDRESSES)

@@ -8,8 +8,8 @@ from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.config import Config
 from wrasse.app.doctor import examine
-from wrasse.app.finding import FAIL, Finding
 from wrasse.clock import SystemClock
+from wrasse.ports.finding import FAIL, Finding
 
 
 @click.command()

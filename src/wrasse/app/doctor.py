@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from wrasse import __version__
 from wrasse.app.ago import ago
 from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
 from wrasse.app.config import Config
-from wrasse.app.finding import FAIL, OK, WARN, Finding
 from wrasse.app.homes import homes
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
@@ -26,6 +25,8 @@ from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ids import Ids
+from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.pulse import Examined
 from wrasse.ports.records import Collection
 
 ANSWER_MAX = 10.0  # seconds
@@ -105,8 +106,8 @@ async def _backend(
     opened[url] = store
     if probe := probed(store):
         yield Finding("probe", OK, f"{parsed}: {probe}")
-    if is_redis(url):
-        async for finding in _redis(store):
+    if isinstance(store, Examined):
+        for finding in await _asked(store):
             yield finding
     state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
     write = "a write" if is_redis(url) else "a durable write"
@@ -116,19 +117,11 @@ async def _backend(
     yield Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then")
 
 
-async def _redis(store: Store) -> AsyncIterator[Finding]:
-    from wrasse.app.doctor_redis import judge
-    from wrasse.backends.redis.connect import Redis
-    from wrasse.backends.redis.health import health
-
-    assert isinstance(store, Redis), "a server is a Redis"
+async def _asked(store: Examined) -> Sequence[Finding]:
     try:
-        found = await health(store.link)
+        return await store.examine()
     except WrasseError as why:
-        yield Finding("redis", WARN, why.message, why.do)
-        return
-    for finding in judge(found, cluster=store.link.options.cluster):
-        yield finding
+        return (Finding("backend", WARN, f"it cannot be examined: {why.message}", why.do),)
 
 
 async def _objects(url: str, stores: Stores) -> AsyncIterator[Finding]:

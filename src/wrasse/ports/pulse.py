@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from wrasse.ports.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +27,13 @@ class Heart(Protocol):
 
     async def pulse(self) -> Pulse:
         """The backend's identity, clock and evictions, now."""
+        ...
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A backend whose server has settings of its own, some of which cost jobs."""
+
+    async def examine(self) -> Sequence[Finding]:
+        """What the doctor is to tell about them."""
         ...

@@ -5,7 +5,11 @@ What is answered is as safe as the server's persistence makes it: `wrasse doctor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from wrasse.backends.redis.advice import judge
 from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.health import health
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.limiter import RedisLimiter
@@ -14,6 +18,7 @@ from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.finding import Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
@@ -79,6 +84,10 @@ class Redis:
         now = from_micros(self.link.told or int(seconds) * 1_000_000 + int(micros))
         identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
         return Pulse(identity, now, int(known.get("evicted_keys", "0")))
+
+    async def examine(self) -> Sequence[Finding]:
+        """What this server's settings cost."""
+        return tuple(judge(await health(self.link), cluster=self.link.options.cluster))
 
     async def close(self) -> None:
         """Ends the connections. Whoever waits for a job gets none."""

@@ -1,4 +1,4 @@
-"""How one check of the doctor ended."""
+"""How one check ended: what a backend, a setting or a machine was found to be, and what to do if that is not well."""
 
 from __future__ import annotations
 

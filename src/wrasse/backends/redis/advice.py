@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wrasse.app.finding import FAIL, OK, WARN, Finding
 from wrasse.backends.redis.health import Health
+from wrasse.ports.finding import FAIL, OK, WARN, Finding
 
 OLDEST = (6, 2)
 FULL = 0.9  # of maxmemory

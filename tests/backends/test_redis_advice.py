@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from wrasse.app.doctor_redis import judge
-from wrasse.app.finding import FAIL, OK, WARN, Finding
+from wrasse.backends.redis.advice import judge
 from wrasse.backends.redis.health import Health
+from wrasse.ports.finding import FAIL, OK, WARN, Finding
 
 GOOD = Health(
     server="valkey",
