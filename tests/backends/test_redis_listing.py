@@ -136,3 +136,16 @@ async def test_a_waiting_job_is_found_however_its_id_is_spelled(hall: Hall, id: 
     await hall.desk.put(id) if spelled == "ours" else await hall.peer.push((raw % text).encode())
     outcomes = await hall.desk.move(Cancel(id))
     assert (outcomes, await hall.desk.place(id)) == ([Outcome.DONE], Place.DEAD)
+
+
+async def test_a_listing_of_large_jobs_is_complete_though_it_is_read_in_small_parts(hall: Hall) -> None:
+    ids = [f"large-{n:03}" for n in range(230)]
+    for start in range(0, len(ids), 10):
+        await hall.desk.put(*(Job(id, payload=b"x" * 30_000) for id in ids[start : start + 10]))
+    ready = await hall.rest(None)
+    holds = [taken.hold for _ in range(50) for taken in await hall.desk.take(limit=10)]
+    held = [state.id for state in await hall.store.jobs.page(Place.HELD, ALL, None, 1_000)]
+    for start in range(0, len(holds), 10):
+        await hall.desk.finish(*holds[start : start + 10])
+    done = [state.id for state in await hall.store.jobs.page(Place.DONE, ALL, None, 1_000)]
+    assert (ready, sorted(held), sorted(done)) == (ids, ids, ids)

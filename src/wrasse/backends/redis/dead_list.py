@@ -19,6 +19,7 @@ from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import in_ms
 from wrasse.backends.redis.routing import Router, known_queues
 from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.served import ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Behind, Span, slice_of
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import to_micros
@@ -118,25 +119,19 @@ def _text(raw: bytes, queue: str) -> FinishedText:
 
 async def _listed(link: Link, keys: Keys) -> AsyncIterator[bytes]:
     """The list from its old end: what is pushed meanwhile moves nothing out of the way."""
-    seen = 0
-    while True:
-        found: list[bytes] = await link.ask("LRANGE", keys.dead_letter, -(seen + SLICE_MAX), -(seen + 1))
-        for raw in reversed(found):
-            yield raw
-        if len(found) < SLICE_MAX:
-            return
-        seen += len(found)
+    async for entry in ServedList(link, keys.dead_letter, newest=False).entries(None, SLICE_MAX):
+        yield entry.raw
 
 
 async def _indexed(link: Link, keys: Keys) -> AsyncIterator[_Indexed]:
     behind: Behind | None = None
     while True:
-        found = (await slice_of(link, keys.dead, keys.finished, Span(), behind, SLICE_MAX)).found
-        for each in found:  # one without a text names nothing: no entry is like it
+        found = await slice_of(link, keys.dead, keys.finished, Span(), behind, SLICE_MAX)
+        for each in found.found:  # one without a text names nothing: no entry is like it
             yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)
-        if len(found) < SLICE_MAX:
+        behind = found.behind
+        if behind is None:
             return
-        behind = Behind(found[-1].score, found[-1].member)
 
 
 def _digest(raw: bytes) -> bytes:

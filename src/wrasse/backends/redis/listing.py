@@ -16,7 +16,7 @@ from wrasse.backends.redis.job_json import decode, from_ms
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.served import Mark, ServedList
-from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Slice, Span, slice_of
+from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of
 from wrasse.backends.redis.states import finished_state, held_state, matches, waiting_state
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
@@ -49,19 +49,16 @@ async def page(
 async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first. One round trip."""
     limit = _bounded(limit)
-    span, behind = Span(high="now"), _behind(Place.HELD, after)
-    found, listed, now = await slice_of(link, keys.held, keys.holds, span, behind, limit + 1), [], 0
+    behind, listed = _behind(Place.HELD, after), list[_Listed]()
     while True:
-        now = found.now
-        listed += [each for each in map(_held, found.found) if each is not None]
-        # Of a hold whose text is gone nothing can be said, so it is passed over; a page without any would be the last.
-        if listed or len(found.found) <= limit:
+        found = await slice_of(link, keys.held, keys.holds, Span(high="now"), behind, limit)
+        listed = [each for each in map(_held, found.found) if each is not None]
+        behind = found.behind
+        # Of a hold whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
+        if listed or behind is None:
             break
-        last = found.found[-1]
-        found = await slice_of(link, keys.held, keys.holds, span, Behind(last.score, last.member), limit + 1)
-    shown = listed[:limit]
-    more = len(found.found) > limit
-    return Page(tuple(each.state for each in shown), tuple(each.cursor for each in shown), from_ms(now), more)
+    items, cursors = tuple(each.state for each in listed), tuple(each.cursor for each in listed)
+    return Page(items, cursors, from_ms(found.now), found.more)
 
 
 async def read_now(link: Link) -> int:
@@ -104,13 +101,12 @@ async def _slices(
     """Everything behind the cursor, read in slices."""
     chunk = min(limit + 1, SLICE_MAX)
     while True:
-        found: Slice = await slice_of(link, key, texts, span, behind, chunk)
+        found = await slice_of(link, key, texts, span, behind, chunk)
         for each in found.found:
             yield each
-        if len(found.found) < chunk:
+        behind = found.behind
+        if behind is None:
             return
-        last = found.found[-1]
-        behind = Behind(last.score, last.member)
 
 
 async def _ready(

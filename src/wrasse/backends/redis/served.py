@@ -16,6 +16,8 @@ from wrasse.backends.redis.connection import Link
 _NEAR = 1_000  # entries per look
 _FAR = 20_000  # how far from where it stood an entry is looked for
 
+_FEW = 100  # entries of the first read, before it is known how large they are
+_BYTES = 4 << 20  # that one read should bring at most
 _NONE = "-"
 
 
@@ -48,17 +50,20 @@ class ServedList:
         self._newest = newest
 
     async def entries(self, behind: Mark | None, chunk: int) -> AsyncIterator[Entry]:
-        """The entries behind the mark, read in chunks."""
+        """The entries behind the mark, at most `chunk` per read."""
         index = 0 if behind is None else await self._begin(behind)
+        count = min(chunk, _FEW)
         while True:
-            found = await self._read(index, chunk + 1)
+            found = await self._read(index, count + 1)
             marks = [_mark(raw) for raw in found] + [_NONE]
-            shown = found[:chunk]
-            for n, raw in enumerate(shown):
+            for n, raw in enumerate(found[:count]):
                 yield Entry(raw, Mark(index + n, marks[n], marks[n + 1]))
-            if len(found) <= chunk:
+            if len(found) <= count:
                 return
-            index += chunk
+            index += count
+            # More at once while they are small, fewer when they are large: neither side has to hold much of them.
+            size = sum(map(len, found))
+            count = min(2 * count if size < _BYTES // 2 else max(count * _BYTES // size, 1), chunk)
 
     async def _read(self, index: int, count: int) -> Sequence[bytes]:
         if self._newest:

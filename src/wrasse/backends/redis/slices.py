@@ -47,10 +47,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The next members, and the server's time in milliseconds."""
+    """The next members, the server's time in milliseconds, and whether there are more: a slice may end early."""
 
     found: tuple[Found, ...]
     now: int
+    more: bool
+
+    @property
+    def behind(self) -> Behind | None:
+        """Where the next slice begins; None if this was the last."""
+        return Behind(self.found[-1].score, self.found[-1].member) if self.more else None
 
 
 async def slice_of(link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int) -> Slice:
@@ -58,11 +64,11 @@ async def slice_of(link: Link, key: str, texts: str | None, span: Span, behind: 
     cursor = ("", b"") if behind is None else (behind.score, behind.bound(newest=span.newest))
     way = "down" if span.newest else "up"
     reply = await link.run(load("slice"), [key, texts or key], [way, span.low, span.high, limit, *cursor])
-    return Slice(tuple(_found(reply)), int(reply[0]))
+    return Slice(tuple(_found(reply)), int(reply[0]), reply[1] == 1)
 
 
 def _found(reply: list[bytes | None]) -> Iterator[Found]:
-    for at in range(1, len(reply), 3):
+    for at in range(2, len(reply), 3):
         member, score, text = reply[at : at + 3]
         assert member is not None
         assert score is not None

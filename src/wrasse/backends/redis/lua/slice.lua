@@ -2,7 +2,8 @@
 -- KEYS: [1] the sorted set, [2] the hash of texts, or the sorted set again if its members are the texts
 -- ARGV: [2] 'up' or 'down', [3] lowest and [4] highest score as ZRANGEBYSCORE has them or 'now', [5] how many at most,
 --       [6] score and [7] member that stand between what was read and what is to be read ('' and '': from the first)
--- Result: now, then for each: member, score, text (false if it is gone; '' if the member is the text)
+-- Result: now, 1 if there is more, then for each: member, score, text (false if it is gone; '' if the member is the text)
+local CHUNK, BYTES_MAX = 50, 4194304
 local set, texts = KEYS[1], KEYS[2]
 local up = ARGV[2] == 'up'
 local low, high, limit, score, member = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
@@ -33,9 +34,9 @@ if score ~= '' then
   if up then first = math.max(first, left) else last = math.min(last, left - 1) end
 end
 
-local result = {string.format('%.0f', now)}
 local from, to = first, last
 if up then to = math.min(last, first + limit - 1) else from = math.max(first, last - limit + 1) end
+local result = {string.format('%.0f', now), (from > first or to < last) and 1 or 0}
 if from > to then return result end
 local found
 if up then
@@ -44,14 +45,21 @@ else
   local size = redis.call('ZCARD', set)
   found = redis.call('ZREVRANGE', set, size - 1 - to, size - 1 - from, 'WITHSCORES')
 end
-for start = 1, #found, 1000 do
+local bytes = 0
+for start = 1, #found, 2 * CHUNK do
+  -- A slice of large jobs ends early: neither side has to hold more than a few of them.
+  if bytes > BYTES_MAX then
+    result[2] = 1
+    break
+  end
   local names = {}
-  for i = start, math.min(start + 999, #found), 2 do names[#names + 1] = found[i] end
+  for i = start, math.min(start + 2 * CHUNK - 1, #found), 2 do names[#names + 1] = found[i] end
   local said = texts == set and {} or redis.call('HMGET', texts, unpack(names))
   for i, name in ipairs(names) do
-    result[#result + 1] = name
-    result[#result + 1] = found[start + 2 * i - 1]
-    if texts == set then result[#result + 1] = '' else result[#result + 1] = said[i] end
+    local text = texts == set and '' or said[i]
+    bytes = bytes + #name + (text and #text or 0)
+    local at = #result
+    result[at + 1], result[at + 2], result[at + 3] = name, found[start + 2 * i - 1], text
   end
 end
 return result
