@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from servers.cluster import SHARED_CLUSTER
 from servers.nats import Nats, nats
 from servers.postgres import postgres
 from servers.seaweed import S3, careless_s3, seaweed
@@ -37,6 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_unconfigure() -> None:
     SHARED.stop()
+    SHARED_CLUSTER.stop()
 
 
 @pytest.fixture(scope="session")

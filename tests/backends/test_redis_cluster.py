@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from conformance.desk import Desk
 from servers.cluster import Cluster, cluster
 from servers.sentinel import watched
 from servers.valkey import Valkey
@@ -16,6 +17,7 @@ from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.scripts import Script
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 
 ADD = Script.of("add", "redis.call('SADD', KEYS[1], ARGV[2]) return redis.call('INCR', KEYS[2])")
@@ -79,6 +81,22 @@ async def test_records_live_on_the_node_of_their_slot(options: RedisOptions, nod
     finally:
         await store.close()
     assert (found is not None and found.value, held > 0) == (b"1", True)
+
+
+async def test_jobs_are_put_taken_and_finished_while_their_slot_moves(options: RedisOptions, nodes: Cluster) -> None:
+    store = await Redis.open(options)
+    try:
+        desk = Desk(store.jobs)
+        await desk.put("a", "b")
+        (first, *_) = await desk.take(1)
+        to = next(node for node in nodes.masters if node is not nodes.owner(options.slot))
+        await asyncio.to_thread(nodes.move, options.slot, to)
+        (outcome,) = await desk.finish(first.hold)
+        await desk.put("c")
+        (counts,) = (await store.jobs.counts()).queues
+    finally:
+        await store.close()
+    assert (outcome, counts.ready, counts.done) == (Outcome.DONE, 2, 1)
 
 
 async def test_a_slot_that_moves_under_load_loses_nothing(options: RedisOptions, nodes: Cluster) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.stores import BACKENDS, JOBS_BACKENDS, Store
+from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, Store
 from wrasse.clock import SystemClock
 
 OpenStore = Callable[..., Awaitable[Store]]
@@ -15,12 +15,13 @@ JOBS_SUITES = ("test_jobs", "test_jobs_faults", "test_jobs_moves", "test_jobs_vi
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each suite on its backends. Jobs live in more of them than streams do; the oldest Redis is for the long run."""
+    """Each suite on its backends. Jobs live in more of them than streams do; the oldest Redis and a Cluster are for the
+    long run."""
     named = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "open_store" in metafunc.fixturenames and "open_store" not in named:
         suite = metafunc.module.__name__.rpartition(".")[2]
-        oldest = pytest.param("redis-6.2", marks=pytest.mark.full)
-        stores = (*JOBS_BACKENDS, oldest) if suite in JOBS_SUITES else BACKENDS
+        long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-6.2", CLUSTER)]
+        stores = (*JOBS_BACKENDS, *long) if suite in JOBS_SUITES else BACKENDS
         metafunc.parametrize("open_store", stores, indirect=True)
 
 

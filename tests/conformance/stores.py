@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from conformance.object_stores import S3Place
+from servers.cluster import SHARED_CLUSTER
 from servers.seaweed import S3 as S3Server
 from servers.valkey import SHARED, newest, oldest
 from wrasse.backends.memory.connect import Memory
@@ -23,6 +24,7 @@ from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records, stored_name
 
 BACKENDS = ("memory", "sqlite")
+CLUSTER = "redis-cluster"
 REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
 JOBS_BACKENDS = (*BACKENDS, "redis")
 RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3")
@@ -79,7 +81,7 @@ class Store:
             from wrasse.backends.directory.connect import Directory
 
             return await Directory.open(self._place / "data", self.clock)
-        if self.name in REDIS_SERVERS:
+        if self.name in (*REDIS_SERVERS, CLUSTER):
             return await self._redis()
         if self.name.endswith("s3"):
             from wrasse.backends.s3.connect import S3
@@ -93,7 +95,10 @@ class Store:
         from wrasse.backends.redis.connect import Redis
         from wrasse.backends.redis.options import RedisOptions
 
-        options = RedisOptions(nodes=(("127.0.0.1", SHARED.at(REDIS_SERVERS[self.name]()).port),), root=self._root)
+        on_cluster = self.name == CLUSTER
+        servers = SHARED_CLUSTER.get().nodes if on_cluster else (SHARED.at(REDIS_SERVERS[self.name]()),)
+        nodes = tuple(("127.0.0.1", server.port) for server in servers)
+        options = RedisOptions(nodes=nodes, root=self._root, cluster=on_cluster)
         # Where the clock is ours, the scripts believe in it; where it moves by itself, in the server's.
         return await Redis.open(
             options,
@@ -110,7 +115,7 @@ class Store:
     async def close(self, *, keeps: bool = False) -> None:
         """Disconnects."""
         if self._backend is not None:
-            if self.name in REDIS_SERVERS and not keeps:
+            if self.name in (*REDIS_SERVERS, CLUSTER) and not keeps:
                 await forget(self._backend, self._root)
             await self._backend.close()
             self._backend = None

@@ -98,6 +98,26 @@ def cluster(*, replicas: bool = False) -> Iterator[Cluster]:
         yield made
 
 
+class _Shared:
+    """One cluster that all tests of a process use, started by the first that asks for it."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._cluster: Cluster | None = None
+
+    def get(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = self._stack.enter_context(cluster())
+        return self._cluster
+
+    def stop(self) -> None:
+        self._cluster = None
+        self._stack.close()
+
+
+SHARED_CLUSTER = _Shared()
+
+
 def _wait(what: str, reached: Callable[[], bool]) -> None:
     end = time.monotonic() + START_MAX_S
     while not reached():
