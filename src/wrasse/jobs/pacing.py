@@ -1,7 +1,8 @@
 """Putting jobs no faster than a rate that many processes share.
 
-Before a job is put it is taken out of the budget; what turns out to be known already is given back, so that only new
-jobs count. While there is no budget nothing is reserved and nothing half done: a process may stop or die right there.
+Before a job is put it is taken out of the budget. What turns out to be known already serves the next one or is given
+back, so that only new jobs count. While there is no budget nothing is reserved and nothing half done: a process may stop
+or die right there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import BATCH_MAX, Job, Put
 from wrasse.ports.limiter import RATE_MAX, Limiter
 
-_BURST = 10  # the part of a second's budget that may go out at once
+_BURST = 4  # the part of a second's budget that may go out at once: a quarter
+_CREDIT_MAX = 0.05  # seconds between taking out of the budget and putting: no longer than a slow put
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +62,26 @@ async def put_paced(
     """Puts the jobs at that pace, piece by piece; gives the answers of each piece. If it was stopped, the last are
     missing, and have not been put."""
     stop = stop or asyncio.Event()
-    done = 0
+    clock = producer.clock
+    done, credit, since = 0, 0, clock.monotonic()
     while done < len(jobs) and not stop.is_set():
         left = jobs[done : done + pace.batch]
-        count, wait = await pace.allow(len(left))
-        if count:
-            puts = await producer.put_many(left[:count])
-            done += count
-            yield puts
-            await pace.give_back(sum(not put.new for put in puts))
-        else:
+        if not credit:
+            since = clock.monotonic()
+        elif clock.monotonic() - since > _CREDIT_MAX:
+            await pace.give_back(credit)
+            credit = 0
+        more, wait = await pace.allow(len(left) - credit) if credit < len(left) else (0, timedelta(0))
+        credit += more
+        if not credit:
             await slept(wait, stop)
+            continue
+        puts = await producer.put_many(left[:credit])
+        done += len(puts)
+        # What was known already cost nothing, so its share serves the next piece, if that follows at once.
+        credit -= sum(put.new for put in puts)
+        yield puts
+    await pace.give_back(credit)
 
 
 async def slept(wait: timedelta, stop: asyncio.Event) -> bool:

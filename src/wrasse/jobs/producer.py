@@ -37,7 +37,7 @@ class Producer:
         tally: Tally | None = None,
         keep: timedelta = timedelta(0),
     ) -> None:
-        self._jobs, self._clock, self._queues, self._patience = jobs, clock, dict(queues), patience
+        self._jobs, self.clock, self._queues, self._patience = jobs, clock, dict(queues), patience
         self._keep = keep  # of a job that does not say how long its result is kept
         self._ids = Ids(clock)
         self._priority = self._checked(priority)
@@ -114,7 +114,7 @@ class Producer:
     async def put_piece(self, jobs: Sequence[Job], groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
         """Puts at most BATCH_MAX jobs, all or none, and asks again for as long as this producer's patience lasts."""
         request = self._ids.new()
-        give_up_at = self._clock.monotonic() + self._patience.total_seconds()
+        give_up_at = self.clock.monotonic() + self._patience.total_seconds()
         failed = 0
         while True:
             try:
@@ -126,7 +126,7 @@ class Producer:
                 failed += 1
                 self.tally.unavailable += 1
                 delay = ASKING_AGAIN.delay(failed, random.random()).total_seconds()
-                if self._clock.monotonic() + delay > give_up_at:
+                if self.clock.monotonic() + delay > give_up_at:
                     raise
                 await asyncio.sleep(delay)
                 continue

@@ -24,15 +24,15 @@ def app_on(url: str, clock: ManualClock) -> App:
 async def test_puts_with_a_rate_wait_for_their_turn(tmp_path: Path) -> None:
     clock = ManualClock()
     async with app_on(f"sqlite:///{tmp_path}/wrasse.db", clock) as app, asyncio.TaskGroup() as group:
-        put = group.create_task(app.jobs.put_many([NewJob("a") for _ in range(15)], rate=100))
+        put = group.create_task(app.jobs.put_many([NewJob("a") for _ in range(40)], rate=100))
 
-        async def ten() -> bool:
-            return sum(queue.ready for queue in (await app.jobs.counts()).queues) == 10
+        async def a_quarter() -> bool:
+            return sum(queue.ready for queue in (await app.jobs.counts()).queues) == 25
 
-        await eventually(ten)
+        await eventually(a_quarter)
         assert not put.done()
         clock.advance(timedelta(seconds=1))
-        assert len(await put) == 15
+        assert len(await put) == 40
 
 
 async def test_two_apps_share_the_rate(tmp_path: Path) -> None:

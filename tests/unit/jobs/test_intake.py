@@ -65,9 +65,9 @@ async def test_a_stop_ends_a_wait_for_the_rate_and_leaves_nothing_half_put(tmp_p
     intake = intake_of(tmp_path, memory, clock=clock, rate=100)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(intake.walk())
-        await eventually(lambda: intake.done.put == 10)
+        await eventually(lambda: intake.done.put == 25)
         intake.stop()
-    assert len(await names_of(memory)) == 10
+    assert len(await names_of(memory)) == 25
 
 
 async def test_what_is_known_already_takes_nothing_from_the_rate(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_what_is_known_already_takes_nothing_from_the_rate(tmp_path: Path)
     await intake_of(tmp_path, memory, clock=clock).walk()
     again = intake_of(tmp_path, memory, clock=clock, rate=100)
     async with asyncio.timeout(30):
-        await again.walk()  # with a clock that stands still the rate allows ten
+        await again.walk()  # with a clock that stands still the rate allows 25
     assert again.done.known == 40
 
 
