@@ -85,6 +85,10 @@ def test_lines_become_jobs_in_their_order() -> None:
     assert [payload_of(job["id"]) for job in answer.json["jobs"]] == [b"one", b"two", b"three"]
 
 
+def test_a_line_of_spaces_is_a_payload_and_an_empty_one_is_none() -> None:
+    assert wrasse("jobs", "put", "--json", "--lines", stdin=b"  \n\n\tx\r\n").json["put"] == 2
+
+
 def test_json_lines_describe_jobs() -> None:
     lines = b"""
     {"kind": "mail", "data": {"to": "x"}, "id": "m", "priority": "high", "headers": {"a": "b"}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.engine.guard import Activity, LostLease, MassDeath, Traffic, Wave, mass_death
@@ -85,9 +86,10 @@ def test_workers_that_come_back_end_the_hold_at_once() -> None:
     assert _judge(_workers(alive=7, silent_for=[], at=later), at=later, wave=held) is None
 
 
-def test_after_twice_the_silence_the_run_goes_on_and_says_so() -> None:
+@pytest.mark.parametrize("before", [Wave(), Wave(looked_at=T0 - 10 * SECOND)], ids=["first look", "looked before"])
+def test_after_twice_the_silence_the_run_goes_on_and_says_so(before: Wave) -> None:
     gone = _workers(alive=0, silent_for=[SECOND] * 6)
-    held = mass_death(gone, T0, Wave(), SILENCE, 0.5, 5).wave
+    held = mass_death(gone, T0, before, SILENCE, 0.5, 5).wave
     assert _judge(gone, T0 + 2 * SILENCE - SECOND, held) is not None
     found = mass_death(gone, T0 + 2 * SILENCE, held, SILENCE, 0.5, 5)
     assert found.reason is None
@@ -132,6 +134,17 @@ def test_a_few_that_died_while_it_held_are_not_held_for() -> None:
     gone = _workers(alive=0, silent_for=[2 * SILENCE + SECOND] * 6 + [SECOND] * 4, at=end)
     found = mass_death(gone, end, held, SILENCE, 0.5, 5)
     assert (found.reason, _judge(gone, end + SECOND, found.wave)) == (None, None)
+
+
+def test_a_second_wave_may_begin_before_the_first_hold_ends_and_swell_after_it() -> None:
+    held = mass_death(_workers(alive=9, silent_for=[SECOND] * 10), T0, Wave(), SILENCE, 0.5, 5).wave
+    end = T0 + 2 * SILENCE
+    at_its_end = _workers(alive=5, silent_for=[2 * SILENCE + SECOND] * 10 + [SECOND] * 4, at=end)
+    found = mass_death(at_its_end, end, held, SILENCE, 0.5, 5)
+    later = end + 2 * SECOND
+    swollen = _workers(alive=0, silent_for=[2 * SILENCE + 3 * SECOND] * 10 + [3 * SECOND] * 4 + [SECOND] * 5, at=later)
+    assert found.reason is None
+    assert _judge(swollen, later, found.wave) == "9 of 9 workers fell silent within 30s"
 
 
 def test_a_wave_that_is_found_late_is_held_for_just_as_long() -> None:
