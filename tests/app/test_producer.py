@@ -14,7 +14,10 @@ import pytest
 
 from app.daemons import running, until
 from app.typed import typed, wrasse
+from servers.valkey import Valkey
 from wrasse.app.config import load
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.errors import ConfigError
 from wrasse.ports.jobs import JobFilter, Place
@@ -101,6 +104,24 @@ def test_a_command_gets_the_path_of_each_file(inbox: Path) -> None:
         assert daemon.end() == 0
 
 
+def test_on_redis_any_program_can_read_the_job_of_a_file(inbox: Path, redis_server: Valkey) -> None:
+    root = inbox.parent.name
+    url = f"{redis_server.url}?root={root}"
+    assert typed("run", "--role=producer", f"--set=backends.jobs={url}", cwd=inbox.parent).code == 0
+    (raw,) = asyncio.run(_list(redis_server.url, f"{root}:high_priority"))
+    job = json.loads(raw)
+    assert (job["filepath"], job["filesize"], job["priority"]) == (str(inbox / "a.PDF"), len("a.PDF"), "high")
+    assert "payload_b64" not in job
+
+
+async def _list(url: str, key: str) -> list[bytes]:
+    link = await Link.open(RedisOptions.of(url))
+    try:
+        return [bytes(each) for each in await link.ask("LRANGE", key, 0, -1)]
+    finally:
+        await link.close()
+
+
 def test_a_missing_directory_ends_with_one_error(place: Path) -> None:
     answer = typed("run", "--role=producer", cwd=place)
     assert answer.code == 2
@@ -150,10 +171,10 @@ def test_a_stop_does_not_wait_for_the_rate(inbox: Path) -> None:
 
 
 def test_a_walk_that_was_killed_is_finished_by_the_next_one(place: Path) -> None:
-    names = [f"{number % 7}/f{number}" for number in range(1_200)]
+    names = [f"{number % 7}/f{number}" for number in range(800)]
     fill(place / "data", *names)
     put = 0
-    for _ in range(3):
+    for _ in range(2):
         with running(place, "--role=producer", "--set=producer.rate_limit_per_sec=500") as daemon:
             put = until(partial(_more_than, put), "some more files")
             os.kill(daemon.process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Putting jobs no faster than a rate that many processes share.
 
 Before a job is put it is taken out of the budget. What turns out to be known already serves the next one or is given
-back, so that only new jobs count. While there is no budget nothing is reserved and nothing half done: a process may stop
-or die right there.
+back, so that only new jobs count. While there is no budget nothing is reserved and nothing half done: a process may
+stop or die right there.
 """
 
 from __future__ import annotations
