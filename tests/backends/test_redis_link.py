@@ -315,6 +315,18 @@ async def test_an_encrypted_link_shows_its_own_certificate(redis_server: Valkey)
             assert await link.ask("ECHO", "x") == b"x"
 
 
+async def test_a_server_with_too_many_clients_says_so() -> None:
+    with valkey("--maxclients", "1") as server:
+        async with linked(server.url):
+            with pytest.raises(StoreUnavailable, match="too many clients"):
+                await Link.open(at(server.port, max_retries=0))
+
+
+async def test_a_file_that_is_no_certificate_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
+    with pytest.raises(ConfigError, match="holds no certificate"):
+        await Link.open(at(redis_server.port, tls=Tls(ca=__file__)))
+
+
 async def test_a_missing_certificate_file_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match=r"redis\.tls"):
         await Link.open(at(redis_server.port, tls=Tls(ca="/nowhere/ca.pem")))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.config import Config
+from wrasse.app.redis_settings import selected
 from wrasse.app.schema import Leaf, leaves
 from wrasse.app.settings import SweepSettings
 from wrasse.app.store_url import hide
@@ -29,7 +30,10 @@ def shown(config: Config) -> Iterator[Shown]:
     """Every setting, in the order of the file."""
     for leaf in leaves(config.own).values():
         value = _form(_value(config, leaf.path), secret=leaf.key.secret)
-        yield Shown(leaf, value, hide(config.sources.get(leaf.path, "default")))
+        source = hide(config.sources.get(leaf.path, "default"))
+        if leaf.path == "backends.jobs" and selected(config.sources):
+            source = "default, not used: the redis settings say where jobs live"
+        yield Shown(leaf, value, source)
 
 
 def written(value: object) -> str:

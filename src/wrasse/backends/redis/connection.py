@@ -84,8 +84,9 @@ class Link:
             return []
         packed = b"".join([pack(each) for each in commands])
         for attempt in range(self.options.max_retries + 1):
+            wire = await self._ready()  # which tries to connect as often by itself
             try:
-                return await self._read(packed, commands)
+                return await self._read(wire, packed, commands)
             except StoreUnavailable:
                 if attempt == self.options.max_retries:
                     raise
@@ -126,8 +127,7 @@ class Link:
         self._spare.clear()
         self._wire = None
 
-    async def _read(self, packed: bytes, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        wire = await self._ready()
+    async def _read(self, wire: Wire, packed: bytes, commands: Sequence[Sequence[Word]]) -> list[Any]:
         try:
             answers = await wire.ask_many(packed, len(commands))
             for number, answer in enumerate(answers):

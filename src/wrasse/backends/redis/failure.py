@@ -58,8 +58,6 @@ def ours(error: Exception, where: str) -> Exception:
             )
         case socket.gaierror():
             return StoreUnavailable(f"the host of {where} has no address: {error.strerror}", do="check redis.addr")
-        case FileNotFoundError() | PermissionError():
-            return ConfigError(f"a file of redis.tls cannot be read: {error.strerror}", do="correct redis.tls")
         case OSError():
             return StoreUnavailable(f"{where} cannot be reached: {error.strerror or error}", do=_UP)
     return error

@@ -158,6 +158,11 @@ class RedisOptions:
             if getattr(self, name).replace("%%", "").count("%s") != 1:
                 raise ConfigError(f"worker.{name} has no place for the worker", do=f"write {self.root}:…:%s once")
         if not self.cluster:
+            if len(self.nodes) > 1 and not self.sentinel:
+                raise ConfigError(
+                    "several addresses of a Redis, and nothing that says which of them is meant",
+                    do="set redis.cluster: true, name the master in redis.sentinel, or keep one address",
+                )
             return
         if self.db:
             raise ConfigError("a Redis Cluster has no databases but 0", do="remove redis.db")

@@ -17,6 +17,7 @@ from typing import Any, cast
 import hiredis
 
 from wrasse.backends.redis.options import RedisOptions, Tls
+from wrasse.errors import ConfigError
 
 Word = str | bytes | int | float
 
@@ -212,12 +213,18 @@ class Wire(asyncio.Protocol):
         asked, self._asked = self._asked, deque()
         for each in asked:
             if not each.future.done():
-                each.future.set_exception(Cut(self._why))
+                each.future.set_exception(_last_word(each) or Cut(self._why))
         if self.closed.done():
             return
         self.closed.set_result(None)
         if self.heard is not None:
             self.heard(None)
+
+
+def _last_word(asked: _Asked) -> Refusal | None:
+    """What a server said that took no command at all, such as: max number of clients reached."""
+    first = asked.answers[0] if asked.answers else None
+    return first if isinstance(first, Refusal) else None
 
 
 def pack(command: Sequence[Word]) -> bytes:
@@ -227,13 +234,17 @@ def pack(command: Sequence[Word]) -> bytes:
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """What TLS checks and shows. Files that cannot be read are the user's mistake, told by whoever calls."""
-    context = ssl.create_default_context(cafile=tls.ca or None)
+    """What TLS checks and shows."""
+    try:
+        context = ssl.create_default_context(cafile=tls.ca or None)
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key or None)
+    except OSError as error:  # ssl.SSLError is one, too
+        what = "holds no certificate" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
+        raise ConfigError(f"a file of redis.tls {what}", do="correct redis.tls.ca, .cert or .key") from None
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if tls.cert:
-        context.load_cert_chain(tls.cert, tls.key or None)
     return context
 
 
@@ -264,15 +275,14 @@ async def _log_in(wire: Wire, options: RedisOptions, *, sentinel: bool, master: 
         must.append(("AUTH", user, password) if user else ("AUTH", password))
     if options.db and not sentinel:
         must.append(("SELECT", options.db))
-    nice: list[Sequence[Word]] = [("CLIENT", "SETNAME", "wrasse")]
-    if master:
-        nice.append(("ROLE",))
-    commands = [*must, *nice, ("PING",)]  # refused where a login is needed and none was given
+    must.append(("PING",))  # refused where a login is needed and none was given
+    nice: list[Sequence[Word]] = [("CLIENT", "SETNAME", "wrasse"), *([("ROLE",)] if master else [])]
+    commands = [*must, *nice]
     answers = await wire.ask_many(b"".join(pack(each) for each in commands), len(commands))
-    for answer in (*answers[: len(must)], answers[-1]):
+    for answer in answers[: len(must)]:
         if isinstance(answer, Refusal):
             raise answer
-    if master and isinstance(answers[-2], list) and answers[-2][0] != b"master":
+    if master and isinstance(answers[-1], list) and answers[-1][0] != b"master":
         raise Refusal("READONLY the server that the sentinels named is no master any more")
 
 
