@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from wrasse.backends.s3.client import Client, Condition
 from wrasse.errors import StoreUnavailable, TooLarge
 
-PART_BYTES = 16 << 20  # the store wants at least 5 MiB, and takes at most PARTS_MAX of them
+PART_BYTES = 8 << 20  # the store wants at least 5 MiB, and takes at most PARTS_MAX of them
 PARTS_MAX = 10_000
 
 Finish = Callable[[Condition], Awaitable[str | None]]
