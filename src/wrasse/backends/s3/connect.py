@@ -15,6 +15,7 @@ from wrasse.backends.s3.records import S3Records
 from wrasse.backends.s3.store_clock import MARGIN
 from wrasse.backends.s3.wire import Wire
 from wrasse.clock import Clock, SystemClock
+from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 
@@ -59,7 +60,12 @@ class S3:
 
     async def pulse(self) -> Pulse:
         """That the bucket answers, and the store's clock."""
-        return Pulse(f"s3-{self._wire.address}", await self._client.bucket_is_there())
+        try:
+            return Pulse(f"s3-{self._wire.address}", await self._client.bucket_is_there())
+        except StoreUnavailable:
+            raise
+        except WrasseError as why:
+            raise StoreUnavailable(why.message, do=why.do) from why
 
     async def close(self) -> None:
         """Closes the connections; nothing may be asked afterwards."""
