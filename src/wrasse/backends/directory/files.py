@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-_BLANK = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+_BLANK = os.O_RDWR | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC  # without the flag a directory cannot be opened so
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign pipe must not hold us up
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _LIBC = ctypes.CDLL(None, use_errno=True)
