@@ -158,7 +158,7 @@ class Breaker:
             return self._trip(now)
         window = self._window
         window.add(ok, now)
-        # A quotient, not a product: 11 of 20 are 0.55, but 0.55 x 20 is more than 11 in floating point.
+        # A quotient, not a product: 7 of 25 are 0.28, but 0.28 x 25 is more than 7 in floating point.
         if window.failed and window.total >= self._min and window.failed / window.total >= self._threshold:
             return self._trip(now)
         return None
@@ -173,7 +173,6 @@ class Breaker:
         self.trips += 1
         if self.shut_since is None:
             self.shut_since = now
-        self._window.clear()
         return BreakerState.OPEN
 
     def _close(self) -> BreakerState:

@@ -42,10 +42,10 @@ def test_it_opens_at_the_threshold() -> None:
     assert run(Breaker(SETTINGS), "+" * 10 + "-" * 10) is OPEN
 
 
-@pytest.mark.parametrize(("share", "failed"), [(0.55, 11), (0.35, 7), (0.15, 3), (0.3, 6), (1.0, 20)])
-def test_a_threshold_that_is_reached_exactly_opens_it(share: float, failed: int) -> None:
-    breaker = Breaker(BreakerSettings(share, min_samples=20))
-    assert run(breaker, "+" * (20 - failed) + "-" * failed) is OPEN
+@pytest.mark.parametrize(("share", "failed", "of"), [(0.28, 7, 25), (0.14, 7, 50), (0.55, 11, 20), (1.0, 20, 20)])
+def test_a_threshold_that_is_reached_exactly_opens_it(share: float, failed: int, of: int) -> None:
+    breaker = Breaker(BreakerSettings(share, min_samples=of))
+    assert run(breaker, "+" * (of - failed) + "-" * failed) is OPEN
 
 
 def test_a_success_that_makes_the_samples_enough_opens_it_too() -> None:

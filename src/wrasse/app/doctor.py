@@ -20,6 +20,7 @@ from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
+from wrasse.app.traces import INSTALL, missing_for_tracing
 from wrasse.app.wiring import Store, Stores, probed
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
@@ -73,6 +74,10 @@ def _settings(config: Config) -> Iterator[Finding]:
         yield Finding(
             "python", WARN, "Python runs with -O, so wrasse cannot notice its own mistakes", "run it without -O"
         )
+    if config.settings.observability.tracing.enabled:
+        missing = missing_for_tracing()
+        what, do = (f"{missing} is not installed", INSTALL) if missing else ("spans are sent", "")
+        yield Finding("tracing", FAIL if missing else OK, what, do)
     try:
         handlers = build_handlers(configured(config.settings))
     except WrasseError as why:

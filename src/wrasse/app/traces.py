@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -35,6 +37,7 @@ CLOSE_MAX = 5.0  # seconds
 EXPORT_MAX = 5.0  # seconds one batch may take
 _BATCH = 512
 _PATH = "/v1/traces"
+INSTALL = "pip install 'wrasse[otel]', or set observability.tracing.enabled to false"
 
 
 class SpanTally:
@@ -129,22 +132,26 @@ class Traces:
                 await closed.wait()
 
 
+def missing_for_tracing() -> str:
+    """What tracing needs and is not installed here; empty if nothing is missing."""
+    try:
+        for each in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"):
+            import_module(each)
+    except ModuleNotFoundError as missing:
+        return missing.name or "opentelemetry"
+    return ""
+
+
 def open_traces(settings: Tracing) -> Traces | None:
     """What makes spans, if the settings want any."""
     if not settings.enabled:
         return None
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-    except ModuleNotFoundError as missing:
-        raise ConfigError(
-            f"observability.tracing.enabled is true, and {missing.name} is not installed",
-            do="pip install 'wrasse[otel]', or set observability.tracing.enabled to false",
-        ) from None
-
-    from collections.abc import Sequence
+    if missing := missing_for_tracing():
+        raise ConfigError(f"observability.tracing.enabled is true, and {missing} is not installed", do=INSTALL)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
     tally = SpanTally()
 

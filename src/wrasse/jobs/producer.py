@@ -17,6 +17,7 @@ from wrasse.errors import StoreFull, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
 from wrasse.jobs.settling import ASKING_AGAIN
 from wrasse.jobs.tally import Tally
+from wrasse.jobs.trace import carried
 from wrasse.ports.jobs import BATCH_MAX, NOTHING, Job, JobGroup, JobQueue, Put as Put, check_job
 
 BATCH_BYTES_MAX = 32 << 20
@@ -68,6 +69,7 @@ class Producer:
         if window and not unique:
             raise UsageError("a window without a unique name", do="give unique= too, which the window is about")
         priority = self._priority if priority is None else self._checked(priority)
+        headers = carried(headers)
         job = Job(
             id=self._ids.new() if id is None else id,
             kind=kind,

@@ -44,6 +44,16 @@ def parent_of(headers: Mapping[str, str]) -> TraceParent | None:
     return None if found is None else _valid(found[1], found[2], sampled=bool(int(found[3], 16) & 1))
 
 
+def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers of a job that is put here: with the ids of the handler that puts it, unless they name a span."""
+    span = CURRENT.get()
+    if span is None or TRACE_ID in headers or TRACEPARENT in headers:
+        return headers
+    if not span.sampled:
+        return {**headers, TRACEPARENT: str(span)}
+    return {**headers, TRACE_ID: span.trace_id, SPAN_ID: span.span_id}
+
+
 def _valid(trace_id: str, span_id: str, *, sampled: bool) -> TraceParent | None:
     if _TRACE.fullmatch(trace_id) and _SPAN.fullmatch(span_id):
         return TraceParent(trace_id, span_id, sampled)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 
 import pytest
 
 from unit.app.shown import SILENCE, Shown
+from unit.jobs.working import eventually
 from wrasse.app.metrics import exposition
 from wrasse.app.plain import to_json
 from wrasse.app.status import Check
@@ -76,6 +78,25 @@ async def test_queues_that_any_beating_worker_leaves_alone_are_shown(shown: Show
     text = await shown.page()
     assert "Left alone" in text
     assert "w-2" not in text
+
+
+async def test_what_a_killed_worker_told_is_deleted_by_the_next_and_its_own_word_ends_with_it(shown: Shown) -> None:
+    records = shown.store.records(SHUT_QUEUES)
+    failed(shown, "low", 20)
+    await ShutQueues(shown.breakers, "killed", shown.store.jobs, records, shown.clock).look()
+
+    async def keys() -> list[str]:
+        return [record.key for record in await records.page("", None, 10)]
+
+    async def told_anew() -> bool:
+        return await keys() == ["mine"]
+
+    assert await keys() == ["killed"]
+    async with asyncio.TaskGroup() as group:
+        telling = group.create_task(ShutQueues(shown.breakers, "mine", shown.store.jobs, records, shown.clock).run())
+        await eventually(told_anew)
+        telling.cancel()
+    assert await keys() == []
 
 
 async def test_a_queue_that_is_gone_is_gone_from_the_metrics_within_the_sample_interval(shown: Shown) -> None:

@@ -103,6 +103,24 @@ async def test_the_ids_of_a_job_are_the_parent_and_bad_ids_begin_a_trace() -> No
     assert len({span.trace_id for span in receiver.spans}) == 3
 
 
+async def test_a_job_that_a_handler_puts_belongs_to_its_trace() -> None:
+    async with traced() as (app, receiver):
+
+        @app.handler("first")
+        async def first(job: RunningJob) -> None:
+            await app.jobs.put("second", id="second")
+            await app.jobs.put("second", id="elsewhere", headers={"trace_id": TRACE, "span_id": SPAN})
+
+        @app.handler("second")
+        async def second(job: RunningJob) -> None: ...
+
+        await app.jobs.put("first", id="first")
+        await app.run_pending()
+        spans = by_job(receiver.spans)
+    assert (spans["second"].trace_id, spans["second"].parent_id) == (spans["first"].trace_id, spans["first"].span_id)
+    assert (spans["elsewhere"].trace_id, spans["elsewhere"].parent_id) == (TRACE, SPAN)
+
+
 async def test_empty_polls_make_no_span() -> None:
     async with traced() as (app, receiver):
 

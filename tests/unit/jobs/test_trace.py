@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.jobs.trace import TraceParent, outcome_of, parent_of
+from wrasse.jobs.trace import CURRENT, TraceParent, carried, outcome_of, parent_of
 from wrasse.ports.jobs import Budget, Bury, Finish, Hold, Reason, Requeue
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -51,6 +53,20 @@ def test_ids_that_are_not_valid_name_nothing(headers: dict[str, str]) -> None:
 def test_no_header_can_break_anything(headers: dict[str, str]) -> None:
     parent = parent_of(headers)
     assert parent is None or parent_of({"traceparent": str(parent)}) == parent
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_what_is_put_inside_a_span_names_it(sampled: bool) -> None:
+    span = TraceParent(TRACE, SPAN, sampled)
+
+    def inside() -> None:
+        CURRENT.set(span)
+        assert parent_of(carried({"a": "b"})) == span
+        assert carried({"a": "b"})["a"] == "b"
+        assert carried({"traceparent": "mine"}) == {"traceparent": "mine"}
+
+    copy_context().run(inside)
+    assert carried({"a": "b"}) == {"a": "b"}
 
 
 def test_an_outcome_is_done_lost_or_a_reason() -> None:

@@ -104,6 +104,8 @@ async def test_only_the_probe_runs_until_it_has_ended() -> None:
         await put(store.jobs, Job("meanwhile", queue="high"))
         await until(store.jobs, "meanwhile", Place.DONE)
         assert [id for id in shop.called if id.startswith("rest")] == []
+        rest = [await record(store.jobs, f"rest {n}") for n in range(10)]
+        assert {each.state.attempts for each in rest} == {0}, "not even taken"
         assert not breaker(worker).waits, "the probe is out"
         shop.gate.set()
         await until(store.jobs, "rest 9", Place.DONE)
