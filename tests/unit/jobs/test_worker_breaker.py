@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from datetime import timedelta
 
 import pytest
 
+from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, Seeded
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings, BreakerState
 from wrasse.errors import BadPayload
@@ -196,6 +198,63 @@ async def test_jobs_in_flight_when_it_opened_neither_close_it_nor_fill_its_windo
             await until(store.jobs, f"slow {n}", Place.DONE)
         assert breaker(worker).state is not BreakerState.CLOSED
         await eventually(lambda: breaker(worker).waits)
+
+
+class TakesFail:
+    """A plan: the next takes, once it is told to begin, meet these faults."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.faults = list(faults)
+        self.begun = False
+
+    def next(self, call: str) -> Fault:
+        return self.faults.pop(0) if self.begun and call == "take" and self.faults else GOOD
+
+
+@pytest.mark.parametrize("faults", [(LOST_REPLY,), (LOST_REPLY, LOST_REPLY), (LOST_REQUEST, LOST_REPLY)])
+async def test_a_probe_whose_take_is_not_answered_is_neither_lost_nor_doubled(faults: tuple[Fault, ...]) -> None:
+    store, shop, plan = memory(), Shop(), TakesFail(*faults)
+    network = FaultyJobs(store.jobs, Network(plan))
+    one = replace(SHORT, queues=("low",), breaker=BreakerSettings(0.5, LONG, timedelta(milliseconds=200), 4))
+    async with working(network, shop.handlers(), one) as worker:
+        await put(store.jobs, *numbered(4))
+        await eventually(lambda: breaker(worker).trips == 1)
+        shop.broken, plan.begun = False, True
+        await put(store.jobs, Job("probe"), Job("rest"))
+        for id in ("probe", "rest"):
+            done = await until(store.jobs, id, Place.DONE)
+            assert done.state.attempts == 1
+    assert (plan.faults, shop.called[4:]) == ([], ["probe", "rest"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_the_network_does_one_probe_runs_at_a_time_and_everything_ends(seed: int) -> None:
+    chance = random.Random(seed)
+    store, faults = memory(), Seeded(chance, 0.1, 0.1, 0.0, delay_max=0.002)
+    settings = replace(SHORT, retry=RetryPolicy(1_000, timedelta(milliseconds=1), timedelta(milliseconds=5)))
+    probes, probes_max = 0, 0
+
+    async def work(job: RunningJob) -> None:
+        nonlocal probes, probes_max
+        probing = breaker(worker, job.queue).state is BreakerState.HALF_OPEN and job.queue == "low"
+        probes += probing
+        probes_max = max(probes_max, probes)
+        try:
+            await asyncio.sleep(0.001)
+            if job.queue == "low" and breaker(worker).trips < 5 and chance.random() < 0.8:
+                raise OSError("down")
+        finally:
+            probes -= probing
+
+    made = Handlers()
+    made.add("", work)
+    jobs = [Job(f"{queue} {n}", queue=queue) for n in range(50) for queue in ("low", "high")]
+    await put(store.jobs, *jobs)
+    async with working(FaultyJobs(store.jobs, Network(faults)), made, settings) as worker:
+        for job in jobs:
+            await until(store.jobs, job.id, Place.DONE)
+        assert breaker(worker).trips >= 5
+    assert probes_max == 1
 
 
 async def test_run_pending_runs_all_there_is_however_many_fail() -> None:
