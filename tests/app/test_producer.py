@@ -129,6 +129,18 @@ def test_a_missing_directory_ends_with_one_error(place: Path) -> None:
     assert "producer.scan_dir" in answer.err
 
 
+def test_one_walk_does_not_wait_for_a_server_that_is_down(inbox: Path) -> None:
+    answer = typed("run", "--role=producer", "--set=backends.jobs=redis://127.0.0.1:1", cwd=inbox.parent)
+    assert answer.code == 1
+    assert "127.0.0.1:1" in answer.err
+
+
+def test_watching_without_a_producer_is_refused(place: Path) -> None:
+    answer = wrasse("run", "--role=sweeper", "--watch")
+    assert answer.code == 2
+    assert "--role=producer" in answer.err
+
+
 def test_all_roles_start_a_producer_only_where_one_is_described(place: Path, inbox: Path) -> None:
     with running(place, "--role=all") as daemon:
         until(lambda: ready() == 3, "the files of the inbox")

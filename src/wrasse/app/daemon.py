@@ -29,6 +29,7 @@ from wrasse.app.building import (
     build_worker,
     configured,
     message_handlers,
+    open_homes,
     owner_name,
 )
 from wrasse.app.config import Config
@@ -138,7 +139,7 @@ class Daemon:
         self._messages = self._listened_to(orders)
         self._quiet = asyncio.Event()  # set when messages are no longer to be handled
         self._roles = orders.roles
-        self._directory = producing_directory(config, orders.roles)
+        self._directory = producing_directory(config, orders.roles, watch=orders.watch)
         self._watch_files = orders.watch
         self._producing: Producing | None = None
         self._tally = Tally(Labels(config.settings.worker.queues.values()))
@@ -181,7 +182,12 @@ class Daemon:
         try:
             # Signals are heard from here on: whoever reads that it has started may stop it at once.
             with on_stop(self._stop):
-                opened = await open_patiently(self._config, stores, self._quiet)
+                # Whoever waits for the end of one walk hears of an outage; a daemon waits for its server.
+                opened = (
+                    await open_homes(self._config, stores)
+                    if self._alone and not self._watch_files
+                    else await open_patiently(self._config, stores, self._quiet)
+                )
                 if opened is None:
                     _log.info("stopped")
                     return

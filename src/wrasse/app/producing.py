@@ -18,6 +18,7 @@ from wrasse.app.config import Config
 from wrasse.app.progress import progress
 from wrasse.app.sweep_ports import Opened
 from wrasse.clock import Clock
+from wrasse.errors import UsageError
 from wrasse.jobs.files import FileRules
 from wrasse.jobs.intake import PATIENCE, Intake, IntakeSettings
 from wrasse.jobs.tally import Tally
@@ -50,12 +51,16 @@ class Summary:
         return text + ("; stopped before the end" if self.stopped else "")
 
 
-def producing_directory(config: Config, roles: tuple[str, ...]) -> str:
+def producing_directory(config: Config, roles: tuple[str, ...], *, watch: bool) -> str:
     """The directory whose files this process puts; empty if it is no producer; an error if there is none. Where all
     roles are started, a producer: section makes it one; its default priority alone, which every put uses, does not."""
     mine = [path for path in config.sources if path.startswith("producer.") and path != "producer.default_priority"]
     if ROLE in roles or ("all" in roles and mine):
         return check_directory(config.settings.producer.scan_dir)
+    if watch:
+        raise UsageError(
+            "--watch is for a producer, and none is started", do="add --role=producer, or a producer: section"
+        )
     return ""
 
 
