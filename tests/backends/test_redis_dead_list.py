@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from backends.redis_between import Between
 from backends.redis_peer import GoPeer, go_job
 from conformance.desk import Desk
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.dead_list import compare_dead
 from wrasse.ports.jobs import Delete, JobFilter, Place, Reason, Revive
 from wrasse.ports.outcome import Outcome
 
@@ -116,3 +118,27 @@ async def test_a_dead_letter_says_why_in_words_that_other_programs_read(grave: G
     await grave.desk.bury(await grave.desk.held("a"))
     (letter,) = await grave.listed()
     assert all(field in letter for field in (b'"error":"it broke"', b'"reason":"failed"', b'"failed_at":"2026-'))
+
+
+async def test_of_equal_letters_each_is_revived_once(grave: Grave) -> None:
+    await grave.push(go_job("a"), go_job("a"))
+    first, second = [state.hold for state in await grave.store.jobs.page(Place.DEAD, JobFilter(), None, 9)]
+    outcomes = await grave.desk.move(Revive(first), Revive(first))
+    assert (outcomes, await grave.listed()) == ([Outcome.DONE, Outcome.LOST], [go_job("a")])
+    assert await grave.desk.move(Revive(second)) == [Outcome.DONE]
+
+
+async def test_who_compares_after_another_has_adopted_adopts_nothing(grave: Grave) -> None:
+    await grave.push(go_job("a"))
+    between = Between(grave.peer.link, "dead_list", grave.store.jobs.counts)
+    await compare_dead(between, grave.peer.keys)
+    assert (between.happened, await grave.dead()) == (True, ["a"])
+
+
+async def test_what_is_buried_during_a_comparison_stays(grave: Grave) -> None:
+    hold = await grave.desk.held("ours")
+    await grave.push(go_job("theirs"))
+    between = Between(grave.peer.link, "slice", lambda: grave.desk.bury(hold))
+    await compare_dead(between, grave.peer.keys)
+    record = await grave.desk.record("ours")
+    assert (between.happened, record.state.hold, sorted(await grave.dead())) == (True, hold, ["ours", "theirs"])

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from backends.redis_between import Between
 from backends.redis_peer import GoPeer, go_job
 from conformance.desk import SILENCE, Desk
 from conformance.stores import Store
 from wrasse.backends.redis import finding
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.moves import move
+from wrasse.backends.redis.overview import record
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, Place
 from wrasse.ports.outcome import Outcome
@@ -70,6 +73,28 @@ async def test_a_listing_goes_on_after_what_it_showed_last_was_deleted(hall: Hal
     first = await hall.page()
     await hall.store.jobs.delete([Delete(state.hold, Place.READY) for state in first])
     assert await hall.rest(first.cursor) == ["d", "e", "f"]
+
+
+async def test_a_listing_shows_nothing_twice_when_only_the_last_it_showed_was_deleted(hall: Hall) -> None:
+    await hall.desk.put(*"abcdef")
+    first = await hall.page()
+    await hall.store.jobs.delete([Delete(first.items[-1].hold, Place.READY)])
+    assert await hall.rest(first.cursor) == ["d", "e", "f"]
+
+
+async def test_a_cancel_follows_a_job_that_is_taken_meanwhile(hall: Hall) -> None:
+    await hall.desk.put("a")
+    between = Between(hall.peer.link, "move", hall.desk.take_one)
+    outcomes = await move(between, hall.peer.keys, [Cancel("a")])
+    assert (between.happened, outcomes, await hall.desk.place("a")) == (True, (Outcome.DONE,), Place.DEAD)
+
+
+async def test_a_job_that_is_taken_while_it_is_looked_for_is_found(hall: Hall) -> None:
+    await hall.desk.put("a")
+    between = Between(hall.peer.link, "find", hall.desk.take_one)
+    found = await record(between, hall.peer.keys, "a")
+    assert found is not None
+    assert (between.happened, found.state.place) == (True, Place.HELD)
 
 
 async def test_a_listing_goes_on_after_a_job_was_given_back(hall: Hall) -> None:

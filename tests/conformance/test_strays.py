@@ -9,12 +9,14 @@ from uuid import uuid4
 
 import pytest
 
+from backends.redis_between import Between
 from backends.redis_peer import GoPeer, go_job
 from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.strays import RedisStrays
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable, UsageError
@@ -314,3 +316,24 @@ async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> Non
     await yard.link.ask("MSET", yard.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
     looked = await yard.strays.look(None, 1, silence=SILENCE, dry=False)  # far too few names to come across it
     assert (looked.ended, looked.adopted) == (False, 1)
+
+
+async def test_what_a_silent_worker_of_ours_holds_is_not_adopted_beside_its_hold(yard: Yard) -> None:
+    await yard.desk.held("a")
+    await yard.link.ask("DEL", yard.peer.keys.heartbeat("w1"))
+    looked = await yard.look()
+    assert (looked.seen, (await yard.desk.count()).held) == (0, 1)
+
+
+async def test_a_worker_that_comes_to_life_during_a_look_keeps_its_job(yard: Yard) -> None:
+    peer = await yard.left(go_job("a"))
+    between = Between(yard.link, "adopt", lambda: yard.link.ask("SET", peer.heartbeat, "alive", "EX", 30))
+    looked = await RedisStrays(between).look("0", 100_000, silence=SILENCE, dry=False)
+    assert (between.happened, looked.seen, looked.adopted) == (True, 1, 0)
+
+
+async def test_a_job_that_is_finished_during_a_look_is_not_adopted(yard: Yard) -> None:
+    peer = await yard.left(go_job("a"))
+    between = Between(yard.link, "adopt", lambda: peer.finish(go_job("a")))
+    looked = await RedisStrays(between).look("0", 100_000, silence=SILENCE, dry=False)
+    assert (between.happened, looked.adopted, (await yard.desk.count()).held) == (True, 0, 0)
