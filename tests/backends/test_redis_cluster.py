@@ -53,8 +53,9 @@ async def port(link: Link) -> int:
 
 
 async def another_port(link: Link, than: int) -> int:
-    """The next server that answers: the old one does so until it has heard that it is a replica now."""
-    async with asyncio.timeout(30):
+    """The next server that answers. The old one would for ten seconds more, until it hears that it is a replica now: the
+    link must not wait for that, since what it writes there is lost."""
+    async with asyncio.timeout(5):
         while True:
             found = await port(link)
             if found != than:
