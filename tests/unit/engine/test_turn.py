@@ -12,7 +12,7 @@ from faults import FaultyRecords, Network, Script
 from wrasse.clock import ManualClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Guard, Traffic
-from wrasse.engine.loop import ENGINE_LEASES
+from wrasse.engine.loop import ENGINE_LEASES, LEASE_TTL
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
@@ -107,6 +107,13 @@ async def test_a_sweep_that_runs_elsewhere_is_left_to_its_owner(scene: Scene) ->
 async def test_the_sweep_of_an_engine_that_died_is_taken_over_when_its_lease_ends(scene: Scene) -> None:
     await _engine(scene).lessor.acquire("sweep/old_bottles", "dead", TTL)
     scene.pass_time(TTL)
+    assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
+
+
+async def test_a_process_killed_in_a_run_keeps_the_others_waiting_for_ten_seconds_at_most(scene: Scene) -> None:
+    dead = replace(_engine(scene, "dead"), lease_ttl=LEASE_TTL)
+    assert await dead.lessor.acquire(_bottles(scene).lease_key, "dead", dead.lease_ttl) is not None
+    scene.pass_time(timedelta(seconds=10))
     assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
 
 
@@ -211,6 +218,22 @@ async def test_an_engine_whose_clock_is_off_does_not_delay_a_healthy_one(scene: 
     assert (held.report.stopped_by, held.saved) == ("clock", True)
     assert isinstance(found, Ran)
     assert found.report.done == 1
+
+
+@pytest.mark.parametrize("guard", ["stopping", "traffic"])
+async def test_a_turn_that_this_process_could_not_use_is_left_to_the_next(scene: Scene, guard: str) -> None:
+    class Holds:
+        name = guard
+
+        async def held(self) -> str | None:
+            return "not here, not now"
+
+    scene.shelf.fill(1)
+    held = await take_turn(_bottles(scene, Holds()), _engine(scene, "here"))
+    found = await take_turn(_bottles(scene), _engine(scene, "elsewhere"))
+    assert isinstance(held, Ran)
+    assert (held.report.stopped_by, held.state.ran_at) == (guard, None)
+    assert isinstance(found, Ran)
 
 
 async def test_a_run_that_its_guard_stopped_on_the_way_counts_as_one(scene: Scene) -> None:
