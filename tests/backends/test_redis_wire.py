@@ -29,7 +29,7 @@ from wrasse.backends.redis.job_json import (
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import Finish, Job, Place, Reason
+from wrasse.ports.jobs import Finish, Job, JobGroup, Place, Reason
 from wrasse.ports.outcome import Outcome
 
 HIGH, LOW = "jobqueue:high_priority", "jobqueue:low_priority"
@@ -137,6 +137,12 @@ def test_the_eight_fields_come_first_and_all_of_them() -> None:
     raw = encode(Job("a", "mail", headers={"x": "1"}, lasting=True, timeout=SILENCE), rfc3339(MADE), "low")
     eight = ["id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id"]
     assert list(msgspec.json.decode(raw))[:8] == eight
+
+
+def test_a_job_names_its_queue_unless_that_follows_from_its_priority() -> None:
+    usual, unusual = encode(Job("a"), rfc3339(MADE), "low"), encode(Job("a", queue="x"), rfc3339(MADE), "low")
+    assert b"origin_queue" not in usual
+    assert msgspec.json.decode(unusual)["origin_queue"] == "x"
 
 
 jobs = st.builds(
@@ -295,6 +301,45 @@ async def test_of_two_equal_jobs_each_is_finished_once(peer: Peer) -> None:
     outcomes = await peer.desk.finish(first) + await peer.desk.finish(second)
     assert (left, outcomes) == ([GO], [Outcome.LOST, Outcome.DONE])
     assert (await peer.list("completed"), await peer.list("worker:w1:processing")) == ([GO, GO], [])
+
+
+async def test_a_finish_named_twice_in_one_batch_removes_one_of_two_equal_jobs(peer: Peer) -> None:
+    await peer.push(GO, GO)
+    first, _ = [taken.hold for taken in await peer.desk.take()]
+    outcomes = await peer.desk.finish(first, first)
+    assert (outcomes, await peer.list("worker:w1:processing")) == ([Outcome.DONE, Outcome.LOST], [GO])
+
+
+async def test_an_id_that_was_made_is_known_once_its_job_was_taken(peer: Peer) -> None:
+    await peer.desk.jobs.put([Job("made", minted=True)], request=fresh())
+    await peer.desk.take_one()
+    single = await peer.desk.put(Job("made", delay=SILENCE))
+    assert (single, await peer.desk.put("made", "other")) == ([False], [False, True])
+
+
+async def test_a_job_that_waits_again_is_in_no_index(peer: Peer) -> None:
+    await peer.desk.fail(await peer.desk.held("a"))
+    names = ("where", "held", "holds", "done", "dead", "finished")
+    assert await peer.do("EXISTS", *(f"{peer.root}:{name}" for name in names)) == 0
+
+
+async def test_a_group_that_is_known_stays_as_it_was_opened(peer: Peer) -> None:
+    members = [Job(id, group="g") for id in "ab"]
+    await peer.desk.jobs.put(members, request=fresh(), groups=[JobGroup("g", 2, Job("callback"))])
+    await peer.desk.jobs.put([], request=fresh(), groups=[JobGroup("g", 1, Job("another"))])
+    a, b = [taken.hold for taken in await peer.desk.take()]
+    await peer.desk.finish(a)
+    early = await peer.list("queue:low")
+    await peer.desk.finish(b)
+    (callback,) = await peer.desk.take()
+    assert (early, callback.job.id) == ([], "callback")
+
+
+async def test_nothing_is_counted_for_a_group_that_was_called(peer: Peer) -> None:
+    group = JobGroup("g", 1, Job("callback", queue="other"))
+    await peer.desk.jobs.put([Job("a", group="g"), Job("b", group="g")], request=fresh(), groups=[group])
+    await peer.desk.finish(*[taken.hold for taken in await peer.desk.take()])
+    assert await peer.do("HGETALL", f"{peer.root}:groups") == [b"f:g", b"1"]
 
 
 async def test_the_completed_list_never_exceeds_its_bound(redis_server: Valkey) -> None:
