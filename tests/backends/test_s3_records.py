@@ -13,7 +13,7 @@ from wrasse.backends.s3.due_index import RETIRED_AFTER, STALE
 from wrasse.backends.s3.record_objects import GONE_KEPT
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection, Records, Written
+from wrasse.ports.records import NONCES_KEPT, Collection, Records, Written
 
 FAULTS = [BUSY, BUSY_AFTER, CUT_BEFORE, CUT_AFTER]
 THINGS = Collection("ns/meta", "ns/.lease-index", "ns/.lease-index/buckets.json")
@@ -143,6 +143,26 @@ async def test_our_write_is_recognised_also_after_another_wrote_on_top_of_it() -
         found = await mine.get("a")
         await other.close()
         assert (put.outcome, found and found.value) == (Outcome.DONE, b"theirs")
+
+
+async def test_a_write_that_nobody_can_find_out_about_any_more_is_unknown_also_without_a_name() -> None:
+    async with scene() as now:
+        mine, other = now.backend.records(THINGS), await now.another()
+        at = version(await mine.create("a", b"0"))
+        theirs, load = other.records(THINGS), mine._records._load  # type: ignore[attr-defined]
+
+        async def late(name: bytes) -> object:
+            mine._records._load = load  # type: ignore[attr-defined]
+            newest = at
+            for n in range(NONCES_KEPT + 1):
+                newest = version(await theirs.put("a", b"%d" % n, at=newest))
+            return await load(name)
+
+        mine._records._load = late  # type: ignore[attr-defined]
+        now.server.plan = once(CUT_BEFORE, "PUT", part=b"/meta/")
+        put = await mine.put("a", b"mine", at=at)
+        await other.close()
+        assert put.outcome is Outcome.UNKNOWN
 
 
 async def test_a_process_that_knows_an_old_version_is_told_that_it_lost() -> None:

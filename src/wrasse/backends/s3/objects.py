@@ -16,7 +16,6 @@ from wrasse.backends.s3.conditions import PROBES, Conditions
 from wrasse.backends.s3.deletes import Deletes
 from wrasse.backends.s3.listing import Lister, nameable
 from wrasse.backends.s3.metadata import NONCE, from_headers, new_nonce, to_headers
-from wrasse.backends.s3.replies import Listed
 from wrasse.backends.s3.uploads import PART_BYTES, Parts, upload
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.errors import Gone, StoreUnavailable, UsageError, WrasseError
@@ -97,9 +96,14 @@ class S3Objects:
         start = None if after is None else self._prefix + _bytes(after)
         while True:
             found, more = await self._lister.page(self._prefix + _bytes(prefix), start, limit)
-            infos = tuple(self._info(each) for each in found if not each.key.startswith(self._prefix + PROBES))
+            probes, begin = self._prefix + PROBES, len(self._prefix)
+            shown = [each for each in found if not each.key.startswith(probes)]
+            keys = tuple([each.key[begin:].decode("utf-8", "surrogateescape") for each in shown])
+            infos = tuple(
+                [ObjectInfo(key, o.size, o.etag, o.modified_at) for key, o in zip(keys, shown, strict=True)]
+            )
             if infos or not more:
-                return Page(infos, tuple(info.key for info in infos), self._client.wire.time.now(), more)
+                return Page(infos, keys, self._client.wire.time.now(), more)
             start = found[-1].key
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
@@ -164,10 +168,6 @@ class S3Objects:
                 do="use UTF-8 without backslashes, empty parts, '.' or '..' between slashes, each at most 255 bytes",
             )
         return self._prefix + raw
-
-    def _info(self, each: Listed) -> ObjectInfo:
-        key = each.key[len(self._prefix) :].decode("utf-8", "surrogateescape")
-        return ObjectInfo(key, each.size, each.etag, each.modified_at)
 
     def _stored(self, outcome: Outcome, version: str | None = None) -> Stored:
         return Stored(outcome, version, self._client.wire.time.now())

@@ -17,6 +17,11 @@ from xml.etree import ElementTree
 from wrasse.errors import StoreBroken
 
 _ENTRY = re.compile(rb"<Contents>(.*?)</Contents>", re.S)
+# An entry as AWS and most others order it; what comes in another order is taken apart name by name.
+_USUAL = re.compile(
+    rb"<Contents>\s*<Key>([^<]*)</Key>\s*<LastModified>([^<]*)</LastModified>\s*<ETag>([^<]*)</ETag>"
+    rb"(?:\s*<Checksum[^<]*<[^<]*)*\s*<Size>([0-9]*)</Size>"
+)
 _PREFIX = re.compile(rb"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>\s*</CommonPrefixes>")
 _PARTS = re.compile(rb"<(Key|ETag|Size|LastModified)>([^<]*)</")
 _TRUNCATED = re.compile(rb"<IsTruncated>\s*(true|false)\s*</IsTruncated>")
@@ -66,9 +71,18 @@ def parse_listing(body: bytes, where: str) -> ListedPage:
     if truncated is None or b"</ListBucketResult>" not in body[-64:]:
         raise _strange("a listing", where)
     raw = _unquoted if _URL_ENCODED in body else _unescaped
-    objects = tuple(_listed(entry, raw, where) for entry in _ENTRY.findall(body))
-    if len(objects) != body.count(b"<Contents>"):
+    count = body.count(b"<Contents>")
+    usual = _USUAL.findall(body)
+    if len(usual) != count:
+        usual = [_in_order(entry, where) for entry in _ENTRY.findall(body)]
+    if len(usual) != count:
         raise _strange("a listing", where)
+    try:
+        objects = tuple(
+            [Listed(raw(key), int(size), _tag(tag), parse_instant(at.decode())) for key, at, tag, size in usual]
+        )
+    except ValueError:
+        raise _strange("an entry of a listing", where) from None
     folders = tuple(raw(found) for found in _PREFIX.findall(body))
     token = _TOKEN.search(body)
     if truncated[1] == b"true" and token is None:
@@ -140,7 +154,8 @@ def unquote_plus(text: str) -> bytes:
 
 def parse_instant(text: str) -> datetime:
     """An instant as listings write it."""
-    return datetime.fromisoformat(text).astimezone(UTC)
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is UTC else found.astimezone(UTC)
 
 
 def etag_of(text: str) -> str:
@@ -156,17 +171,18 @@ def _escape(text: str) -> str:
     return _NEEDS_ENTITY.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
-def _listed(entry: bytes, raw: _Raw, where: str) -> Listed:
+def _in_order(entry: bytes, where: str) -> tuple[bytes, bytes, bytes, bytes]:
     parts = dict(_PARTS.findall(entry))
     try:
-        return Listed(
-            raw(parts[b"Key"]),
-            int(parts[b"Size"]),
-            etag_of(unescape(parts[b"ETag"].decode())),
-            parse_instant(parts[b"LastModified"].decode()),
-        )
-    except (KeyError, ValueError):
+        return parts[b"Key"], parts[b"LastModified"], parts[b"ETag"], parts[b"Size"]
+    except KeyError:
         raise _strange("an entry of a listing", where) from None
+
+
+def _tag(text: bytes) -> str:
+    if text[:6] == b"&quot;" and text[-6:] == b"&quot;":
+        return text[6:-6].decode()
+    return etag_of(unescape(text.decode()))
 
 
 class _Raw:
