@@ -16,7 +16,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.jobs.inotify import WATCHES_MAX, Notices
 from wrasse.jobs.intake import Intake
-from wrasse.jobs.watching import Watching
+from wrasse.jobs.watching import RESCAN, Watching
 
 
 @pytest.fixture(params=["told", "polling"])
@@ -28,12 +28,15 @@ def told(request: pytest.FixtureRequest) -> bool:
 async def watching(
     root: Path, memory: Memory, told: bool, watches_max: int = WATCHES_MAX
 ) -> AsyncIterator[Intake]:
-    """Files of this directory are put for as long as the block lasts, and every change within it is noticed."""
+    """Files of this directory are put for as long as the block lasts, and every change within it is noticed: where the
+    system tells, by what it tells, since the walks of the beginning are over and the next one is minutes away."""
     intake = intake_of(root, memory)
     watch = Watching(intake, SystemClock(), told=told, watches_max=watches_max)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(watch.run())
         await watch.watched.wait()
+        if told and watches_max > 1:
+            await eventually(lambda: watch._due.get("", 0) > SystemClock().monotonic() + RESCAN.total_seconds() / 2)
         try:
             yield intake
         finally:
