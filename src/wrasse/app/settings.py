@@ -35,11 +35,13 @@ class Backends:
     jobs: Annotated[
         str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0 or memory:")
     ] = EMBEDDED
-    records: Annotated[str, Key("where leases and other small records live, the same forms, s3://bucket/prefix or file:wrasse-data")] = EMBEDDED
+    records: Annotated[
+        str, Key("where leases and other small records live, the same forms, s3://bucket/prefix or file:wrasse-data")
+    ] = EMBEDDED
     streams: Annotated[str, Key("where streams of messages live, the same forms but redis")] = EMBEDDED
-    objects: Annotated[str, Key("where archives live: file:wrasse-data, file:///absolute/path, s3://bucket/prefix or memory:")] = (
-        EMBEDDED_OBJECTS
-    )
+    objects: Annotated[
+        str, Key("where archives live: file:wrasse-data, file:///absolute/path, s3://bucket/prefix or memory:")
+    ] = EMBEDDED_OBJECTS
 
 
 @dataclass(frozen=True, slots=True)
