@@ -30,8 +30,8 @@ NO_METADATA: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a listing says of one object. `version` is opaque; a conditional change names it. On S3 it names the bytes: the
-    same bytes written again have the same version."""
+    """What a listing says of one object. `version` is opaque; a conditional change names it. On S3 it names the bytes:
+    the same bytes written again have the same version."""
 
     key: str
     size: int
