@@ -107,7 +107,7 @@ def test_done_jobs_past_their_time_are_deleted() -> None:
 def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:
     (place / "wrasse.yaml").write_text("sweeps: {finished_jobs: {enabled: false}}")
     listed = {each["name"]: each for each in wrasse("sweep", "--list", "--json").json["sweeps"]}
-    assert set(listed) == {"stuck_jobs", "finished_jobs"}
+    assert set(listed) == {"stuck_jobs", "finished_jobs", "orphan_archives"}
     assert (listed["stuck_jobs"]["enabled"], listed["finished_jobs"]["enabled"]) == (True, False)
     assert "held by a worker that fell silent" in wrasse("sweep", "--list").out
 

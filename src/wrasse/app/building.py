@@ -12,11 +12,13 @@ import socket
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
+from wrasse.app.orphaning import ORPHANS, instance_of, open_desks
 from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
@@ -48,12 +50,14 @@ from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.orphans.desk import Desk
 from wrasse.ports.groups import Groups
 from wrasse.ports.limiter import Limiter
 from wrasse.ports.objects import Objects
 from wrasse.ports.strays import SeesStrays, Strays
 from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
+from wrasse.sweeps.orphan_archives import OrphanArchives
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 LEASES = leases_in("default")
@@ -82,6 +86,7 @@ async def open_homes(config: Config, stores: Stores) -> Opened:
         await stores.open(where.streams) if streams else None,
         await stores.open_object_store(where.objects) if objects else None,
         await stores.open(where.journal),
+        await open_desks(config, stores, stores.clock),
     )
 
 
@@ -95,8 +100,13 @@ def build_engine(
 ) -> Engine:
     """The engine with the sweeps named in `only`, or with all: wrasse's, then one's own."""
     names = [*CATALOGUE, *(name for name in settings.sweeps if name not in CATALOGUE)]
+    plain = [name for name in names if name != ORPHANS and (only is None or name in only)]
+    orphans = opened.orphans if only is None or ORPHANS in only else ()
     return Engine(
-        [build_sweep(name, settings, opened, clock) for name in names if only is None or name in only],
+        [
+            *(build_sweep(name, settings, opened, clock) for name in plain),
+            *(build_orphans(desk, settings, opened, clock) for desk in orphans),
+        ],
         lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
         state=opened.engine.records(ENGINE_STATE),
         journal=opened.journal,
@@ -128,6 +138,24 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
         guards=guards,
         enabled=own.enabled,
         name=name,
+    )
+
+
+def build_orphans(desk: Desk, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+    """The sweep of one root of orphans."""
+    own, root = settings.sweeps[ORPHANS], settings.orphans[desk.root.name]
+    seed = timedelta(seconds=settings.gc.interval) if root.preset else timedelta(0)
+    felt = backend_guards(opened.engine, clock, skew_max=settings.engine.skew_max)
+    batch_max = own.fields["batch_max"]
+    assert isinstance(batch_max, int), "a number by its type"
+    return Scheduled(
+        OrphanArchives(desk, batch_max),
+        interval=root.interval or seed or own.interval,
+        jitter=own.jitter,
+        budget=Budget(own.actions_max, own.runtime_max, own.pause),
+        guards=(*felt, desk.watch),
+        enabled=own.enabled,
+        name=instance_of(desk.root.name),
     )
 
 

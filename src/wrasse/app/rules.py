@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.app.addresses import parse_address
+from wrasse.app.orphan_settings import root_of
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import is_redis, redis_options
 from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
@@ -51,6 +52,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("reaper.", _reaper(settings.reaper)),
         ("", _archives(settings)),
         ("", _periodic(settings)),
+        ("", _orphans(settings)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
     ):
         for right, path, what, do in rules:
@@ -277,6 +279,17 @@ def _periodic(settings: Settings) -> _Rules:
             f"has the priority {own.priority!r}, which has no queue in worker.queues",
             f"use one of: {', '.join(settings.worker.queues)}",
         )
+
+
+def _orphans(settings: Settings) -> _Rules:
+    for name, own in settings.orphans.items():
+        path = f"orphans.{name}"
+        try:
+            root_of(name, own, settings.gc)
+        except WrasseError as why:
+            yield False, path, f"is not right: {why.message}", why.do
+        yield from _parsed(path, own.store, parse_objects)
+        yield own.interval is None or own.interval > ZERO, path, "has an interval of 0", "use a time such as 1h"
 
 
 def _unfit(url: str) -> Iterator[tuple[str, str]]:

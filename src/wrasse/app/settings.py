@@ -13,19 +13,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
 
+from wrasse.app.orphan_settings import ROOT_KEYS, OrphanRoot, OrphanSeed
+from wrasse.app.setting_key import Key as Key
+
 EMBEDDED = "sqlite:wrasse.db"
 EMBEDDED_OBJECTS = "file:wrasse-data"
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What is known about a setting besides its name, type and default."""
-
-    doc: str
-    seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
-    secret: bool = False  # never shown
-    choices: tuple[str, ...] = ()
-    later: bool = False  # read and checked, so that files load; no part of this version uses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,4 +359,8 @@ class Settings:
         Mapping[str, PeriodicSettings],
         Key("jobs put again and again: a map from a name to kind, cron or every, tz, data, priority, missed"),
     ] = field(default_factory=dict)
+    orphans: Annotated[
+        Mapping[str, OrphanRoot], Key(f"where orphans are looked for: a map from a name to {ROOT_KEYS} and more")
+    ] = field(default_factory=dict)
+    gc: OrphanSeed = field(default_factory=OrphanSeed)
     sweeps: Mapping[str, SweepSettings] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wrasse.app.wiring import ObjectStore, Store
+from wrasse.orphans.desk import Desk
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
@@ -33,6 +34,7 @@ class Opened:
     streams: Store | None = None
     objects: ObjectStore | None = None
     journal_store: Store | None = None  # where the journal is, if not where the engine keeps the rest
+    orphans: tuple[Desk, ...] = ()  # a desk per root
 
     @property
     def journal(self) -> Journal:

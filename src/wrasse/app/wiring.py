@@ -5,17 +5,21 @@ Backends are imported when they are opened: a process pays only for what it uses
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
+from wrasse.errors import ConfigError
+from wrasse.ports.catalog import Catalog, Query
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.sightings import Sightings
 from wrasse.ports.streams import Streams
 
 DONE_MAX = 10_000
@@ -55,6 +59,12 @@ class Store(Protocol):
     async def close(self) -> None:
         """Lets go of what is open."""
         ...
+
+
+@runtime_checkable
+class _KeepsSightings(Protocol):
+    @property
+    def sightings(self) -> Sightings: ...
 
 
 class ObjectStore(Protocol):
@@ -141,7 +151,12 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
     if url.is_bucket:
         return RecordsAlone(await _open_objects(url, clock))
     if url.served:
-        from wrasse.backends.redis.connect import Redis
+        try:
+            from wrasse.backends.redis.connect import Redis
+        except ModuleNotFoundError as missing:
+            raise ConfigError(
+                f"the redis backend needs the package {missing.name}", do="pip install 'wrasse[redis]'"
+            ) from missing
 
         return await Redis.open(url.url, clock, done_max=done_max)
     assert url.scheme == "sqlite", "parse_store lets no other through"
@@ -178,6 +193,15 @@ class Stores:
         self._objects: dict[StoreUrl, ObjectStore] = {}
         self._stack = AsyncExitStack()
 
+    @property
+    def clock(self) -> Clock:
+        """The clock that its backends were given."""
+        return self._clock
+
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Calls this before what was opened until now is closed."""
+        self._stack.callback(close)
+
     async def open(self, url: str) -> Store:
         """The backend of this URL."""
         wanted = parse_store(url).resolved()
@@ -201,6 +225,24 @@ class Stores:
             self._stack.push_async_callback(store.close)
             self._objects[wanted] = store
         return self._objects[wanted]
+
+    async def open_catalog(self, url: str, queries: Sequence[Query]) -> Catalog:
+        """The references that these queries give, in a user's database."""
+        if url.startswith("sqlite:"):
+            from wrasse.backends.sqlite.catalog import SqliteCatalog
+
+            return SqliteCatalog(parse_store(url).resolved().path, queries, self._clock)
+        raise ConfigError(f"this version reads no references from {url.partition(':')[0]}", do="use sqlite:app.db")
+
+    async def open_sightings(self, url: str) -> Sightings:
+        """The sightings of orphans in the store of this URL."""
+        store = await self.open(url)
+        if not isinstance(store, _KeepsSightings):
+            raise ConfigError(
+                f"{url.partition(':')[0]} keeps no sightings of orphans",
+                do="set sightings: sqlite:wrasse.db in the root",
+            )
+        return store.sightings
 
     async def close(self) -> None:
         """Closes them all, the last opened first."""

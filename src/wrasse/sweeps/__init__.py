@@ -13,6 +13,7 @@ from datetime import timedelta
 from wrasse.engine.budget import Budget
 from wrasse.engine.run import AnySweep
 from wrasse.sweeps.finished_jobs import FinishedJobs
+from wrasse.sweeps.orphan_archives import OrphanArchives
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 
@@ -51,6 +52,14 @@ CATALOGUE: Mapping[str, Catalogued] = {
             unless="the job was made ready again meanwhile",
             interval=timedelta(minutes=1),
             budget=Budget(actions_max=10_000),
+        ),
+        Catalogued(
+            OrphanArchives.name,
+            OrphanArchives,
+            takes_away="objects that no reference has named for their whole grace: into quarantine, and then for good",
+            unless="the root is not armed; anything refers to it; it was changed; the database or the plan looks wrong",
+            interval=timedelta(hours=1),
+            budget=Budget(actions_max=10_000, runtime_max=timedelta(minutes=10)),
         ),
     )
 }

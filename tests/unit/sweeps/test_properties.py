@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from orphan_field import HOUR, Field
 from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Revive, WorkerInfo
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.finished_jobs import FinishedJobs
+from wrasse.sweeps.orphan_archives import OrphanArchives
 from wrasse.sweeps.stuck_jobs import StuckJobs
 from wrasse.testing import SweepCase, World, check_sweep
 
@@ -55,7 +59,36 @@ async def the_dead_are_revived(world: World) -> None:
     await world.store.jobs.move([Revive(job.hold) for job in dead])
 
 
+FIELDS: dict[int, Field] = {}
+
+
+def orphans_of(world: World) -> OrphanArchives:
+    """A field whose clock, objects and references are the world's."""
+    place = Path(tempfile.mkdtemp(prefix="wrasse-orphans-"))
+    field = FIELDS[id(world)] = Field(place, objects=world.store.objects, clock=world.clock)
+    return OrphanArchives(field.desk)
+
+
+async def two_are_superseded(world: World) -> None:
+    field = FIELDS[id(world)]
+    for op in ("a", "b", "c"):
+        await field.put("ws", op)
+    field.refer("ws", "c")
+    await field.arm()
+    await field.desk.look(note=True)
+    world.clock.advance(2 * HOUR)
+    await field.desk.look(note=True)
+
+
+async def they_are_restored(world: World) -> None:
+    FIELDS[id(world)].refer("ws", "a")
+    FIELDS[id(world)].refer("ws", "b")
+
+
 CASES = {
+    "orphan_archives": SweepCase(
+        orphans_of, two_are_superseded, they_are_restored, ("archives/ws/c/",), grace=2 * HOUR
+    ),
     "stuck_jobs": SweepCase(
         lambda world: StuckJobs(world.store.jobs), one_worker_fell_silent, it_beats_again, ("d", "e"), grace=SILENCE
     ),
@@ -67,7 +100,7 @@ CASES = {
         grace=2 * DAY,
     ),
 }
-ACTIONS = {"stuck_jobs": 3, "finished_jobs": 3}
+ACTIONS = {"orphan_archives": 2, "stuck_jobs": 3, "finished_jobs": 3}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -1,0 +1,146 @@
+"""The settings of roots of orphans, and from them to a Root with everything decided. Pure.
+
+Defaults differ: the preset of the design document has its short delays, queries of one's own have long ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, TypeVar
+
+from wrasse.app.setting_key import Key
+from wrasse.app.store_url import hide
+from wrasse.errors import ConfigError
+from wrasse.orphans.presets import Workspaces, workspaces_queries
+from wrasse.orphans.root import Caps, Graces, Root, WriterTime
+from wrasse.orphans.template import parse_template
+from wrasse.ports.catalog import Query
+
+WORKSPACES = "workspaces"
+SEED_DELAY = timedelta(hours=2)
+SEED_TEMPLATE = "archives/{id}/{op_id}/{file}"
+_PLAIN = Graces()
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanSeed:
+    """The two settings of the archives' design document, in seconds, for roots with the preset `workspaces`."""
+
+    interval: Annotated[int, Key("seconds between two runs of orphan_archives; 0: its own interval", seed=True)] = 0
+    orphan_delay: Annotated[
+        int, Key("seconds for which an archive must have been an orphan; 0: 7200", seed=True)
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanRoot:
+    """One place to look for orphans."""
+
+    store: Annotated[str, Key("URL of the store; empty: backends.objects")] = ""
+    template: Annotated[str, Key("the shape of keys")] = ""
+    unit: Annotated[str, Key("what lives and dies together", choices=("directory", "object"))] = "directory"
+    owner: Annotated[str, Key("which name of the template says whose a unit is; none: nothing does")] = ""
+    marker: Annotated[str, Key("how the file ends that says a unit is whole")] = ".meta"
+    preset: Annotated[str, Key("where references are", choices=("", WORKSPACES))] = ""
+    database: Annotated[str, Key("URL of the database with the references")] = ""
+    table: Annotated[str, Key("the table of the preset")] = WORKSPACES
+    columns: Annotated[tuple[str, ...], Key("which of operation and op_started_at the table has")] = ()
+    queries: Annotated[tuple[str, ...], Key("tables, or queries with a column key")] = ()
+    pins: Annotated[str, Key("a table with more keys to keep, in the same database")] = ""
+    pins_file: Annotated[str, Key("a file with more keys to keep, one a line; a directory ends in /")] = ""
+    superseded: Annotated[timedelta | None, Key("grace of what its owner replaced")] = None
+    soft_deleted: Annotated[timedelta | None, Key("grace of what belongs to a row with an end")] = None
+    owner_unknown: Annotated[timedelta | None, Key("grace of what belongs to nobody")] = None
+    age_min: Annotated[timedelta | None, Key("how old objects must be before they are judged")] = None
+    keep_newest: Annotated[int | None, Key("how many of the newest units of a living owner are kept")] = None
+    quarantine: Annotated[timedelta, Key("how long they can be brought back; 0: they are deleted")] = timedelta(days=7)
+    quarantine_by: Annotated[str, Key("move to .trash/, or mark in place", choices=("move", "mark"))] = "move"
+    objects_max: Annotated[int, Key("a plan beyond this many objects and beyond share_max is held")] = 1_000
+    share_max: Annotated[float, Key("a plan beyond this share of all objects is held")] = 0.01
+    bytes_max: Annotated[int, Key("a plan beyond this many bytes and beyond share_max is held")] = 100 << 30
+    group_max: Annotated[int, Key("a plan with more units than this of one owner is held")] = 1_000
+    rows_share_min: Annotated[float, Key("least share of the references of the last run")] = 0.8
+    match_share_min: Annotated[float, Key("least share of the matches of the last run")] = 0.95
+    vanished_max: Annotated[int, Key("units that may lose their owner between two runs")] = 50
+    vanished_share_max: Annotated[float, Key("or this share of the protected ones")] = 0.01
+    writer_timeout: Annotated[timedelta, Key("how long one try of a writer may take")] = timedelta(minutes=30)
+    writer_retries: Annotated[int, Key("how often a writer tries again")] = 3
+    interval: Annotated[timedelta | None, Key("how often it is looked at; without: as the sweep says")] = None
+    sightings: Annotated[str, Key("sqlite: or postgresql: URL for sightings; empty: the journal's home")] = ""
+    spool: Annotated[str, Key("directory for the files of a run")] = "wrasse-spool"
+
+
+ROOT_KEYS = "store, template, unit, preset, database, queries, pins, superseded, soft_deleted, quarantine"
+
+
+def root_of(name: str, own: OrphanRoot, seed: OrphanSeed) -> Root:
+    """The root that settings describe; says what is wrong with them."""
+    preset = own.preset == WORKSPACES
+    template = own.template or (SEED_TEMPLATE if preset else "")
+    where = f"orphans.{name}"
+    if not template:
+        raise ConfigError(f"{where} has no template", do=f"write template: {SEED_TEMPLATE!r}")
+    if not own.database:
+        raise ConfigError(f"{where} has no database", do="write database: sqlite:app.db or postgresql://...")
+    if preset == bool(own.queries):
+        raise ConfigError(f"{where} needs a preset or queries, one of them", do="write preset: workspaces, or queries:")
+    if seed.interval < 0 or seed.orphan_delay < 0:
+        raise ConfigError("gc.interval and gc.orphan_delay are seconds", do="use 0 or more")
+    shape = parse_template(template, unit=own.unit, owner=own.owner)
+    delay = timedelta(seconds=seed.orphan_delay) or SEED_DELAY
+    return Root(
+        name,
+        shape,
+        template[: template.index("{")].rpartition("/")[0] + "/",
+        store=hide(own.store),
+        marker=own.marker,
+        graces=_graces(own, delay if preset else None),
+        writer=WriterTime(own.writer_timeout, own.writer_retries),
+        age_min=_or(own.age_min, delay if preset else timedelta(hours=24)),
+        keep_newest=_or(own.keep_newest, 0 if preset else 1),
+        quarantine=own.quarantine,
+        quarantine_by=own.quarantine_by,
+        caps=_caps(own),
+        source=hide(f"{own.database} {queries_of(own)}"),
+    )
+
+
+def queries_of(own: OrphanRoot) -> tuple[Query, ...]:
+    """Where its references are read."""
+    pins = (Query("pin", own.pins),) if own.pins else ()
+    if own.preset == WORKSPACES:
+        template = own.template or SEED_TEMPLATE
+        prefix = template[: template.index("{")].rpartition("/")[0] + "/"
+        concat = "CONCAT({}, {}, {}, {}, {})" if own.database.startswith(("mysql", "mariadb")) else _CONCAT
+        return (*workspaces_queries(Workspaces(own.table, prefix, own.columns), concat=concat), *pins)
+    return (*(Query(f"query {number}", sql) for number, sql in enumerate(own.queries, 1)), *pins)
+
+
+_CONCAT = "{} || {} || {} || {} || {}"
+
+
+def _graces(own: OrphanRoot, delay: timedelta | None) -> Graces:
+    return Graces(
+        _or(own.superseded, delay or _PLAIN.superseded),
+        _or(own.soft_deleted, delay or _PLAIN.soft_deleted),
+        _or(own.owner_unknown, _PLAIN.owner_unknown),
+    )
+
+
+def _caps(own: OrphanRoot) -> Caps:
+    return Caps(
+        own.objects_max,
+        own.share_max,
+        own.bytes_max,
+        own.group_max,
+        own.rows_share_min,
+        own.match_share_min,
+        own.vanished_max,
+        own.vanished_share_max,
+    )
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,49 @@
+"""From settings to desks: each root with its store, its references and its sightings, opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.orphan_settings import OrphanRoot, queries_of, root_of
+from wrasse.app.wiring import Stores
+from wrasse.clock import Clock
+from wrasse.errors import UnknownName
+from wrasse.orphans.desk import Desk
+from wrasse.orphans.look import Ports
+from wrasse.orphans.pins import PinnedCatalog
+
+ORPHANS = "orphan_archives"
+
+
+async def open_desks(config: Config, stores: Stores, clock: Clock) -> tuple[Desk, ...]:
+    """A desk for every root that the settings name."""
+    return tuple([await open_desk(name, config, stores, clock) for name in config.settings.orphans])
+
+
+async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> Desk:
+    """The desk of one root."""
+    settings = config.settings
+    if name not in settings.orphans:
+        raise UnknownName(name, settings.orphans, what="root", where="orphans")
+    own, where = settings.orphans[name], homes(config)
+    root = root_of(name, own, settings.gc)
+    objects = await stores.open_objects(own.store or where.objects)
+    catalog = await stores.open_catalog(own.database, queries_of(own))
+    if own.pins_file:
+        catalog = PinnedCatalog(catalog, Path(own.pins_file))
+    sightings = await stores.open_sightings(own.sightings or where.journal)
+    desk = Desk(root, Ports(objects, catalog, sightings, Path(own.spool), clock))
+    stores.at_end(desk.close)
+    return desk
+
+
+def instance_of(root: str) -> str:
+    """What the sweep of one root is called in leases, state, journal and metrics."""
+    return f"{ORPHANS}@{root}"
+
+
+def settings_of(config: Config, root: str) -> OrphanRoot:
+    """The settings of one root."""
+    return config.settings.orphans[root]

@@ -1,0 +1,16 @@
+"""What is known about a setting besides its name, type and default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known about a setting besides its name, type and default."""
+
+    doc: str
+    seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
+    secret: bool = False  # never shown
+    choices: tuple[str, ...] = ()
+    later: bool = False  # read and checked, so that files load; no part of this version uses it

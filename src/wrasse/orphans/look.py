@@ -1,0 +1,285 @@
+"""One round: list completely, then read all references in one snapshot, then merge, judge, and note it all at once.
+
+    listing to a spool -> snapshot of references to a spool -> sightings to a spool -> merge -> plausible? -> commit
+
+The snapshot is opened after the listing has ended, so that a reference committed before its object was listed is in it:
+the other way round, what is uploaded in between would be judged by an older view. Without the commit there is no
+verdict. A dry round is the same without the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import Refused, StoreBroken
+from wrasse.ids import Ids
+from wrasse.orphans.consent import Consent, after, read_consent, refusal, write_consent
+from wrasse.orphans.merge import Before, Merge, Sinks, Tally
+from wrasse.orphans.passing import change_of, known_of, raw, referred_of, text
+from wrasse.orphans.plausible import beyond, implausible
+from wrasse.orphans.root import Root
+from wrasse.orphans.spool import Listed, Referred, Spool, Writer
+from wrasse.orphans.units import Units, in_order
+from wrasse.orphans.verdict import Known, Scene, Suspected
+from wrasse.orphans.window import Window
+from wrasse.orphans.workplace import Workplace
+from wrasse.ports.catalog import Catalog
+from wrasse.ports.objects import Objects
+from wrasse.ports.sightings import Change, Round, Sightings, Standing
+
+LIST_PAGE = 1_000
+ROW_PAGE = 5_000
+NOTES_MAX = 250_000  # new sightings of one round; the rest begin with the next
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Progress:
+    """How far a round is, for whoever shows it."""
+
+    __slots__ = ("done", "stage", "total")
+
+    def __init__(self) -> None:
+        self.stage = ""
+        self.done = 0
+        self.total: int | None = None
+
+    def at(self, stage: str, total: int | None = None) -> None:
+        """A new stage begins."""
+        self.stage, self.done, self.total = stage, 0, total
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a round works on."""
+
+    objects: Objects
+    catalog: Catalog
+    sightings: Sightings
+    spool: Path
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A round that may be believed. `held` says why its plan may not be carried out unasked, if it may not; `armed` is
+    whether its root may act by itself."""
+
+    round: Round
+    suspects: Iterable[Suspected]  # in order; may be begun again
+    held: str
+    armed: bool
+    foreign: tuple[str, ...] = ()
+
+
+class Look:
+    """Makes rounds of one root. What the last one found stays readable until the next, or until `close`."""
+
+    def __init__(self, root: Root, ports: Ports) -> None:
+        self.root = root
+        self.progress = Progress()
+        self._ports = ports
+        self._ids = Ids(ports.clock)
+        self._workplace = Workplace(ports.spool, root.name)
+        self._open = ExitStack()
+        self._witness: tuple[str, float] | None = None  # the last round made here, by monotonic time
+        self._looked = 0.0
+
+    async def look(self, *, note: bool) -> Looked:
+        """A complete round. With `note`, it is committed; else it leaves no trace."""
+        self.close()
+        id = self._ids.new()
+        place = self._open.enter_context(self._workplace.opened(id))
+        listed_at = await self._list(place)
+        snapshot_at = await self._refer(place)
+        standing = await self._ports.sightings.standing(self.root.name)
+        await self._recall(place)
+        scene = self._scene(standing, snapshot_at, listed_at)
+        stop = threading.Event()
+        try:
+            self.progress.at("judging", standing.last.counts.get("units") if standing.last else None)
+            merged = await asyncio.to_thread(self._merge, place, scene, standing.last, stop)
+        finally:
+            stop.set()
+        made = Round(self.root.name, id, scene.number, standing.at, snapshot_at, scene.tick, merged.counts)
+        return await self._conclude(made, merged, standing, place, note=note)
+
+    def close(self) -> None:
+        """Lets go of the last round's spools."""
+        self._open.close()
+
+    async def _list(self, place: Path) -> datetime:
+        """Every object below the prefix, and the store's clock when that began."""
+        self.progress.at("listing")
+        writer: Writer[Listed] = Writer(place / "listing")
+        try:
+            after: str | None = None
+            first: datetime | None = None
+            while True:
+                page = await self._ports.objects.page(self.root.prefix, after, LIST_PAGE)
+                first = first or page.at
+                writer.write(
+                    [Listed(raw(each.key), each.size, each.version, to_micros(each.modified_at)) for each in page]
+                )
+                self.progress.done = writer.rows
+                if not page.more:
+                    break
+                assert page.cursors, "a page that goes on says where"
+                after = page.cursors[-1]
+            await asyncio.to_thread(writer.close)
+            return first
+        finally:
+            writer.drop()
+
+    async def _refer(self, place: Path) -> datetime:
+        """Every reference, in one snapshot, and the catalog's clock when it was opened."""
+        self.progress.at("reading references")
+        writer: Writer[Referred] = Writer(place / "references")
+        try:
+            async with self._ports.catalog.snapshot() as snapshot:
+                after: str | None = None
+                while True:
+                    page = await snapshot.page(after, ROW_PAGE)
+                    writer.write([referred_of(each, self.root, snapshot.at) for each in page])
+                    self.progress.done = writer.rows
+                    if not page.more:
+                        break
+                    after = page.cursors[-1]
+                at = snapshot.at
+            await asyncio.to_thread(writer.close)
+            return at
+        finally:
+            writer.drop()
+
+    async def _recall(self, place: Path) -> None:
+        """Every sighting of earlier rounds."""
+        self.progress.at("reading sightings")
+        writer: Writer[Known] = Writer(place / "sightings")
+        try:
+            after: str | None = None
+            while True:
+                page = await self._ports.sightings.page(self.root.name, after, ROW_PAGE)
+                writer.write([known_of(each) for each in page])
+                self.progress.done = writer.rows
+                if not page.more:
+                    break
+                after = page.cursors[-1]
+            await asyncio.to_thread(writer.close)
+        finally:
+            writer.drop()
+
+    def _scene(self, standing: Standing, snapshot_at: datetime, listed_at: datetime) -> Scene:
+        last, self._looked = standing.last, self._ports.clock.monotonic()
+        if last is None:
+            return Scene(self.root, 1, to_micros(standing.at), 0, to_micros(listed_at))
+        passed = min(standing.at - last.at, snapshot_at - last.snapshot_at)
+        if self._witness is not None and self._witness[0] == last.id:
+            passed = min(passed, timedelta(seconds=self._looked - self._witness[1]))
+        tick = last.tick + max(0, passed // _MICROSECOND)
+        return Scene(self.root, last.number + 1, to_micros(standing.at), tick, to_micros(listed_at))
+
+    def _merge(self, place: Path, scene: Scene, last: Round | None, stop: threading.Event) -> _Merged:
+        """The merge, in a thread: it reads and writes files only."""
+        units = Units(in_order(self._watched(Spool(place / "listing", Listed), stop)), self.root.template)
+        notes: Writer[Known] = Writer(place / "notes")
+        suspects: Writer[Suspected] = Writer(place / "suspects")
+        protected: Writer[bytes] = Writer(place / "protected")
+        try:
+            kept = self._workplace.protected(last.id) if last is not None else None
+            before = None if kept is None else Before(iter(Spool(kept, bytes)))
+            sinks = Sinks(_Sink(notes), suspects.add, protected.add)
+            window = Window(iter(Spool(place / "references", Referred)))
+            merge = Merge(scene, window, sinks, before, to_micros(last.at) if last is not None else 0)
+            tally = merge.run(units, iter(Spool(place / "sightings", Known)))
+            for writer in (notes, suspects, protected):
+                writer.close()
+        finally:
+            for writer in (notes, suspects, protected):
+                writer.drop()
+        tally.counts.update(listed=units.listed, bytes=units.size, foreign=units.foreign, units=units.count)
+        examples = tuple(text(key) for key in units.examples)
+        return _Merged(dict(tally.counts), tally, examples)
+
+    def _watched(self, listing: Spool[Listed], stop: threading.Event) -> Iterator[list[Listed]]:
+        for frame in listing.frames():
+            if stop.is_set():
+                raise StoreBroken("the round was given up", do="nothing: it was asked to stop")
+            yield frame
+            self.progress.done += len(frame)
+
+    async def _conclude(
+        self, made: Round, merged: _Merged, standing: Standing, place: Path, *, note: bool
+    ) -> Looked:
+        caps, consent = self.root.caps, read_consent(standing.value)
+        wrong = implausible(made.counts, None if standing.last is None else standing.last.counts, caps)
+        if wrong and not consent.overruled:
+            if note:
+                await self._write(refusal(consent, made, wrong), standing)
+            raise Refused(
+                f"{self.root.name}: {wrong}; nothing was judged",
+                do=f"find out why; if it is right: wrasse orphans arm {self.root.name} --allow {made.id}",
+            )
+        held = beyond(made.counts, merged.tally.group_most, caps)
+        lifted = bool(held) and consent.covers(made.counts.get("due_objects", 0), caps.objects_max)
+        if note:
+            await self._commit(made, place)
+            await self._write(after(consent, made, "" if lifted else held, lifted=lifted), standing)
+        suspects = Spool(place / "suspects", Suspected)
+        armed = consent.armed == self.root.digest
+        return Looked(made, suspects, "" if lifted else held, armed, merged.foreign)
+
+    async def _commit(self, made: Round, place: Path) -> None:
+        self.progress.at("noting")
+        self._workplace.keep_protected(place / "protected", made.id)
+        if not await self._ports.sightings.commit(made, _Changes(Spool(place / "notes", Known))):
+            raise Refused(
+                f"{self.root.name}: another process finished a round meanwhile, and this one was worked out without it",
+                do="nothing: the next run begins anew",
+            )
+        self._witness = (made.id, self._looked)
+
+    async def _write(self, consent: Consent, standing: Standing) -> None:
+        """Keeps what is to be remembered. If somebody else wrote meanwhile, theirs stands: it was a person."""
+        value = write_consent(consent)
+        if value != standing.value and (standing.value or consent != Consent()):
+            await self._ports.sightings.write(self.root.name, value, at=standing.version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    counts: dict[str, int]
+    tally: Tally
+    foreign: tuple[str, ...] = field(default=())
+
+
+class _Changes:
+    """The notes of a round as changes; begun anew each time they are asked for."""
+
+    def __init__(self, notes: Spool[Known]) -> None:
+        self._notes = notes
+
+    def __iter__(self) -> Iterator[Sequence[Change]]:
+        for frame in self._notes.frames():
+            yield [change_of(each) for each in frame]
+
+
+class _Sink:
+    """Takes notes, but no more new ones than fit into one transaction."""
+
+    def __init__(self, notes: Writer[Known]) -> None:
+        self._notes = notes
+        self._new = 0
+
+    def __call__(self, known: Known) -> None:
+        """Notes one."""
+        if known.evidence:
+            self._new += 1
+            if self._new > NOTES_MAX:
+                return
+        self._notes.add(known)

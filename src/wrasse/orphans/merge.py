@@ -1,0 +1,224 @@
+"""The merge of listing, references and sightings, all in key order, in constant memory.
+
+Every unit that is listed or sighted is met once, with the reference that protects it. What a unit's group says about
+it is known only when the group has been read, so orphans wait for the end of their group, a bounded number of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from wrasse.orphans.lag import note_lag
+from wrasse.orphans.spool import Referred
+from wrasse.orphans.units import Unit
+from wrasse.orphans.verdict import Known, Scene, Suspected, Verdict, judge_gone, judge_orphan, judge_protected
+from wrasse.orphans.window import Window
+from wrasse.ports.sightings import Evidence, State
+
+WAITING_MAX = 5_000  # orphans of one group that wait for its end
+
+
+class Tally:
+    """What a round counted. `group_most` is the largest number of units that are due in one group."""
+
+    __slots__ = ("counts", "group_most")
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.group_most = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """Where verdicts go: what is to be noted, what is to be done, and which units are protected."""
+
+    note: Callable[[Known], None]
+    suspect: Callable[[Suspected], None]
+    protect: Callable[[bytes], None]
+
+
+class Before:
+    """Which units the last round found protected, in order."""
+
+    __slots__ = ("_next", "_units")
+
+    def __init__(self, units: Iterator[bytes]) -> None:
+        self._units = units
+        self._next = next(units, None)
+
+    def had(self, unit: bytes) -> bool:
+        """Whether this one was. Units must be asked for in order."""
+        while self._next is not None and self._next < unit:
+            self._next = next(self._units, None)
+        return self._next == unit
+
+
+class Pending:
+    """A unit that waits for the end of its group: an orphan, or one with a sighting. `unit` is None if it is not
+    listed, `by` the strongest reference to it, and `had` whether it was protected at the last look."""
+
+    __slots__ = ("by", "had", "known", "unit")
+
+    def __init__(self, unit: Unit | None, known: Known | None, by: Referred | None, had: bool) -> None:
+        self.unit = unit
+        self.known = known
+        self.by = by
+        self.had = had
+
+
+class Merge:
+    """One merge. `before` and `last_at` are of the last round, if this machine has its list."""
+
+    def __init__(
+        self, scene: Scene, window: Window, sinks: Sinks, before: Before | None = None, last_at: int = 0
+    ) -> None:
+        self._scene = scene
+        self._window = window
+        self._sinks = sinks
+        self._before = before
+        self._last_at = last_at
+        self._directory = scene.root.template.directories
+        self._keep = scene.root.keep_newest
+        self._group = b""
+        self._pending: list[Pending] = []
+        self._newest: list[tuple[int, bytes]] = []
+        self._due = 0
+        self.tally = Tally()
+
+    def run(self, units: Iterable[Unit], sightings: Iterator[Known]) -> Tally:
+        """Judges everything that is listed or sighted, in order."""
+        protecting, directory, before = self._window.protecting, self._directory, self._before
+        known = next(sightings, None)
+        for unit in units:
+            name = unit.name
+            while known is not None and known.unit < name:
+                self._unlisted(known)
+                known = next(sightings, None)
+            if unit.group != self._group:
+                self._turn(unit.group)
+            mine = None
+            if known is not None and known.unit == name:
+                mine, known = known, next(sightings, None)
+            by = protecting(name, directory, True)
+            had = before is not None and before.had(name)
+            if self._keep:
+                self._note_age(unit)
+            if by is not None and by.live:
+                self._protected(unit, had)
+                if mine is None:
+                    continue
+            self._wait(Pending(unit, mine, by, had))
+        while known is not None:
+            self._unlisted(known)
+            known = next(sightings, None)
+        return self._ended()
+
+    def _ended(self) -> Tally:
+        self._turn(b"")
+        self._window.finish()
+        window = self._window
+        self.tally.counts.update(rows=window.rows, rows_live=window.rows_live, matched=window.matched)
+        return self.tally
+
+    def _protected(self, unit: Unit, had: bool) -> None:
+        self.tally.counts["protected"] += 1
+        self._sinks.protect(unit.name)
+        if self._before is not None and not had:
+            note_lag(self.tally.counts, unit.modified, self._last_at, self._scene.at)
+
+    def _unlisted(self, known: Known) -> None:
+        """A sighting whose unit is not there; references are asked for in order all the same."""
+        template = self._scene.root.template
+        ours = template.units.fullmatch(known.unit) is not None
+        # What was noted under another shape must not move the window on: it may lie in the middle of a group, and what
+        # starts with its name may be references to others.
+        if ours and (group := template.group_of(known.unit)) != self._group:
+            self._turn(group)
+        # What is in quarantine is there, for whoever asks whether references name anything.
+        apart = known.state != State.SEEN
+        by = self._window.protecting(known.unit, self._directory and ours, apart)
+        self._wait(Pending(None, known, by, False))
+
+    def _wait(self, pending: Pending) -> None:
+        self._pending.append(pending)
+        if not self._group:
+            self._settle(whole=True)
+        elif len(self._pending) >= WAITING_MAX:
+            self._settle(whole=False)
+
+    def _turn(self, group: bytes) -> None:
+        """Another group begins: what waited is settled by all that the one before said."""
+        if self._group:
+            self._window.leave()
+        self._settle(whole=True)
+        if self._group:
+            self.tally.group_most = max(self.tally.group_most, self._due)
+        self._group, self._due = group, 0
+        self._newest.clear()
+        self._window.enter(group)
+
+    def _note_age(self, unit: Unit) -> None:
+        age = (unit.modified, unit.name)
+        if len(self._newest) < self._keep:
+            heapq.heappush(self._newest, age)
+        elif age > self._newest[0]:
+            heapq.heapreplace(self._newest, age)
+
+    def _settle(self, *, whole: bool) -> None:
+        """Judges what waits. Before the end of a group, the newest go on waiting: what is not among them now never
+        will be."""
+        if not self._pending:
+            return
+        newest = {name for _, name in self._newest} if self._group else set()
+        waiting = []
+        for each in self._pending:
+            if not whole and each.unit is not None and each.unit.name in newest:
+                waiting.append(each)
+            else:
+                self._judge(each, newest)
+        self._pending = waiting
+
+    def _judge(self, each: Pending, newest: set[bytes]) -> None:
+        unit, known, by = each.unit, each.known, each.by
+        if by is not None and by.live:
+            assert known is not None, "what is protected and has no sighting does not wait"
+            self._tell(judge_protected(known, by), known.size, 0)
+        elif unit is None:
+            assert known is not None, "what is not listed is sighted"
+            self._tell(judge_gone(known, self._scene), known.size, 0)
+        else:
+            evidence = self._evidence(by)
+            self._count_turned(each.had, evidence)
+            fresh = evidence is Evidence.SUPERSEDED and unit.name in newest
+            verdict = judge_orphan(unit, evidence, fresh, known, self._scene)
+            self._due += verdict.count == "due"
+            self._tell(verdict, unit.size, len(unit.files))
+
+    def _evidence(self, own: Referred | None) -> Evidence:
+        """`own` is a reference that has ended."""
+        if own is not None:
+            return Evidence.SOFT_DELETED
+        if self._window.live or not self._group:
+            return Evidence.SUPERSEDED
+        return Evidence.SOFT_DELETED if self._window.ended else Evidence.OWNER_UNKNOWN
+
+    def _count_turned(self, had: bool, evidence: Evidence) -> None:
+        """Protected at the last look and not at this one. Being superseded while its owner refers to something else
+        is what happens every day; losing the owner in many places at once is what a broken database looks like."""
+        if had:
+            self.tally.counts["turned"] += 1
+            if evidence is not Evidence.SUPERSEDED or not self._group:
+                self.tally.counts["turned_oddly"] += 1
+
+    def _tell(self, verdict: Verdict, size: int, files: int) -> None:
+        counts, count = self.tally.counts, verdict.count
+        counts[count] += 1
+        counts[f"{count}_bytes"] += size
+        if verdict.note is not None:
+            self._sinks.note(verdict.note)
+        if verdict.suspect is not None:
+            counts[f"{count}_objects"] += files
+            self._sinks.suspect(verdict.suspect)

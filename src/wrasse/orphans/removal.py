@@ -1,0 +1,155 @@
+"""Taking orphans away, a batch at a time: each under what is true now, not under what was true at the look.
+
+    the sighting still stands as it was read -> no reference protects the unit now -> change
+
+The catalog is asked after everything else and right before the change; a unit that is referenced by then is left as it
+is. Objects are deleted at the versions that were judged, markers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from wrasse.orphans.passing import live, text
+from wrasse.orphans.root import MARK, Root
+from wrasse.orphans.spool import Listed
+from wrasse.orphans.trash import Trash, ordered
+from wrasse.orphans.units import unpack
+from wrasse.orphans.verdict import DELETE, PURGE, QUARANTINE, RESTORE, Known, Suspected
+from wrasse.ports.catalog import Catalog
+from wrasse.ports.objects import DELETES_MAX, ObjectDelete, Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.sightings import Mark, Sighting, Sightings, State
+
+
+class Removal:
+    """Takes away, brings back. `protected` counts units that turned out to be referenced after all, `asked` all that
+    were asked about."""
+
+    def __init__(self, root: Root, objects: Objects, catalog: Catalog, sightings: Sightings) -> None:
+        self._root = root
+        self._objects = objects
+        self._catalog = catalog
+        self._sightings = sightings
+        self._trash = Trash(objects, root)
+        self.asked = 0
+        self.protected = 0
+
+    async def apply(
+        self, suspects: Sequence[Suspected], *, round: str, tick: int, snapshot_at: datetime
+    ) -> list[Outcome]:
+        """Does what each suspect's verb says and tells how each ended, in their order."""
+        ends = [Outcome.LOST] * len(suspects)
+        found = await self._sightings.get(self._root.name, [text(each.known.unit) for each in suspects])
+        standing = [index for index, each in enumerate(suspects) if _stands(each.known, found[index])]
+        removed = [index for index in standing if suspects[index].verb != RESTORE]
+        free = await self._unreferenced([suspects[index].known for index in removed], snapshot_at)
+        todo = {index for index in standing if suspects[index].verb == RESTORE}
+        todo |= {index for index, is_free in zip(removed, free, strict=True) if is_free}
+        for verb, change in (
+            (RESTORE, self._restore),
+            (QUARANTINE, lambda batch: self._quarantine(batch, round, tick)),
+            (PURGE, self._purge),
+            (DELETE, self._delete),
+        ):
+            mine = [index for index in sorted(todo) if suspects[index].verb == verb]
+            if mine:
+                for index, end in zip(mine, await change([suspects[i].known for i in mine]), strict=True):
+                    ends[index] = end
+        return ends
+
+    async def _unreferenced(self, units: Sequence[Known], snapshot_at: datetime) -> list[bool]:
+        """Which units nothing protects, now."""
+        if not units:
+            return []
+        names = [text(each.unit) for each in units]
+        found = await self._catalog.referenced(names, below=self._root.template.directories)
+        free = [each is None or not live(each, self._root, snapshot_at) for each in found]
+        self.asked += len(free)
+        self.protected += free.count(False)
+        return free
+
+    async def _quarantine(self, units: Sequence[Known], round: str, tick: int) -> list[Outcome]:
+        to = State.MARKED if self._root.quarantine_by == MARK else State.MOVED
+        fresh = [each for each in units if each.state == State.SEEN]
+        # Noted before anything moves: whatever a crash leaves is known to be in quarantine, and is found again.
+        marks = [Mark(text(each.unit), State.SEEN, each.fingerprint, to, round, tick) for each in fresh]
+        noted = dict(zip([each.unit for each in fresh], await self._marked(marks), strict=True))
+        return [
+            await self._move(each, each.state_round or round)
+            if noted.get(each.unit, Outcome.DONE) is Outcome.DONE and to is State.MOVED
+            else noted.get(each.unit, Outcome.DONE)
+            for each in units
+        ]
+
+    async def _move(self, known: Known, round: str) -> Outcome:
+        end = await self._trash.put(round, unpack(known.files))
+        if end is Outcome.LOST:
+            # Somebody wrote to it: it is where it was, and its time begins again.
+            await self._marked([_forget(known, State.MOVED)])
+        return end
+
+    async def _restore(self, units: Sequence[Known]) -> list[Outcome]:
+        ends = []
+        for each in units:
+            end = Outcome.DONE
+            if each.state == State.MOVED:
+                end = await self._trash.take(each.state_round, unpack(each.files))
+            if end is Outcome.DONE:
+                (end,) = await self._marked([_forget(each, State(each.state))])
+            ends.append(end)
+        return ends
+
+    async def _purge(self, units: Sequence[Known]) -> list[Outcome]:
+        here = [each for each in units if each.state == State.MARKED]
+        ends = dict(zip([each.unit for each in here], await self._delete(here), strict=True))
+        for each in units:
+            if each.state == State.MOVED:
+                end = await self._trash.empty(each.state_round, unpack(each.files))
+                ends[each.unit] = (await self._marked([_forget(each, State.MOVED)]))[0] if end is Outcome.DONE else end
+        return [ends[each.unit] for each in units]
+
+    async def _delete(self, units: Sequence[Known]) -> list[Outcome]:
+        """Deletes the files of units where they are: all markers first, then what belongs to those that went."""
+        ends = [Outcome.DONE] * len(units)
+        files = [ordered(unpack(each.files), self._root.marker) for each in units]
+        marker = self._root.marker.encode()
+        for first in (True, False):
+            batch = [
+                (index, file)
+                for index, mine in enumerate(files)
+                if ends[index] is Outcome.DONE
+                for file in mine
+                if bool(marker and file.key.endswith(marker)) is first
+            ]
+            for start in range(0, len(batch), DELETES_MAX):
+                await self._delete_files(batch[start : start + DELETES_MAX], ends)
+        done = [(index, each) for index, each in enumerate(units) if ends[index] is Outcome.DONE]
+        marked = await self._marked([_forget(each, State(each.state)) for _, each in done])
+        for (index, _), end in zip(done, marked, strict=True):
+            ends[index] = end
+        return ends
+
+    async def _delete_files(self, batch: Sequence[tuple[int, Listed]], ends: list[Outcome]) -> None:
+        deletes = [ObjectDelete(text(file.key), file.version) for _, file in batch]
+        for (index, file), end in zip(batch, await self._objects.delete(deletes), strict=True):
+            if end is Outcome.LOST and await self._objects.head(text(file.key)) is None:
+                continue  # gone before us is gone
+            if end is not Outcome.DONE and ends[index] is Outcome.DONE:
+                ends[index] = end
+
+    async def _marked(self, marks: Sequence[Mark]) -> Sequence[Outcome]:
+        return await self._sightings.mark(self._root.name, marks) if marks else []
+
+
+def _stands(known: Known, found: Sighting | None) -> bool:
+    """Whether a sighting is what it was when it was judged."""
+    return found is not None and (
+        (found.state, found.fingerprint, found.first_round, found.state_round)
+        == (known.state, known.fingerprint, known.first_round, known.state_round)
+    )
+
+
+def _forget(known: Known, state: State) -> Mark:
+    return Mark(text(known.unit), state, known.fingerprint, None)

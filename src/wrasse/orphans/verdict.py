@@ -1,0 +1,164 @@
+"""What is to be done about one unit at one look. Pure: this file decides, the merge only brings the facts together.
+
+    referenced              keep; forget a sighting, bring back what is in quarantine
+    young, newest, large    keep; forget a sighting
+    orphan, not seen so     note it: its grace begins
+    orphan, and different   note it again: its grace begins again
+    orphan for its grace    due: into quarantine, or away where there is none
+    in quarantine for its time, and still an orphan: purge
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from wrasse.orphans.root import Root
+from wrasse.orphans.spool import Referred
+from wrasse.orphans.units import FILES_MAX, Unit, fingerprint, pack, part_of, unpack
+from wrasse.ports.sightings import Evidence, State
+
+DELETE = "delete"
+QUARANTINE = "quarantine"
+PURGE = "purge"
+RESTORE = "restore"
+MICROSECONDS = 1_000_000
+
+
+class Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A sighting on its way through spools. Instants are microseconds. Without evidence: one that ended."""
+
+    unit: bytes
+    evidence: str = ""
+    fingerprint: str = ""
+    size: int = 0
+    files: bytes = b""
+    first_round: int = 0
+    first_at: int = 0
+    first_tick: int = 0
+    state: str = State.SEEN.value
+    state_round: str = ""
+    state_at: int = 0
+    state_tick: int = 0
+
+
+class Suspected(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A unit about which something is to be done, and why."""
+
+    verb: str
+    known: Known
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is the same for all units of a round. `listed_at` is the store's clock when the listing began."""
+
+    root: Root
+    number: int
+    at: int
+    tick: int
+    listed_at: int
+
+    def ripe(self, known: Known) -> bool:
+        """Whether a sighting has lasted for its grace, over two complete rounds at least."""
+        grace = round(self.root.graces.of(Evidence(known.evidence)).total_seconds() * MICROSECONDS)
+        return known.first_round < self.number and self.tick - known.first_tick >= grace
+
+    def served(self, known: Known) -> bool:
+        """Whether what is in quarantine was there for its time."""
+        return self.tick - known.state_tick >= round(self.root.quarantine.total_seconds() * MICROSECONDS)
+
+    def young(self, unit: Unit) -> bool:
+        """Whether a unit was written too recently to be judged."""
+        return self.listed_at - unit.modified < round(self.root.age_min.total_seconds() * MICROSECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a unit was kept or not (the name of a count), what is to be noted, and what is to be done."""
+
+    count: str
+    note: Known | None = None
+    suspect: Suspected | None = None
+
+
+_WAITING = Verdict("waiting")
+_APART = Verdict("in_quarantine")
+
+
+def judge_protected(known: Known, by: Referred) -> Verdict:
+    """A sighting of what a reference protects now, listed or not."""
+    if known.state == State.SEEN:
+        return Verdict("rescued", note=Known(known.unit))
+    return Verdict("healed", suspect=Suspected(RESTORE, known, f"referenced again, by {by.rule or 'a reference'}"))
+
+
+def judge_gone(known: Known, scene: Scene) -> Verdict:
+    """A sighting whose unit is not listed and not referenced."""
+    if known.state == State.SEEN:
+        return Verdict("vanished", note=Known(known.unit))
+    return _purged(known, scene)
+
+
+def judge_orphan(unit: Unit, evidence: Evidence, newest: bool, known: Known | None, scene: Scene) -> Verdict:
+    """A listed unit that no reference protects."""
+    if known is not None and known.state != State.SEEN:
+        return _judge_apart(unit, known, scene)
+    why = _innocent(unit, newest, scene)
+    if why:
+        return Verdict(why, note=None if known is None else Known(unit.name))
+    same = known is not None and _same(unit, known)
+    if known is None or not same or known.evidence != evidence:
+        noted = Known(
+            unit.name,
+            evidence.value,
+            fingerprint(unit.files),
+            unit.size,
+            pack(unit.files),
+            scene.number,
+            scene.at,
+            scene.tick,
+        )
+        return Verdict("found" if known is None else "restarted", note=noted)
+    if not scene.ripe(known):
+        return _WAITING
+    verb = QUARANTINE if scene.root.quarantine else DELETE
+    return Verdict("due", suspect=Suspected(verb, known, _because(known, scene)))
+
+
+def _innocent(unit: Unit, newest: bool, scene: Scene) -> str:
+    if scene.young(unit):
+        return "young"
+    if newest:
+        return "newest"
+    return "too_large" if len(unit.files) > FILES_MAX else ""
+
+
+def _judge_apart(unit: Unit, known: Known, scene: Scene) -> Verdict:
+    """A unit that is listed although it is in quarantine."""
+    same = _same(unit, known)
+    if known.state == State.MARKED:
+        return _purged(known, scene) if same else Verdict("healed", suspect=Suspected(RESTORE, known, "written again"))
+    # Moved, and yet there: either the move was cut short, or somebody has written it again.
+    if same:
+        return Verdict("due", suspect=Suspected(QUARANTINE, known, "its move was cut short"))
+    return Verdict("written_again")
+
+
+def _purged(known: Known, scene: Scene) -> Verdict:
+    if not scene.served(known):
+        return _APART
+    return Verdict("purged", suspect=Suspected(PURGE, known, _because(known, scene)))
+
+
+def _same(unit: Unit, known: Known) -> bool:
+    """Whether it is what was judged, or what is left of it. Somebody taking a file of an orphan away, as a removal
+    that was cut short does, makes it no less one."""
+    return known.fingerprint == fingerprint(unit.files) or part_of(unit.files, unpack(known.files))
+
+
+def _because(known: Known, scene: Scene) -> str:
+    rounds = scene.number - known.first_round + 1
+    return f"{known.evidence.replace('_', ' ')} at each of {rounds} looks"

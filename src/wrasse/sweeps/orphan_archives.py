@@ -1,0 +1,85 @@
+"""Orphan archives: objects that no reference names, and have not for their whole grace.
+
+evidence      listed completely, then absent from one snapshot of all references, at every look and at two at least
+grace         by why: `superseded`, `soft_deleted`, `owner_unknown`, in time that passed by every clock we know
+precondition  its sighting is as it was judged, nothing refers to it now, and each file has the version that was judged
+if wrong      it is in quarantine: a reference to it brings it back at the next look, `wrasse orphans undo` at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from wrasse.clock import from_micros
+from wrasse.duration import format_duration
+from wrasse.engine.sweep import Action, Keep
+from wrasse.orphans.desk import Desk, Suspect
+from wrasse.orphans.passing import name_of, text, unit_of
+from wrasse.orphans.verdict import PURGE, QUARANTINE, RESTORE, Suspected
+from wrasse.ports.journal import Line
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.sightings import Evidence, State
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanArchives:
+    """Takes away objects that nothing refers to. One instance per root; a root that is not armed only plans."""
+
+    name: ClassVar[str] = "orphan_archives"
+    each: ClassVar[bool] = True
+
+    desk: Desk
+    batch_max: int = 100
+
+    async def prepare(self) -> None:
+        """A complete look, noted."""
+        await self.desk.look(note=True)
+
+    async def prepare_dry(self) -> None:
+        """A complete look that leaves no trace."""
+        await self.desk.look(note=False)
+
+    async def find(self, after: str | None, limit: int) -> Page[Suspect]:
+        """What this look found to be due, in the order of keys."""
+        return self.desk.page(after, limit)
+
+    def decide(self, suspect: Suspect, at: datetime) -> Action[Suspected] | Keep:
+        known, root = suspect.what.known, self.desk.root
+        unit, verb = name_of(known.unit), suspect.what.verb
+        if verb == RESTORE:
+            return Action(verb, unit, suspect.what.reason, suspect.what)
+        if suspect.kept:
+            return Keep(suspect.kept)
+        grace = root.graces.of(Evidence(known.evidence))
+        if at - from_micros(known.first_at) < grace:
+            return Keep("within its grace")
+        if verb == PURGE and at - from_micros(known.state_at) < root.quarantine:
+            return Keep("in quarantine")
+        return Action(verb, unit, f"{suspect.what.reason}, for {_days(at - from_micros(known.first_at))}", suspect.what)
+
+    async def apply(self, actions: Sequence[Action[Suspected]]) -> Sequence[Outcome]:
+        return await self.desk.remove([action.change for action in actions])
+
+    async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
+        """How intents ended which a crash left open, from where their sightings stand."""
+        units = [text(unit_of(line.intent.suspect)) for line in lines]
+        found = await self.desk.sightings.get(self.desk.root.name, units)
+        return [
+            _resolved(line.intent.verb, None if each is None else each.state)
+            for line, each in zip(lines, found, strict=True)
+        ]
+
+
+def _resolved(verb: str, state: State | None) -> Outcome:
+    """A quarantine that was noted is finished by the next look; whatever else was to end a sighting has, or has not."""
+    if verb == QUARANTINE:
+        return Outcome.LOST if state is State.SEEN else Outcome.DONE
+    return Outcome.DONE if state is None else Outcome.LOST
+
+
+def _days(passed: timedelta) -> str:
+    return format_duration(timedelta(minutes=passed // timedelta(minutes=1)))

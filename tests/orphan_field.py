@@ -1,0 +1,114 @@
+"""A field for orphans: a store of archives, a catalog of workspaces, sightings and a clock, in memory or on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from wrasse.backends.memory.catalog import MemoryCatalog
+from wrasse.backends.memory.journal import MemoryJournal
+from wrasse.backends.memory.objects import MemoryObjects
+from wrasse.backends.memory.sightings import MemorySightings
+from wrasse.clock import ManualClock
+from wrasse.engine.budget import Budget
+from wrasse.engine.report import Report
+from wrasse.engine.run import Frame, run_once
+from wrasse.ids import Ids
+from wrasse.orphans.consent import read_consent, write_consent
+from wrasse.orphans.desk import Desk
+from wrasse.orphans.look import Ports
+from wrasse.orphans.root import Graces, Root
+from wrasse.orphans.template import parse_template
+from wrasse.ports.catalog import Catalog, Reference
+from wrasse.ports.objects import Objects
+from wrasse.ports.sightings import Sightings
+from wrasse.sweeps.orphan_archives import OrphanArchives
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+TEMPLATE = "archives/{id}/{op_id}/{file}"
+SEED = Root(
+    "archives",
+    parse_template(TEMPLATE),
+    "archives/",
+    graces=Graces(2 * HOUR, 2 * HOUR, 30 * DAY),
+    age_min=timedelta(0),
+    keep_newest=0,
+)
+
+
+def at_key(workspace: str, op: str, file: str = "home.tar.gz") -> str:
+    """The key of one file of an archive."""
+    return f"archives/{workspace}/{op}/{file}"
+
+
+class Field:
+    """A root and everything around it. The daemon's run is `run`; `arm` lets it act."""
+
+    def __init__(
+        self,
+        spool: Path,
+        root: Root = SEED,
+        *,
+        objects: Objects | None = None,
+        catalog: Catalog | None = None,
+        sightings: Sightings | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.root = root
+        self.store = MemoryObjects(self.clock)
+        self.rows = MemoryCatalog(self.clock)
+        self.objects: Objects = objects or self.store
+        self.catalog: Catalog = catalog or self.rows
+        self.sightings: Sightings = sightings or MemorySightings(self.clock)
+        self.journal = MemoryJournal(self.clock)
+        self._spool = spool
+        self.desk = self.another()
+
+    def another(self, **changes: object) -> Desk:
+        """A desk of another process at the same root."""
+        root = replace(self.root, **changes) if changes else self.root  # type: ignore[arg-type]
+        return Desk(root, Ports(self.objects, self.catalog, self.sightings, self._spool, self.clock))
+
+    async def put(self, workspace: str, op: str, *files: str, data: bytes = b"home") -> None:
+        """A worker uploads an archive: its data, then its marker."""
+        for file in files or ("home.tar.gz", "home.tar.gz.meta"):
+            assert await self.objects.create(at_key(workspace, op, file), data + file.encode())
+
+    def refer(self, workspace: str, op: str, **row: object) -> Reference:
+        """A row names an archive."""
+        reference = Reference(at_key(workspace, op), owner=workspace, rule="archive_key", **row)  # type: ignore[arg-type]
+        self.rows.add(reference)
+        return reference
+
+    async def keys(self) -> list[str]:
+        """Every key below the root."""
+        return [info.key for info in await self.objects.page("archives/", None, 100_000)]
+
+    async def trash(self) -> list[str]:
+        """Every key in the trash."""
+        return [info.key for info in await self.objects.page(".trash/", None, 100_000)]
+
+    async def arm(self, *, allow: str = "") -> None:
+        """Somebody lets the root act by itself, and overrules a refusal."""
+        standing = await self.sightings.standing(self.root.name)
+        consent = read_consent(standing.value)
+        said = type(consent)(self.root.digest, consent.refused, consent.why, consent.due, allow)
+        assert await self.sightings.write(self.root.name, write_consent(said), at=standing.version)
+
+    async def run(
+        self, desk: Desk | None = None, *, dry: bool = False, after: timedelta = timedelta(0), actions_max: int = 10_000
+    ) -> Report:
+        """One run of the sweep, after some time."""
+        self.clock.advance(after)
+        desk = desk or self.desk
+        return await run_once(
+            OrphanArchives(desk),
+            Frame(self.journal, self.clock, Ids(self.clock)),
+            name=f"orphan_archives@{self.root.name}",
+            budget=Budget(actions_max, timedelta(minutes=10)),
+            guards=[desk.watch],
+            dry_run=dry,
+        )
