@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -53,8 +54,8 @@ async def port(link: Link) -> int:
 
 
 async def another_port(link: Link, than: int) -> int:
-    """The next server that answers. The old one would for ten seconds more, until it hears that it is a replica now: the
-    link must not wait for that, since what it writes there is lost."""
+    """The next server that answers. The old one would for ten seconds more, until it hears that it is a replica now:
+    the link must not wait for that, since what it writes there is lost."""
     async with asyncio.timeout(5):
         while True:
             found = await port(link)
@@ -118,6 +119,23 @@ async def test_a_slot_that_moves_under_load_loses_nothing(options: RedisOptions,
         await link.close()
 
 
+async def test_a_node_that_has_not_heard_of_a_move_does_not_lead_the_link_astray(
+    options: RedisOptions, nodes: Cluster
+) -> None:
+    source = nodes.owner(options.slot)
+    to, third = [node for node in nodes.masters if node is not source]
+    link = await Link.open(dataclasses.replace(options, nodes=(("127.0.0.1", third.port),)))
+    try:
+        await patiently(link, 1)
+        nodes.move_begins(options.slot, to)
+        nodes.move_keys(options.slot, to)
+        nodes.move_ends(options.slot, to, told=(source,))
+        keys = f"{options.root}:set", f"{options.root}:count"
+        assert await link.run(ADD, keys, (2,)) == 2  # at once, by the word of the node that served the slot before
+    finally:
+        await link.close()
+
+
 async def test_the_link_comes_back_after_its_node_was_restarted() -> None:
     with cluster() as made:
         options = RedisOptions.of(f"{made.url}&max_retries=0")
@@ -163,8 +181,9 @@ def test_every_name_of_a_root_on_a_cluster_is_in_its_slot() -> None:
 async def test_a_cluster_that_was_not_said_to_be_one_is_told_so(nodes: Cluster) -> None:
     link = await Link.open(RedisOptions(nodes=(("127.0.0.1", nodes.nodes[0].port),)))
     try:
-        with pytest.raises(ConfigError, match=r"is a node of a cluster"):
-            await link.run(ADD, ("jobqueue:a", "jobqueue:b"), (1,))
+        for keys in (("jobqueue:a", "jobqueue:b"), ("{a}", "{a}b")):  # of several slots, and of another node's
+            with pytest.raises(ConfigError, match="is a node of a cluster"):
+                await link.run(ADD, keys, (1,))
     finally:
         await link.close()
 

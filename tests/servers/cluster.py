@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import redis
@@ -59,9 +59,9 @@ class Cluster:
             if keys:
                 client.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5_000, "KEYS", *keys)
 
-    def move_ends(self, slot: int, to: Valkey) -> None:
-        """From now on the new node serves the slot."""
-        for node in (to, *(each for each in self.masters if each is not to)):
+    def move_ends(self, slot: int, to: Valkey, told: Sequence[Valkey] = ()) -> None:
+        """From now on the new node serves the slot. The others hear of it from each other, or are `told` at once."""
+        for node in (to, *(each for each in told or self.masters if each is not to)):
             with self.client(node) as client:
                 client.execute_command("CLUSTER SETSLOT", slot, "NODE", self.id_of(to))
 

@@ -18,7 +18,7 @@ from wrasse.backends.redis.routes import FAILURES, Route, redirected
 from wrasse.backends.redis.scripts import Script
 from wrasse.backends.redis.wire import Cut, Refusal, Wire, Word, dial, pack
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import StoreUnavailable
+from wrasse.errors import ConfigError, StoreUnavailable
 
 _HOPS_MAX = 5
 _PAUSE, _PAUSE_MAX = 0.008, 0.512
@@ -175,6 +175,11 @@ class Link:
         return answer
 
     def _note(self, refusal: Refusal, wire: Wire) -> None:
+        if refusal.code == "MOVED" and not self.options.cluster:
+            raise ConfigError(f"{self.options.where} is a node of a cluster", do="set redis.cluster: true")
+        self._leave(refusal, wire)
+
+    def _leave(self, refusal: Refusal, wire: Wire) -> None:
         """Who else was sent the same way by the same server has found the new one already, perhaps."""
         if refusal.code not in _ELSEWHERE or (self._wire is not wire and self._wire is not None):
             return
