@@ -212,6 +212,12 @@ async def test_a_take_goes_on_behind_what_is_no_job(peer: Peer) -> None:
     assert [each.job.id for each in await peer.desk.take(limit=2)] == [FILE.id]
 
 
+async def test_what_is_no_job_takes_no_id(peer: Peer) -> None:
+    await peer.push(b'{"id":"a","filesize":1.5}')
+    await peer.desk.take()
+    assert (await peer.desk.put("a"), await peer.do("EXISTS", f"{peer.root}:where")) == ([True], 0)
+
+
 @pytest.mark.parametrize("extra", [b"", b',"colour":"red"', b',"trace_id":null', b',"nested":{"ID":1}'])
 async def test_a_job_of_the_origin_runs(peer: Peer, extra: bytes) -> None:
     await peer.push(b'{"id":"a","filepath":"/x","filesize":3,"priority":"low"' + extra + b"}")
@@ -234,6 +240,12 @@ async def test_a_queue_named_by_its_key_is_that_key(peer: Peer) -> None:
     (taken,) = await peer.desk.take(queues=[queue])
     await peer.desk.fail(taken.hold)
     assert len(await peer.list("high_priority")) == 1
+
+
+@pytest.mark.parametrize("name", ["held", "completed", "requests:1", "workers:info"])
+async def test_a_queue_cannot_be_one_of_our_own_keys(peer: Peer, name: str) -> None:
+    with pytest.raises(UsageError, match="queue"):
+        await peer.desk.put(Job("a", queue=f"{peer.root}:{name}"))
 
 
 async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wrasse.backends.redis.options import RedisOptions
+from wrasse.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class Keys:
         found = self._queues.get(name)
         if found is None:
             key = name if name.startswith(f"{self.root}:") else f"{self.root}:queue:{name}"
+            if key in self.shared or key in (self.workers, self.workers_info):
+                raise UsageError(f"the queue {name!r} is a key that wrasse keeps", do="choose another name")
             found = QueueKeys(name, key, f"{key}:delayed", f"{key}:wake", f"{key}:rate")
             if len(self._queues) < 10_000:  # a cache, not a registry
                 self._queues[name] = found

@@ -101,9 +101,11 @@ end
 function kinds.B(at, run)
   for _ = 1, run.count do
     local take, id, group = ARGV[at], ARGV[at + 3], ARGV[at + 4]
-    local bytes = one(take, run)
+    local bytes, seen = one(take, run)
     note(bytes)
     if bytes then
+      -- What is no job has no id, whatever the take read in its bytes.
+      if id == '' and redis.call('HGET', KEYS[8], seen) == take then redis.call('HDEL', KEYS[8], seen) end
       redis.call('LPUSH', KEYS[20], ARGV[at + 2])
       redis.call('HSET', KEYS[17], take, unkept .. ARGV[at + 1])
       redis.call('ZADD', KEYS[16], now, take)
