@@ -14,6 +14,7 @@ from conformance.desk import SILENCE, Desk
 from conformance.stores import Store
 from wrasse.backends.redis import finding
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.deletes import delete
 from wrasse.backends.redis.moves import move
 from wrasse.backends.redis.overview import record
 from wrasse.errors import UsageError
@@ -174,3 +175,21 @@ async def test_a_listing_of_large_jobs_is_complete_though_it_is_read_in_small_pa
         await hall.desk.finish(*holds[start : start + 10])
     done = [state.id for state in await hall.store.jobs.page(Place.DONE, ALL, None, 1_000)]
     assert (ready, sorted(held), sorted(done)) == (ids, ids, ids)
+
+
+async def test_jobs_deleted_out_of_the_middle_leave_the_others_in_their_order(hall: Hall) -> None:
+    await hall.desk.put(*(f"job-{n:02}" for n in range(40)))
+    states = (await hall.page(None, 100)).items
+    outcomes = await hall.store.jobs.delete([Delete(state.hold, Place.READY) for state in states[1::3]])
+    assert (set(outcomes), len(outcomes)) == ({Outcome.DONE}, 13)
+    assert await hall.rest(None) == [state.id for n, state in enumerate(states) if n % 3 != 1]
+
+
+async def test_jobs_that_moved_up_between_look_and_delete_are_deleted_all_the_same(hall: Hall) -> None:
+    await hall.desk.put(*"abcdef")
+    states = (await hall.page(None, 100)).items
+    between = Between(hall.peer.link, "delete", lambda: hall.desk.take(limit=2))
+    wanted = [Delete(state.hold, Place.READY) for state in states[1::2]]
+    outcomes = await delete(between, hall.peer.keys, wanted, SILENCE)
+    assert (between.happened, outcomes) == (True, (Outcome.LOST, Outcome.DONE, Outcome.DONE))
+    assert await hall.rest(None) == ["c", "e"]

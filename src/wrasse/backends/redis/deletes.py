@@ -41,5 +41,5 @@ def _item(each: Delete, ring: Ring, waiting: Mapping[str, Waiting]) -> tuple[Wor
     wire = None if found is None else decode(found.bytes)
     if found is None or wire is None or (wire.token, wire.nonce) != (each.hold.token, each.hold.nonce):
         return ()
-    kind, group = "list" if found.due is None else "set", "" if wire.counted else wire.group
-    return "W", ring.queue(found.queue), kind, found.entry, wire.id, group, wire.unique
+    group = "" if wire.counted else wire.group
+    return "W", ring.queue(found.queue), found.kind, found.entry, found.at, wire.id, group, wire.unique

@@ -10,8 +10,9 @@ there.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.job_json import decode
@@ -19,16 +20,23 @@ from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
 
-ENTRIES_MAX = 20_000  # looked at per call, so that a script is over within milliseconds
+ENTRIES_MAX = 5_000  # looked at per call, so that a script is over within milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry of a queue, as it stands in its list, or in its delayed set with when it is due (ms)."""
+    """An entry of a queue, as it stands in its list, or in its delayed set with when it is due (ms). `at` is where it
+    stood when it was found, from the end that moves less."""
 
     queue: str
     entry: bytes
     due: int | None = None
+    at: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What it is an entry of."""
+        return "list" if self.due is None else "set"
 
     @property
     def bytes(self) -> bytes:
@@ -37,64 +45,42 @@ class Waiting:
 
 
 async def find_waiting(link: Link, keys: Keys, ids: Collection[str]) -> dict[str, Waiting]:
-    """Of these ids, the jobs that wait, each where it is."""
+    """Of these ids, the jobs that wait, each where it is. Looks no further once all are found."""
     queues = await known_queues(link, keys)
     found: dict[str, Waiting] = {}
-    for look in (Finder.served_next, Finder.entries):
-        missing = [id for id in ids if id not in found]
-        if missing:
-            for each in await look(Finder(link, keys, missing), queues):
-                wire = decode(each.bytes)
-                if wire is not None and wire.id in missing:
-                    found.setdefault(wire.id, each)
+    async for each in _looks(link, keys, ids, queues):
+        for waiting in each:
+            wire = decode(waiting.bytes)
+            if wire is not None and wire.id in ids:
+                found.setdefault(wire.id, waiting)
+        if len(found) == len(ids):
+            break
     return found
 
 
-class Finder:
-    """Looks for entries that may have one of these ids; the caller reads them and says which it was."""
+async def _looks(link: Link, keys: Keys, ids: Collection[str], queues: Sequence[str]) -> AsyncIterator[list[Waiting]]:
+    """What may be meant, look by look; the same entry may come twice."""
+    needles = [needle for id in ids for needle in _spelled(id)]
 
-    def __init__(self, link: Link, keys: Keys, ids: Collection[str]) -> None:
-        self._link = link
-        self._keys = keys
-        self._needles = [needle for id in ids for needle in _spelled(id)]
-
-    async def entries(self, queues: Sequence[str]) -> list[Waiting]:
-        """All that may be meant, in the order they were found; one of them may be there twice."""
-        found: list[Waiting] = []
-        for queue in queues:
-            found += await self._walk(queue, "set")
-        for queue in queues:
-            found += await self._walk(queue, "list")
-        return found
-
-    async def served_next(self, queues: Sequence[str]) -> list[Waiting]:
-        """Those among the entries that are served next, or due next."""
-        found: list[Waiting] = []
-        for queue in queues:
-            found += (await self._look(queue, "list", -ENTRIES_MAX, -1))[1]
-            found += (await self._look(queue, "set", 0, ENTRIES_MAX - 1))[1]
-        return found
-
-    async def _walk(self, queue: str, kind: str) -> list[Waiting]:
-        found: list[Waiting] = []
-        seen = 0
-        while True:
-            count, more = await self._look(queue, kind, seen, seen + ENTRIES_MAX - 1)
-            found += more
-            seen += count
-            if count < ENTRIES_MAX:
-                return found
-
-    async def _look(self, queue: str, kind: str, first: int, last: int) -> tuple[int, list[Waiting]]:
-        names = self._keys.queue(queue)
+    async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[Waiting]]:
+        names = keys.queue(queue)
         key = names.list if kind == "list" else names.delayed
-        count, *rest = await self._link.run(load("find"), [key], [kind, first, last, *self._needles])
+        count, *rest = await link.run(load("find"), [key], [kind, first, last, *needles])
         return count, list(_entries(queue, rest))
 
+    for queue in queues:
+        yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
+    for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
+        seen, count = 0, ENTRIES_MAX
+        while count == ENTRIES_MAX:
+            count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)
+            seen += count
+            yield found
 
-def _entries(queue: str, reply: Sequence[bytes]) -> Iterator[Waiting]:
-    for entry, score in zip(reply[::2], reply[1::2], strict=True):
-        yield Waiting(queue, entry, int(float(score)) if score else None)
+
+def _entries(queue: str, reply: Sequence[Any]) -> Iterator[Waiting]:
+    for entry, score, at in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
+        yield Waiting(queue, entry, int(float(score)) if score else None, at)
 
 
 def _spelled(id: str) -> set[str]:

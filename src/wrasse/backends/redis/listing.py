@@ -6,7 +6,7 @@ names: first what is served, then what is delayed. A delayed job that is due is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from wrasse.backends.redis.connection import Link
@@ -63,10 +63,13 @@ async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page
 
 async def read_now(link: Link) -> int:
     """The server's time in milliseconds."""
-    if link.told:
-        return link.told // 1_000
-    seconds, micros = await link.ask("TIME")
-    return int(seconds) * 1_000 + int(micros) // 1_000
+    return in_millis(link, await link.ask("TIME"))
+
+
+def in_millis(link: Link, time: Sequence[bytes]) -> int:
+    """What the server answered to TIME, in milliseconds; in tests the time that scripts believe in."""
+    seconds, micros = time
+    return (link.told or int(seconds) * 1_000_000 + int(micros)) // 1_000
 
 
 async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobState]:

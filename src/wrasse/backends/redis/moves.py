@@ -16,7 +16,7 @@ from wrasse.backends.redis.finding import Waiting, find_waiting
 from wrasse.backends.redis.hold_text import FinishedText, Flag, read_finished, read_hold
 from wrasse.backends.redis.job_json import Wire, decode
 from wrasse.backends.redis.keys import Keys
-from wrasse.backends.redis.listing import read_now
+from wrasse.backends.redis.listing import in_millis
 from wrasse.backends.redis.puts import Ring, in_ms
 from wrasse.backends.redis.revivals import cancelled, revived
 from wrasse.backends.redis.routing import Router, known_queues
@@ -62,9 +62,9 @@ async def move(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[Outcome, 
 
 async def _tried(link: Link, keys: Keys, moves: Sequence[Move]) -> list[Outcome | None]:
     """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
-    first, known = await _read(link, keys, moves)
+    now, first, known = await _read(link, keys, moves)
     queues = await known_queues(link, keys) if any(isinstance(each, Revive) for each in moves) else []
-    sending = _Sending(Ring(keys, keys.shared), Router(link.options, queues), await read_now(link), first)
+    sending = _Sending(Ring(keys, keys.shared), Router(link.options, queues), now, first)
     sent = [sending.add(each, known) for each in moves]
     if not any(sent):
         return [Outcome.LOST] * len(moves)
@@ -77,14 +77,15 @@ async def _tried(link: Link, keys: Keys, moves: Sequence[Move]) -> list[Outcome 
     return ends
 
 
-async def _read(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[int, _Known]:
-    """What is stored of the jobs that are meant, and the first of as many new tokens as there are moves."""
+async def _read(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
+    """The time (ms), the first of as many new tokens as there are moves, and what is stored of the jobs meant."""
     ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
     held = [take_of(move.hold) for move in moves if isinstance(move, Requeue | Bury)]
     dead = [take_of(move.hold) for move in moves if isinstance(move, Revive)]
-    commands: list[Sequence[Word]] = [("INCRBY", keys.token, len(moves))]  # asked twice, some tokens are left out
+    # Asked twice, some tokens are left out: they only have to grow.
+    commands: list[Sequence[Word]] = [("TIME",), ("INCRBY", keys.token, len(moves))]
     commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
-    last, *replies = await link.ask_many(commands)
+    time, last, *replies = await link.ask_many(commands)
     told = dict(zip([key for key, _ in _asked(keys, ids, held, dead)], replies, strict=True))
     where = {id: text_of(take) for id, take in zip(ids, told.get(keys.where, ()), strict=False) if take is not None}
     texts = dict(zip(held, told.get(keys.holds, ()), strict=False))
@@ -96,7 +97,7 @@ async def _read(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[int, _Kn
     found = await find_waiting(link, keys, missing) if missing else {}
     finished = zip(dead, told.get(keys.finished, ()), strict=False)
     dead_ones = {take: read_finished(text) for take, text in finished if text is not None}
-    return int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
+    return in_millis(link, time), int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
 
 
 def _asked(keys: Keys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
@@ -176,8 +177,7 @@ class _Sending:
         if found is None or wire is None:
             return False
         raw, text = cancelled(found.bytes, wire, found.queue, cancel.error, self._now, self._router.options)
-        kind = "list" if found.due is None else "set"
-        self.args += ("W", self.ring.queue(found.queue), found.queue, kind, found.entry)
+        self.args += ("W", self.ring.queue(found.queue), found.queue, found.kind, found.entry, found.at)
         self.args += (text, raw, wire.id, *_ties(wire), f"{token}-{wire.nonce}")
         return True
 

@@ -2,10 +2,11 @@
 -- KEYS: [1] to [21] as `Keys.shared`; then three of each queue (list, delayed set, wake list).
 -- ARGV: [2] how long ids last, ms; [3] number of items, then each: kind, and
 --   D, done, or X, dead: take
---   W, waiting: first key of its queue, 'list' or 'set', its entry, id, group, unique name
+--   W, waiting: first key of its queue, 'list' or 'set', its entry, where it stood, id, group, unique name
 -- Gives one letter an item: d for done, l for lost.
 -- include putting
 -- include ending
+-- include waiting
 local ids_kept = tonumber(ARGV[2])
 
 -- Of a value in finished: the job's bytes.
@@ -21,8 +22,7 @@ local function finished(take, place, index, list)
   if text then
     local kept = tonumber(string.match(text, '^%d+ (%d+)\n'))
     if kept > now then return false end
-    -- Oldest at the right, and those are what is deleted: a long list is looked through from there.
-    redis.call('LREM', list, -1, bytes_of(text))
+    redis.call('LREM', list, nearer_end(index, take), bytes_of(text))
   end
   drop_finished(place, index, {take}, ids_kept)
   return true
@@ -35,16 +35,14 @@ function kinds.D(at) return finished(ARGV[at], 'done', KEYS[15], KEYS[19]), at +
 function kinds.X(at) return finished(ARGV[at], 'dead', KEYS[16], KEYS[20]), at + 1 end
 
 function kinds.W(at)
-  local key, entry, id, group = tonumber(ARGV[at]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local deleted
-  if ARGV[at + 1] == 'set' then deleted = redis.call('ZREM', KEYS[key + 1], entry) == 1
-  else deleted = redis.call('LREM', KEYS[key], -1, entry) == 1 end
+  local id, group = ARGV[at + 4], ARGV[at + 5]
+  local deleted = take_out(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
   if deleted then
     forget_jobs({id}, {false}, ids_kept)
-    release_unique(ARGV[at + 5], id)
+    release_unique(ARGV[at + 6], id)
     if group ~= '' then count_member(group, 'x') end
   end
-  return deleted, at + 6
+  return deleted, at + 7
 end
 
 local outcomes, at = {}, 4
@@ -53,4 +51,5 @@ for i = 1, tonumber(ARGV[3]) do
   deleted, at = kinds[ARGV[at]](at + 1)
   outcomes[i] = deleted and 'd' or 'l'
 end
+close_gaps()
 return table.concat(outcomes)

@@ -7,12 +7,14 @@
 --   B, overdue to dead: take, first key of its worker, 1 if its heartbeat is evidence, name of the queue it is counted
 --      under, text for `finished` but for its first line, new bytes, id, group, unique name, new take
 --   C, held to dead: as B; no deadline need have passed
---   W, waiting to dead: first key of its queue, the queue's name, 'list' or 'set', its entry, then as B from the text on
+--   W, waiting to dead: first key of its queue, the queue's name, 'list' or 'set', its entry, where it stood, then as B
+--      from the text on
 --   V, dead to ready: take, its entry, id, unique name, name of the queue it is counted under, first key of the queue it
 --      goes to and that queue's name, new bytes, delay (ms)
 -- Gives one letter an item: d for done, l for lost.
 -- include putting
 -- include ending
+-- include waiting
 
 -- The hold is over, whatever becomes of the job.
 local function end_hold(take, queue, worker)
@@ -78,22 +80,19 @@ function kinds.B(at) return held_to_dead(at, true) end
 function kinds.C(at) return held_to_dead(at, false) end
 
 function kinds.W(at)
-  local key, entry = tonumber(ARGV[at]), ARGV[at + 3]
-  local moved
-  if ARGV[at + 2] == 'set' then moved = redis.call('ZREM', KEYS[key + 1], entry) == 1
-  else moved = redis.call('LREM', KEYS[key], -1, entry) == 1 end
-  if moved then bury(at + 4, ARGV[at + 1]) end
-  return moved, at + 10
+  local moved = take_out(tonumber(ARGV[at]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+  if moved then bury(at + 5, ARGV[at + 1]) end
+  return moved, at + 11
 end
 
 function kinds.V(at)
   local take, id, unique = ARGV[at], ARGV[at + 2], ARGV[at + 3]
+  local end_of_list = nearer_end(KEYS[16], take)
   if redis.call('ZREM', KEYS[16], take) == 0 then return false, at + 9 end
   redis.call('HDEL', KEYS[17], take)
   redis.call('HINCRBY', KEYS[18], 'dead:' .. ARGV[at + 4], -1)
   forget_take(id, take)
-  -- Oldest at the right: those that have been dead for long are looked for from there.
-  if redis.call('LREM', KEYS[20], -1, ARGV[at + 1]) == 0 then return false, at + 9 end
+  if redis.call('LREM', KEYS[20], end_of_list, ARGV[at + 1]) == 0 then return false, at + 9 end
   if unique ~= '' then redis.call('HSETNX', KEYS[4], unique, '0 ' .. id) end
   ready(tonumber(ARGV[at + 5]), ARGV[at + 6], ARGV[at + 7], tonumber(ARGV[at + 8]), false)
   return true, at + 9
@@ -105,4 +104,5 @@ for i = 1, tonumber(ARGV[2]) do
   moved, at = kinds[ARGV[at]](at + 1)
   outcomes[i] = moved and 'd' or 'l'
 end
+close_gaps()
 return table.concat(outcomes)
