@@ -14,6 +14,8 @@ from app.daemons import running, until
 from app.typed import wrasse
 from servers.process import free_ports
 from servers.valkey import Valkey, valkey
+from wrasse import connect
+from wrasse.ports.jobs import Place
 
 SECRET = "PLANTED-9c1e"
 HANDLERS = """
@@ -116,6 +118,16 @@ def test_the_journal_of_sweeps_on_redis_is_kept_on_the_host(shop: Path) -> None:
     assert wrasse("sweep", "finished-jobs").code == 0
     assert wrasse("journal", "--json").code == 0
     assert (shop / "wrasse.db").exists()
+
+
+async def test_a_program_names_redis_by_its_url(place: Path, server: Valkey) -> None:
+    app = connect(f"redis://:{SECRET}@127.0.0.1:{server.port}/0")
+    app.handler("hello")(lambda job: f"hi {job.data['name']}")
+    async with app:
+        put = await app.jobs.put("hello", {"name": "you"})
+        ran = await app.run_pending()
+        async with app.hold("key") as lease:
+            assert (ran, (await put.state()).place, lease.token > 0) == (1, Place.DONE, True)
 
 
 def test_the_doctor_says_what_the_servers_settings_cost(shop: Path, server: Valkey) -> None:
