@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from conformance.desk import Desk
+from backends.redis_peer import GoPeer, go_job
+from conformance.desk import LONGER, SILENCE, Desk
 from servers.cluster import Cluster, cluster
 from servers.sentinel import watched
 from servers.valkey import Valkey
@@ -17,7 +18,9 @@ from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.scripts import Script
+from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
+from wrasse.ports.jobs import Cancel, Job, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 
@@ -207,3 +210,20 @@ async def test_the_master_is_the_one_that_the_sentinels_name_also_after_a_failov
         with pytest.raises(Refused, match="know no master"):
             await Link.open(RedisOptions.of(servers.url.replace("mymaster", "other")))
     assert [before, after] == [servers.first.port, servers.second.port]
+
+
+async def test_what_another_program_left_on_a_cluster_is_found_moved_and_listed(options: RedisOptions) -> None:
+    clock = ManualClock()
+    redis = await Redis.open(options, clock, time=clock)
+    try:
+        desk, peer = Desk(redis.jobs), GoPeer(redis.link, "dead-1")
+        await desk.put("known", Job("cancelled"))
+        await redis.link.ask("LPUSH", peer.processing, go_job("left"))
+        looked = await redis.strays.look("0", 100_000, silence=SILENCE, dry=False)
+        clock.advance(LONGER)
+        (suspect,) = await redis.jobs.overdue(None, 10)
+        outcomes = [*await desk.rescue(suspect.hold), *await desk.move(Cancel("cancelled"))]
+        assert (looked.adopted, outcomes) == (1, [Outcome.DONE] * 2)
+        assert (await desk.ids(Place.READY), await desk.ids(Place.DEAD)) == (["left", "known"], ["cancelled"])
+    finally:
+        await redis.close()
