@@ -106,12 +106,13 @@ def test_an_archiver_without_streams_is_refused(place: Path) -> None:
     assert "needs streams" in answer.err
 
 
-def test_a_bucket_is_refused_at_the_start_as_long_as_there_is_no_backend_for_it(place: Path) -> None:
+def test_a_bucket_without_credentials_is_refused_at_the_start(place: Path) -> None:
     (place / "wrasse.yaml").write_text(SEED_ARCHIVER)
     assert wrasse("config", "check").code == 0
-    answer = wrasse("run", "--role=archiver", "--listen=")
+    nobody = {"HOME": str(place), "AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    answer = wrasse("run", "--role=archiver", "--listen=", env=nobody)
     assert answer.code == 2
-    assert "keeps no objects in s3" in answer.err
+    assert "there are no credentials for s3://gbe-archive" in answer.err
 
 
 @pytest.mark.parametrize("text", [SEED_ARCHIVAL, SEED_ARCHIVER])
