@@ -1,0 +1,80 @@
+"""Spools: whole or an error, never shorter; what a dead process left is cleared, what a live one uses is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wrasse.errors import StoreBroken, UsageError
+from wrasse.orphans.spool import Listed, Spool, Writer
+from wrasse.orphans.workplace import Workplace
+
+ROWS = [Listed(f"key-{n}".encode() + b"\xff", n, f"v{n}", n) for n in range(2_500)]
+ROUND = "01KD3Z8Q6Y8M5B9W0X2V7T4N1"
+
+
+def written(path: Path) -> Path:
+    writer: Writer[Listed] = Writer(path)
+    for row in ROWS:
+        writer.add(row)
+    writer.close()
+    return path
+
+
+def test_what_is_written_is_read_back_any_number_of_times(tmp_path: Path) -> None:
+    spool = Spool(written(tmp_path / "s"), Listed)
+    assert list(spool) == ROWS
+    assert list(spool) == ROWS
+
+
+def test_a_spool_that_was_not_completed_never_gets_its_name(tmp_path: Path) -> None:
+    writer: Writer[Listed] = Writer(tmp_path / "s")
+    writer.write(ROWS)
+    writer.drop()
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("cut", [1, 4, 100, 30_000])
+def test_a_spool_that_was_cut_is_an_error_and_not_a_shorter_one(tmp_path: Path, cut: int) -> None:
+    path = written(tmp_path / "s")
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(StoreBroken, match="damaged"):
+        list(Spool(path, Listed))
+
+
+def test_a_damaged_frame_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "s")
+    path.write_bytes(path.read_bytes()[:4] + b"\xc1" * 10 + path.read_bytes()[14:])
+    with pytest.raises(StoreBroken, match="damaged"):
+        list(Spool(path, Listed))
+
+
+def test_what_a_dead_process_left_is_cleared_and_what_a_live_one_uses_is_not(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, "root")
+    with place.opened(ROUND + "A") as mine:
+        left = tmp_path / "root" / (ROUND + "B")
+        left.mkdir()
+        (left / "lock").touch()
+        with place.opened(ROUND + "C"):
+            assert mine.exists()
+            assert not left.exists()
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_of_protected_lists_only_the_last_are_kept(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, "root")
+    for letter in "ABCD":
+        with place.opened(ROUND + letter) as here:
+            (here / "protected").touch()
+            place.keep_protected(here / "protected", ROUND + letter)
+    with place.opened(ROUND + "E"):
+        assert place.protected(ROUND + "A") is None
+        assert place.protected(ROUND + "D") is not None
+
+
+def test_a_file_where_the_directory_belongs_is_told(tmp_path: Path) -> None:
+    (tmp_path / "spool").touch()
+    place = Workplace(tmp_path / "spool", "root")
+    with pytest.raises(UsageError, match="cannot be a directory"), place.opened(ROUND + "A"):
+        pass
