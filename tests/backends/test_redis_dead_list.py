@@ -142,3 +142,11 @@ async def test_what_is_buried_during_a_comparison_stays(grave: Grave) -> None:
     await compare_dead(between, grave.peer.keys)
     record = await grave.desk.record("ours")
     assert (between.happened, record.state.hold, sorted(await grave.dead())) == (True, hold, ["ours", "theirs"])
+
+
+async def test_a_revived_job_goes_to_the_queue_that_it_names(grave: Grave) -> None:
+    await grave.peer.link.ask("SADD", grave.peer.keys.queues, "slow", "low")
+    await grave.peer.push(go_job("a", more=',"origin_queue":"slow"'), "low")
+    await grave.desk.bury(await grave.desk.take_one())
+    await grave.desk.move(Revive((await grave.desk.state("a")).hold))
+    assert (await grave.desk.state("a")).queue == "slow"

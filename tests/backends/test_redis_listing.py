@@ -148,7 +148,8 @@ async def test_a_waiting_job_is_found_wherever_it_stands(hall: Hall, monkeypatch
     found = [await hall.desk.place(id) for id in wanted]
     outcomes = await hall.desk.move(*map(Cancel, [*wanted, "job-95"]))
     assert (found, outcomes) == ([Place.READY] * 6, [Outcome.DONE] * 6 + [Outcome.LOST])
-    assert (await hall.desk.count()).dead == 6
+    count = await hall.desk.count()
+    assert (count.ready, count.delayed, count.dead) == (92, 32, 6)
 
 
 @pytest.mark.parametrize("id", ['say "hi"', "back\\slash", "a&b<c>d", "zwölf", "%d.*[x]", "\U0001f41f"])
@@ -183,6 +184,7 @@ async def test_jobs_deleted_out_of_the_middle_leave_the_others_in_their_order(ha
     outcomes = await hall.store.jobs.delete([Delete(state.hold, Place.READY) for state in states[1::3]])
     assert (set(outcomes), len(outcomes)) == ({Outcome.DONE}, 13)
     assert await hall.rest(None) == [state.id for n, state in enumerate(states) if n % 3 != 1]
+    assert (await hall.desk.count()).ready == 27
 
 
 async def test_jobs_that_moved_up_between_look_and_delete_are_deleted_all_the_same(hall: Hall) -> None:

@@ -71,6 +71,13 @@ async def test_a_unique_job_is_refused_until_the_first_is_finished(desk: Desk) -
     assert (while_ready, while_held, after) == ([Put("a", False)], [Put("a", False)], [Put("b", True)])
 
 
+async def test_a_unique_job_that_is_revived_has_its_name_again(desk: Desk) -> None:
+    await put(desk, Job("a", unique="report"))
+    await desk.bury(await desk.take_one())
+    await desk.move(Revive((await desk.state("a")).hold))
+    assert await put(desk, Job("b", unique="report")) == [Put("a", False)]
+
+
 async def test_a_window_counts_from_the_put_also_when_the_job_is_long_finished(store: Store, desk: Desk) -> None:
     await put(desk, Job("a", unique="report", window=WINDOW))
     await desk.finish(await desk.take_one())

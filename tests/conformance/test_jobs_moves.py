@@ -230,6 +230,14 @@ async def test_an_id_that_need_not_last_is_free_again(desk: Desk) -> None:
     assert await desk.put("a") == [True]
 
 
+async def test_an_id_that_need_not_last_is_free_again_also_after_a_rescue(desk: Desk, store: Store) -> None:
+    hold = await desk.held("a")
+    await store.pass_time(LONGER)
+    await desk.rescue(hold)
+    await desk.jobs.delete([Delete((await desk.state("a")).hold, Place.READY)])
+    assert await desk.put("a") == [True]
+
+
 async def test_the_holder_of_a_deleted_job_cannot_finish_another_of_the_same_id(desk: Desk) -> None:
     earlier = await desk.held("a")
     await desk.move(Cancel("a"))

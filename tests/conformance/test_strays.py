@@ -337,3 +337,12 @@ async def test_a_job_that_is_finished_during_a_look_is_not_adopted(yard: Yard) -
     between = Between(yard.link, "adopt", lambda: peer.finish(go_job("a")))
     looked = await RedisStrays(between).look("0", 100_000, silence=SILENCE, dry=False)
     assert (between.happened, looked.adopted, (await yard.desk.count()).held) == (True, 0, 0)
+
+
+async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holders(yard: Yard) -> None:
+    await yard.peer.push(go_job("a"))
+    await yard.peer.fetch()
+    busy = await yard.strays.look(None, 100_000, silence=SILENCE, dry=False)
+    await yard.peer.finish(go_job("a"))
+    idle = await yard.strays.look(None, 100_000, silence=SILENCE, dry=False)
+    assert (busy.holders, idle.holders) == (1, 0)
