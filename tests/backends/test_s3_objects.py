@@ -85,6 +85,15 @@ async def test_a_delete_whose_reply_was_lost_is_never_called_lost(fault: str, na
         assert (set(outcomes) <= {Outcome.DONE, Outcome.UNKNOWN}, left) == (True, ())
 
 
+@pytest.mark.parametrize("name", ["k", "alone\x01"])
+async def test_deletes_that_never_get_through_are_one_error(name: str) -> None:
+    async with scene() as now:
+        made = [await now.backend.objects.create(f"{name}{n}", b"%d" % n) for n in range(3)]
+        now.server.plan = lambda method, path: CUT_BEFORE
+        with pytest.raises(StoreUnavailable):
+            await now.backend.objects.delete([ObjectDelete(f"{name}{n}", m.version or "") for n, m in enumerate(made)])
+
+
 async def test_a_write_that_never_gets_through_is_an_error() -> None:
     async with scene() as now:
         now.server.plan = once(CUT_BEFORE, "PUT", times=TRIES)

@@ -298,6 +298,21 @@ async def test_what_wrasse_did_not_write_is_an_error_and_not_a_missing_record() 
             await now.backend.records(THINGS).get("a")
 
 
+@pytest.mark.parametrize("ask", ["get", "page", "due"])
+async def test_one_request_of_several_that_fails_is_one_error(ask: str) -> None:
+    async with scene() as now:
+        records = now.backend.records(THINGS)
+        await records.create("a", b"", due_at=now.clock.now() - HOUR)
+        now.server.plan = once(BUSY, "GET", part=b"/meta/", times=99)
+        calls = {
+            "get": lambda: records.get("a", entering=now.clock.now()),
+            "page": lambda: records.page("", None, 10),
+            "due": lambda: records.due(None, None, 10),
+        }
+        with pytest.raises(StoreUnavailable):
+            await calls[ask]()
+
+
 async def test_a_store_that_is_away_is_an_error_and_nothing_is_lost() -> None:
     async with scene() as now:
         records = now.backend.records(THINGS)

@@ -84,7 +84,7 @@ class ObjectStore:
     @property
     def modified_within(self) -> timedelta:
         """How far the time of a change may be from ours: S3 tells whole seconds."""
-        return timedelta(seconds=1 if self.name == "strict s3" else 5 if self.name == "s3" else 0.001)
+        return timedelta(seconds=1 if self.name == "strict s3" else 60 if self.name == "s3" else 0.001)
 
     @property
     def versions_name_bytes(self) -> bool:

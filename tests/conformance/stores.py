@@ -129,6 +129,11 @@ class Store:
             await asyncio.sleep(duration.total_seconds())
 
     @property
+    def soon(self) -> timedelta:
+        """A while that is short, and yet longer than a few calls take."""
+        return timedelta(milliseconds=300) if isinstance(self.clock, ManualClock) else timedelta(seconds=3)
+
+    @property
     def backend(self) -> Backend:
         """The connection."""
         assert self._backend is not None, "the store is not open"

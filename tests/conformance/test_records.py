@@ -322,9 +322,9 @@ async def test_what_is_due_is_found_earliest_first(records: Records, store: Stor
 
 
 async def test_a_record_is_due_from_its_moment_on(records: Records, store: Store) -> None:
-    await records.create("a", b"", due_at=store.clock.now() + SHORT)
+    await records.create("a", b"", due_at=store.clock.now() + store.soon)
     early = await due_keys(records)
-    await store.pass_time(SHORT + records.resolution)
+    await store.pass_time(store.soon + records.resolution)
     assert (early, await due_keys(records)) == ([], ["a"])
 
 

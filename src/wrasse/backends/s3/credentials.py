@@ -92,14 +92,20 @@ class Wallet:
     def _chain(self) -> Credentials:
         """What botocore finds: single sign-on, roles, the machine's own. Its own calls, in a thread."""
         try:
+            import botocore.exceptions  # type: ignore[import-untyped]
             import botocore.session  # type: ignore[import-untyped]
         except ImportError:
             raise self._nobody() from None
-        session = botocore.session.Session(profile=self._address.profile or None)
-        found = session.get_credentials()
-        if found is None:
+        try:
+            found = botocore.session.Session(profile=self._address.profile or None).get_credentials()
+            frozen = None if found is None else found.get_frozen_credentials()
+        except botocore.exceptions.BotoCoreError as why:
+            raise ConfigError(
+                f"the credentials for {self._address} cannot be had ({type(why).__name__})",
+                do="check the profile, or log in again",
+            ) from why
+        if frozen is None:
             raise self._nobody()
-        frozen = found.get_frozen_credentials()
         # It renews what ends by itself when asked again.
         until = self._clock.now() + _CHAIN_LASTS
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "", until)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from wrasse.backends.s3.abreast import AT_ONCE, abreast
 from wrasse.backends.s3.client import Client, is_etag
 from wrasse.backends.s3.replies import sayable
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.outcome import Outcome
 
-AT_ONCE = 16
 _LOST = frozenset({"PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "NoSuchVersion"})
 _REFUSED = frozenset({"AccessDenied", "NotImplemented", "InvalidArgument", "MethodNotAllowed"})
 
@@ -54,18 +54,17 @@ class Deletes:
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _together(self, deletes: Sequence[Delete]) -> list[Outcome]:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._one(*each)) for each in deletes]
-        return [task.result() for task in running]
+        return await abreast(self._one, deletes)
 
-    async def _one(self, key: bytes, etag: str) -> Outcome:
+    async def _one(self, delete: Delete) -> Outcome:
+        key, etag = delete
         for attempt in range(1, TRIES + 1):
             try:
                 return Outcome.DONE if await self._client.delete(key, etag) else Outcome.LOST
             except NoAnswer as unknown:
                 if attempt == TRIES:
                     raise unknown.why from unknown
-                if not await self._has(key, etag):
+                if not await self._has(delete):
                     return Outcome.UNKNOWN
             await asyncio.sleep(pause(attempt))
         raise AssertionError("the last try returns or raises")
@@ -103,15 +102,11 @@ class Deletes:
 
     async def _which(self, deletes: Sequence[Delete]) -> set[bytes]:
         """The keys that still have their tag."""
-        found: set[bytes] = set()
-        for begin in range(0, len(deletes), AT_ONCE):
-            some = deletes[begin : begin + AT_ONCE]
-            async with asyncio.TaskGroup() as tasks:
-                running = [(key, tasks.create_task(self._has(key, etag))) for key, etag in some]
-            found |= {key for key, task in running if task.result()}
-        return found
+        there = await abreast(self._has, deletes)
+        return {key for (key, _), has in zip(deletes, there, strict=True) if has}
 
-    async def _has(self, key: bytes, etag: str) -> bool:
+    async def _has(self, delete: Delete) -> bool:
+        key, etag = delete
         seen = await self._client.head(key)
         return seen is not None and seen.etag == etag
 

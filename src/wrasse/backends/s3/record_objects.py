@@ -12,19 +12,19 @@ no longer true, the condition fails and the record is read.
 from __future__ import annotations
 
 import secrets
-from asyncio import TaskGroup, sleep
+from asyncio import sleep
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.asked import Change, DueSpot
 from wrasse.backends.bucket.envelope import Kept, Writes, pack, unpack
-from wrasse.backends.s3.abreast import abreast
+from wrasse.backends.s3.abreast import abreast, together
 from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.due_index import DueIndex
 from wrasse.backends.s3.listing import Lister
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
-from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 
@@ -60,12 +60,9 @@ class RecordObjects:
         """The record as it is now; an entry for a write that is announced is made beside it."""
         if entering is None:
             return _there(await self._load(_name(stored)))
-        try:
-            async with TaskGroup() as tasks:
-                load = tasks.create_task(self._load(_name(stored)))
-                tasks.create_task(self._index.enter(_name(stored), self._index.calendar.bucket(entering)))
-        except* WrasseError as group:
-            raise group.exceptions[0] from None
+        async with together() as tasks:
+            load = tasks.create_task(self._load(_name(stored)))
+            tasks.create_task(self._index.enter(_name(stored), self._index.calendar.bucket(entering)))
         return _there(load.result())
 
     async def write(self, change: Change) -> Answer:
