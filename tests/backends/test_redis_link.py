@@ -127,6 +127,16 @@ async def test_a_wait_longer_than_the_read_timeout_is_no_failure(redis_server: V
         assert await link.block("BLPOP", key, 0.5, timeout=0.5) is None
 
 
+async def test_waits_beyond_the_pool_are_told_so_in_time(redis_server: Valkey, key: str) -> None:
+    async with linked(at(redis_server.port, pool_size=2)) as link:
+        waiting = asyncio.ensure_future(link.block("BLPOP", key, 30, timeout=30))
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable, match="are in use"):
+            await link.block("BLPOP", key, 0.1, timeout=0.1)
+        await link.run(PUSH, (key,), ("x",))
+        assert await waiting == [key.encode(), b"x"]
+
+
 async def test_a_wait_that_was_given_up_does_not_answer_the_next(redis_server: Valkey, key: str) -> None:
     async with linked(redis_server.url) as link:
         await link.block("BLPOP", key, 0.01, timeout=0.01)  # its connection is kept for the next
@@ -175,6 +185,21 @@ async def test_a_server_that_does_not_answer_is_given_up_after_the_read_timeout(
                 async with asyncio.timeout(20):
                     with pytest.raises(StoreUnavailable, match="no answer within"):
                         await link.run(PUSH, (key,), ("x",))
+            finally:
+                server.resume()
+
+
+async def test_a_server_that_does_not_read_is_given_up_after_the_write_timeout(key: str) -> None:
+    with valkey() as server:
+        slow = at(server.port, read_timeout=timedelta(seconds=60), write_timeout=timedelta(seconds=0.2))
+        async with linked(slow) as link:
+            server.pause()
+            try:
+                big = "x" * (1 << 20)
+                pushing = [asyncio.ensure_future(link.run(PUSH, (key,), (big,))) for _ in range(50)]
+                async with asyncio.timeout(30):
+                    answers = await asyncio.gather(*pushing, return_exceptions=True)
+                assert {type(answer) for answer in answers} == {StoreUnavailable}
             finally:
                 server.resume()
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from wrasse.backends.redis.failure import ours
@@ -96,7 +97,7 @@ class Link:
     async def block(self, *command: Word, timeout: float) -> Any:
         """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
         repeated."""
-        async with self._seats:
+        async with self._seat(timeout):
             serving = self._serving
             wire = self._spare.pop() if self._spare else None
             try:
@@ -117,6 +118,21 @@ class Link:
             else:
                 self._spare.append(wire)
             return answer
+
+    @asynccontextmanager
+    async def _seat(self, timeout: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._seats.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"all {self.options.pool_size} connections to {self.options.where} are in use",
+                do="raise redis.pool_size_multiplier, or run fewer workers in one process",
+            ) from None
+        try:
+            yield
+        finally:
+            self._seats.release()
 
     async def close(self) -> None:
         """Ends all connections. Whoever waits for an answer gets StoreUnavailable."""
