@@ -30,7 +30,7 @@ def _setters(kind: type, *names: str) -> Iterator[Callable[[object, object], Non
 
 _id, _kind, _queue, _priority, _payload, _headers, _not_before, _delay, _timeout, _lasting = _setters(Job, *_STORED)
 _others = [(next(_setters(Job, field.name)), field.default) for field in fields(Job) if field.name not in _STORED]
-_unique, _window, _keep, _group = _setters(Job, "unique", "window", "keep", "group")
+_unique, _window, _keep, _group, _minted = _setters(Job, "unique", "window", "keep", "group", "minted")
 _hold_id, _token, _nonce = _setters(Hold, "id", "token", "nonce")
 _job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until = _setters(
     TakenJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
@@ -89,4 +89,5 @@ def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
         _window(job, timedelta(microseconds=extras.window))
         _keep(job, timedelta(microseconds=extras.keep))
         _group(job, extras.group)
+        _minted(job, False)  # said for a put only
     return job
