@@ -53,3 +53,20 @@ class GoPeer:
     async def holds(self) -> list[bytes]:
         found: list[bytes] = await self.link.ask("LRANGE", self.processing, 0, -1)
         return found
+
+
+async def go_recovery(link: Link, queue: str = "low") -> int:
+    """One pass of the origin's own recovery: what has no heartbeat is popped, then pushed. How many it moved."""
+    keys, moved, cursor = Keys(link.options), 0, b"0"
+    before, after = link.options.processing_list_pattern.split("%s")
+    while True:
+        cursor, names = await link.ask("SCAN", cursor, "MATCH", f"{before}*{after}", "COUNT", 100)
+        for name in names:
+            worker = name.decode()[len(before) : -len(after)]
+            if await link.ask("EXISTS", keys.heartbeat(worker)):
+                continue
+            while (raw := await link.ask("RPOP", name)) is not None:
+                await link.ask("LPUSH", keys.queue(queue).list, raw)
+                moved += 1
+        if cursor == b"0":
+            return moved

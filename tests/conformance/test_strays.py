@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from backends.redis_between import Between
-from backends.redis_peer import GoPeer, go_job
+from backends.redis_peer import GoPeer, go_job, go_recovery
 from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED
@@ -346,3 +346,26 @@ async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holde
     await yard.peer.finish(go_job("a"))
     idle = await yard.strays.look(None, 100_000, silence=SILENCE, dry=False)
     assert (busy.holders, idle.holders) == (1, 0)
+
+
+async def test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_of_ours(yard: Yard) -> None:
+    await yard.desk.put(*"abc")
+    for taken in await yard.desk.take(limit=2):
+        assert await go_recovery(yard.link) == 0
+        await yard.desk.beat(taken.hold)
+        assert await go_recovery(yard.link) == 0
+        assert await yard.desk.finish(taken.hold) == [Outcome.DONE]
+    assert (await yard.desk.ids(Place.READY), await yard.desk.place("a")) == (["c"], Place.DONE)
+
+
+async def test_what_the_other_programs_recovery_gave_back_is_not_given_back_again(yard: Yard) -> None:
+    await yard.left(go_job("theirs"))
+    await yard.desk.put("ours")
+    await yard.desk.take()
+    await yard.look()
+    await yard.link.ask("DEL", yard.peer.keys.heartbeat("w1"))
+    moved = await go_recovery(yard.link)
+    await yard.store.pass_time(LONGER)
+    assert (moved, await yard.rescue()) == (2, [Outcome.LOST, Outcome.LOST])
+    count = await yard.desk.count()
+    assert (sorted(await yard.desk.ids(Place.READY)), count.ready, count.held) == (["ours", "theirs"], 2, 0)
