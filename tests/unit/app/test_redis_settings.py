@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from wrasse.app.config import Config, load
 from wrasse.app.homes import Homes, homes
 from wrasse.app.shown import shown
 from wrasse.app.store_url import parse_store
+from wrasse.app.wiring import open_store
 from wrasse.backends.redis.options import RedisOptions, Tls, parse_addresses
 from wrasse.errors import ConfigError
 
@@ -227,3 +229,12 @@ def test_a_url_of_a_redis_says_all_of_its_options(
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_addresses(text)
+
+
+async def test_a_package_that_is_not_installed_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("wrasse.backends.redis.") and "options" not in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hiredis", None)
+    with pytest.raises(ConfigError, match="hiredis") as told:
+        await open_store("redis://127.0.0.1:1/0")
+    assert "wrasse[redis]" in told.value.do
