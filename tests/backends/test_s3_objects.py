@@ -149,18 +149,21 @@ async def test_a_read_that_breaks_off_goes_on_where_it_was() -> None:
 
 async def test_a_read_that_breaks_off_does_not_go_on_in_another_version() -> None:
     async with scene() as now:
-        made = await now.backend.objects.create("a", bytes(6 << 20))
+        large = bytes(48 << 20)  # more than all buffers on the way together can hold
+        made = await now.backend.objects.create("a", large)
         async with proxy(int(now.server.endpoint.rpartition(":")[2])) as between:
             address = S3Address("bucket", "here", f"http://127.0.0.1:{between.port}", access_key="k", secret_key="s")
             through = await S3.open(address, now.clock)
             reading = through.objects.read("a")
-            await anext(reading)
-            await now.backend.objects.replace("a", b"x" * (6 << 20), at=made.version or "")
-            between.cut()
-            with pytest.raises(Gone):
-                async for _ in reading:
-                    pass
-            await through.close()
+            try:
+                await anext(reading)
+                await now.backend.objects.replace("a", b"x" + large[1:], at=made.version or "")
+                between.cut()
+                with pytest.raises(Gone):
+                    async for _ in reading:
+                        pass
+            finally:
+                await through.close()
 
 
 # Large objects

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from backends.s3_scene import once, scene
 from servers.strict_s3 import BUSY, CUT_AFTER, CUT_BEFORE
 from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.credentials import Wallet, reached
 from wrasse.backends.s3.failures import failure_of
 from wrasse.backends.s3.store_clock import StoreClock
@@ -139,6 +140,24 @@ def test_the_time_of_the_store_is_known_to_a_second_and_the_time_a_request_took(
     clock.advance(timedelta(milliseconds=took))
     store.learn(said, sent_at, clock.now())
     assert abs(store.now() - (clock.now() + ahead)) <= timedelta(seconds=1, milliseconds=took)
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+async def test_a_machine_whose_clock_is_off_learns_the_time_from_the_store(hours: int) -> None:
+    async with scene() as now:
+        off = ManualClock(now.clock.now() + timedelta(hours=hours))
+        backend = await S3.open(S3Address("bucket", "", now.server.endpoint, access_key="k", secret_key="s"), off)
+        pulse = await backend.pulse()
+        await backend.close()
+        assert abs(pulse.at - now.clock.now()) <= backend.margin
+
+
+async def test_a_store_that_was_closed_says_so() -> None:
+    async with scene() as now:
+        backend = await now.another()
+        await backend.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await backend.objects.head("a")
 
 
 def test_a_local_clock_that_agrees_is_believed_and_one_that_is_set_is_noticed() -> None:

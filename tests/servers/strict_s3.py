@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from email.utils import format_datetime
 from html import escape, unescape
 from urllib.parse import parse_qsl, quote_from_bytes, unquote_to_bytes
@@ -88,16 +88,22 @@ class StrictS3:
         if fault == CUT_BEFORE:
             return _cut(request)
         if fault == BUSY:
-            return self._error(503, "SlowDown")
+            return self._dated(self._error(503, "SlowDown"))
         answer = self._answer(request, path, dict(parse_qsl(query, True, errors="surrogateescape")), body)
-        answer.headers["Date"] = format_datetime(self.clock.now(), usegmt=True)
         if fault == CUT_AFTER:
             return _cut(request)
-        return self._error(503, "SlowDown") if fault == BUSY_AFTER else answer
+        return self._dated(self._error(503, "SlowDown") if fault == BUSY_AFTER else answer)
+
+    def _dated(self, answer: web.Response) -> web.Response:
+        answer.headers["Date"] = format_datetime(self.clock.now(), usegmt=True)
+        return answer
 
     def _answer(self, request: web.BaseRequest, path: str, query: Mapping[str, str], body: bytes) -> web.Response:
         bucket, slash, rest = path[1:].partition("/")
         key = unquote_to_bytes(rest)
+        sent_at = datetime.strptime(request.headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z")
+        if abs(sent_at - self.clock.now()) > timedelta(minutes=15):
+            return self._error(403, "RequestTimeTooSkewed")
         if bucket != "bucket":
             return self._error(404, "NoSuchBucket")
         if not slash:

@@ -14,7 +14,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import aiohttp
 from yarl import URL
@@ -34,6 +34,7 @@ CONNECTIONS_MAX = 64
 CONNECT_MAX = 5.0
 SILENCE_MAX = 30.0  # seconds without a byte
 REQUEST_MAX = 120.0
+SKEW_MAX = timedelta(minutes=5)  # stores refuse what was signed longer ago than 5 to 15 minutes
 _HASH_ASIDE = 1 << 20  # bytes from which hashing would hold up the loop
 _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 NO_HEADERS: Mapping[str, str] = {}
@@ -87,13 +88,18 @@ class Wire:
         self._tries = tries
         self._silence_max = silence_max
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def ask(self, ask: Ask) -> Reply:
         """The reply. Raises NoAnswer for a change whose fate is unknown, and our errors for what failed."""
         tries = self._tries if ask.twice else 1
         for attempt in range(1, tries + 1):
             try:
+                believed = self.time.offset
                 reply = await self._once(ask)
+                if reply.status == 403 and abs(self.time.offset - believed) > SKEW_MAX:
+                    # Refused, not carried out, and the reply told the store's time: signed by that it may do.
+                    reply = await self._once(ask)
                 failure = failure_of(reply.status, reply.headers, reply.body)
                 if reply.status not in _TRY_AGAIN:
                     return self._good(ask, reply, failure)
@@ -122,6 +128,7 @@ class Wire:
 
     async def close(self) -> None:
         """Closes the connections."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -155,6 +162,10 @@ class Wire:
             yield response, self.time.now()
 
     def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise StoreUnavailable(
+                f"{self.address} is closed", do="open it again; a store serves until its close() and not after"
+            )
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=60),
