@@ -44,7 +44,7 @@ class EngineSettings:
         str,
         Key(
             "where leases of sweeps, cursors, reports and the journal live; empty: where records or "
-            "jobs were told to live, whichever is named first"
+            "jobs were told to live, whichever is named first; a journal that cannot live there stays on the host"
         ),
     ] = ""
     journal_kept: Annotated[timedelta, Key("how long settled journal lines are kept")] = timedelta(days=90)
