@@ -34,6 +34,11 @@ class Grave:
         found: list[bytes] = await self.peer.link.ask("LRANGE", self.letters, 0, -1)
         return found
 
+    async def bytes_sent(self) -> int:
+        """What the server has sent so far, to anybody."""
+        told = await self.peer.link.ask("INFO", "stats")
+        return next(int(line.split(b":")[1]) for line in told.splitlines() if line.startswith(b"total_net_output"))
+
     async def dead(self) -> list[str]:
         return await self.desk.ids(Place.DEAD)
 
@@ -150,3 +155,20 @@ async def test_a_revived_job_goes_to_the_queue_that_it_names(grave: Grave) -> No
     await grave.desk.bury(await grave.desk.take_one())
     await grave.desk.move(Revive((await grave.desk.state("a")).hold))
     assert (await grave.desk.state("a")).queue == "slow"
+
+
+async def test_a_letter_in_the_middle_of_a_long_list_is_adopted_too(grave: Grave) -> None:
+    await grave.push(*(go_job(f"old-{n}") for n in range(700)))
+    await grave.store.jobs.counts()
+    await grave.peer.link.ask("LINSERT", grave.letters, "BEFORE", go_job("old-300"), go_job("middle"))
+    assert await grave.desk.place("middle") is Place.DEAD
+    assert (await grave.desk.count()).dead == 701
+
+
+async def test_one_new_letter_is_adopted_without_reading_a_long_list(grave: Grave) -> None:
+    await grave.push(*(go_job(f"old-{n}") for n in range(3_000)))
+    await grave.store.jobs.counts()
+    await grave.push(go_job("new"))
+    before = await grave.bytes_sent()
+    found = await grave.desk.count()
+    assert (found.dead, await grave.bytes_sent() - before < len(go_job("old-0")) * 2_500) == (3_001, True)

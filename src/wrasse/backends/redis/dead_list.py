@@ -1,8 +1,9 @@
 """The dead letter list, where other programs bury and purge too: what they push there is adopted into the index of
 dead jobs, what they remove from it vanishes from the index.
 
-The list is the truth. It is compared with the index only where their lengths differ, which costs two commands to see;
-what the comparison finds is looked at again by the script that changes the index.
+The list is the truth. It is compared with the index only where their lengths differ, which costs two commands to see:
+its new end first, where others push, and as a whole only if that does not explain the difference. What the comparison
+finds is looked at again by the script that changes the index.
 """
 
 from __future__ import annotations
@@ -26,6 +27,17 @@ from wrasse.clock import to_micros
 from wrasse.ports.jobs import ERROR_CHARS_MAX, IDS_KEPT, Place, Reason
 
 _BATCH = 500  # differences settled by one script
+_NEW_MAX = 500  # entries looked for at the new end alone
+_BESIDE = 100  # entries of the list read beyond those that are missing
+_BEHIND = 1_000  # entries of the index read beyond those of the list: jobs that died in one moment have no order
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """An entry of the list, and its place counted from the old end."""
+
+    place: int
+    raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,8 @@ async def compare_dead(link: Link, keys: Keys) -> bool:
     listed, indexed = await link.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
     if listed == indexed:
         return False
+    if 0 < listed - indexed <= _NEW_MAX and await _adopt_newest(link, keys, listed, listed - indexed):
+        return True
     # The list first: what we bury meanwhile is then in the index, and only seems to be gone from the list.
     here: Counter[bytes] = Counter()
     async for raw in _listed(link, keys):
@@ -58,15 +72,35 @@ async def compare_dead(link: Link, keys: Keys) -> bool:
     return True
 
 
+async def _adopt_newest(link: Link, keys: Keys, listed: int, missing: int) -> bool:
+    """Adopts what stands at the new end of the list, if that is all that is missing: what others bury, they push there,
+    and a long list need not be read for it."""
+    raws: list[bytes] = await link.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
+    newest = await slice_of(link, keys.dead, keys.finished, Span(newest=True), None, len(raws) + _BEHIND)
+    known = Counter(read_finished(each.text).bytes for each in newest.found if each.text is not None)
+    unknown = Counter(raws) - known
+    if unknown.total() != missing:
+        return False
+    router = Router(link.options, await known_queues(link, keys))
+    new: list[_Letter] = []
+    for place, raw in enumerate(raws):
+        if unknown[raw] > 0:
+            unknown[raw] -= 1
+            new.append(_Letter(listed - place, raw))
+    await _settle(link, keys, [], list(_adoptions(new, router)))
+    return True
+
+
 async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
     router = Router(link.options, await known_queues(link, keys))
-    batch: list[bytes] = []
+    batch: list[_Letter] = []
+    place = 0
     async for raw in _listed(link, keys):
-        digest = _digest(raw)
+        digest, place = _digest(raw), place + 1
         if unknown[digest] <= 0:
             continue
         unknown[digest] -= 1
-        batch.append(raw)
+        batch.append(_Letter(place, raw))
         if len(batch) == _BATCH:
             await _settle(link, keys, [], list(_adoptions(batch, router)))
             batch = []
@@ -83,11 +117,13 @@ async def _settle(link: Link, keys: Keys, gone: Sequence[_Indexed], new: Sequenc
     await link.run(load("dead_list"), keys.shared, args)
 
 
-def _adoptions(raws: Sequence[bytes], router: Router) -> Iterator[tuple[Word, ...]]:
-    for raw in raws:
+def _adoptions(letters: Sequence[_Letter], router: Router) -> Iterator[tuple[Word, ...]]:
+    """Takes begin with the place in the list, so that those who are found dead at one moment keep their order."""
+    for letter in letters:
+        raw = letter.raw
         wire = decode(raw)
         route = router.route(wire)
-        id, mark = "" if wire is None else wire.id, _digest(raw).hex()[:16]
+        id, mark = "" if wire is None else wire.id, f"{letter.place:08x}{_digest(raw).hex()[:8]}"
         died = 0 if wire is None or wire.failed_at is None else to_micros(utc(wire.failed_at)) // 1_000
         take = f"{0 if wire is None else wire.token}-{mark}"
         yield take, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw
