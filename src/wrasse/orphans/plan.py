@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ from wrasse.ports.sightings import Round, Standing
 
 FORMAT = "wrasse orphans plan 1"
 LINE_BYTES_MAX = 16 << 20
+FRESH_MIN = timedelta(hours=1)  # somebody has to read it
 
 
 class PlanFile(msgspec.Struct, frozen=True):
@@ -179,9 +180,9 @@ def check_plan(header: Header, root: Root, standing: Standing, *, allow: str) ->
     last = standing.last
     if last is None or last.number < header.number or last.at < header.at:
         raise Refused("the plan is of another database of sightings", do=_ANEW)
-    grace = root.graces.shortest
-    if standing.at - header.at >= grace:
-        raise Refused(f"the plan is older than the shortest grace, {format_duration(grace)}", do=_ANEW)
+    fresh = max(root.graces.shortest, FRESH_MIN)
+    if standing.at - header.at >= fresh:
+        raise Refused(f"the plan is older than the shortest grace, {format_duration(fresh)}", do=_ANEW)
     if header.held and allow != header.round:
         raise Refused(f"the plan is held: {header.held}", do=f"if that is right: --allow {header.round}")
 
