@@ -3,8 +3,8 @@
     python orphans_actor.py PLACE move|mark|delete [again]
 
 Forked from a process that has everything imported. For every call of a run there is a world of its own: two archives
-that are due and one that is referenced. The answer is one JSON line per world: how the collector ended, what was there then,
-what is there after others have finished, and what the journal says.
+that are due and one that is referenced. The answer is one JSON line per world: how the collector ended, what was there
+then, what is there after others have finished, and what the journal says.
 """
 
 from __future__ import annotations

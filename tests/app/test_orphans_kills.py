@@ -1,5 +1,5 @@
-"""SIGKILL at every call of a run, on a directory and SQLite: no line is missing, no unit is torn, and what is referenced
-comes back byte for byte."""
+"""SIGKILL at every call of a run, on a directory and SQLite: no line is missing, no unit is torn, and what is
+referenced comes back byte for byte."""
 
 from __future__ import annotations
 
