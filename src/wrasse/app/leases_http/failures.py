@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http.wire import Failure
-from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
+from wrasse.errors import StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.leases.names import BadName
 from wrasse.leases.refusal import KeyRefused, Refusal
 
@@ -55,6 +55,8 @@ def _failure(error: Exception) -> tuple[int, Failure]:
         return 400, Failure(code, error.message)
     if isinstance(error, TooLarge):
         return 413, Failure("body_too_large", error.message)
+    if isinstance(error, UsageError):
+        return 400, Failure("invalid_request", error.message)
     if isinstance(error, StoreUnavailable):
         return 503, Failure("store_unavailable", error.message, retry_after_seconds=1)
     if isinstance(error, WrasseError):

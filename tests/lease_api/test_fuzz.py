@@ -1,0 +1,61 @@
+"""The API against its own document: a fuzzer sends what the document allows and what it forbids, and no answer may be one
+that the document does not name, or say that something broke inside."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from aiohttp import web
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis import checks
+
+from wrasse.app.leases_http.openapi import document
+from wrasse.app.leases_http.routes import LeaseApi
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import SystemClock
+from wrasse.leases.leases import Leases
+
+schema = schemathesis.openapi.from_dict(document())
+CHECKS = (
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The API in a thread of its own: the fuzzer calls it from outside, without a loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    runner, address = asyncio.run_coroutine_threadsafe(_serve(), loop).result(10)
+    yield address
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+async def _serve() -> tuple[web.AppRunner, str]:
+    clock = SystemClock()
+    memory = Memory(clock)
+    app = web.Application()
+    app.add_routes(LeaseApi(Leases(memory.records, memory.objects, clock), clock).routes())
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+@schema.parametrize()
+@settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+def test_no_call_answers_what_the_document_does_not_say(case: schemathesis.Case, url: str) -> None:
+    if isinstance(case.body, dict) and case.path == "/v1/acquire":
+        case.body["block_seconds"] = -1  # a call that waits for ever is right, and too long for a test
+    case.call_and_validate(base_url=url, checks=CHECKS, timeout=20)
