@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import apsw
 
+from conformance.sql_catalogs import SqlUser, file_url
 from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.backends.sqlite.catalog import SqliteCatalog
-from wrasse.clock import ManualClock
+from wrasse.clock import ManualClock, SystemClock
 from wrasse.ports.catalog import Catalog, Reference
 
-CATALOG_BACKENDS = ("memory", "sqlite")
+CATALOG_BACKENDS = ("memory", "sqlite", "postgres", "postgres without an index", "sqlalchemy")
 _TABLE = """
     CREATE TABLE refs (key TEXT NOT NULL, prefix INTEGER, owner TEXT, rule TEXT, ended_at TEXT, started_at TEXT);
     CREATE INDEX refs_by_key ON refs (key);
@@ -23,11 +24,16 @@ _TABLE = """
 class CatalogStore:
     """One catalog, and the user who refers to archives in it."""
 
-    def __init__(self, name: str, place: Path) -> None:
+    def __init__(self, name: str, place: Path, server: Callable[[], str]) -> None:
         self.clock = ManualClock()
         self._memory = MemoryCatalog(self.clock)
         self._user: apsw.Connection | None = None
+        self._sql: SqlUser | None = None
         self.catalog: Catalog = self._memory
+        if name not in ("memory", "sqlite"):
+            url = file_url(place) if name == "sqlalchemy" else server()
+            self._sql = SqlUser(url, indexed=name == "postgres")
+            self.catalog = self._sql.catalog
         if name == "sqlite":
             self._user = apsw.Connection(str(place / "app.db"))
             self._user.pragma("journal_mode", "wal")
@@ -36,6 +42,9 @@ class CatalogStore:
 
     def add(self, references: Sequence[Reference]) -> None:
         """The user refers to these."""
+        if self._sql is not None:
+            self._sql.add(references)
+            return
         if self._user is None:
             self._memory.add(*references)
             return
@@ -50,14 +59,26 @@ class CatalogStore:
 
     def remove(self, *references: Reference) -> None:
         """The user does so no longer."""
+        if self._sql is not None:
+            self._sql.remove(*references)
+            return
         if self._user is None:
             self._memory.remove(*references)
             return
         for each in references:
             self._user.execute("DELETE FROM refs WHERE key = ?", (each.key,))
 
-    def close(self) -> None:
-        """Disconnects the user."""
+    def is_now(self, at: datetime) -> bool:
+        """Whether that is the time of the database."""
+        if self._sql is None:
+            return at == self.clock.now()
+        return abs(at - SystemClock().now()) < timedelta(minutes=5)
+
+    async def close(self) -> None:
+        """Disconnects the user, and the catalog."""
+        if self._sql is not None:
+            await self._sql.catalog.close()
+            self._sql.close()
         if self._user is not None:
             self._user.close()
 

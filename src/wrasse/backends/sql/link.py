@@ -1,0 +1,169 @@
+"""A connection to a database, used by one thread, each call for a bounded time.
+
+The drivers block, so their calls run in a thread. A call that takes too long has its socket shut under it, which wakes
+the thread with an error: no thread stays behind, and no answer of an earlier question is taken for that of a later one.
+After any error the connection is given up, and the next call opens another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from wrasse.backends.sql.address import SqlAddress
+from wrasse.backends.sql.dialect import Params, dialect_of
+from wrasse.backends.sql.failure import closed, ours, too_slow
+from wrasse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+T = TypeVar("T")
+STREAM_ROWS = 5_000
+_SHUT_MAX = 5.0  # seconds for a thread to notice that its socket was shut
+
+
+class SqlThread:
+    """The one thread of a catalog or of sightings."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._closed = False
+
+    async def run(self, call: Callable[[], T], link: Link, limit: float) -> T:
+        """Runs a call there, to its end even if nobody waits any more."""
+        if self._closed:
+            raise closed(link.address.shown)
+        future = asyncio.wrap_future(self._begin(call))
+        cancelled: asyncio.CancelledError | None = None
+        late = False
+        while not future.done():
+            try:
+                await asyncio.wait({future}, timeout=_SHUT_MAX if late or cancelled else limit)
+            except asyncio.CancelledError as why:
+                cancelled = why
+            if not future.done():
+                link.shut()
+                late = True
+        if cancelled is not None:
+            future.exception()
+            raise cancelled
+        if late and future.exception() is not None:
+            raise too_slow(link.address.shown, limit) from future.exception()
+        return future.result()
+
+    def _begin(self, call: Callable[[], T]) -> Future[T]:
+        return self._pool.submit(call)
+
+    async def close(self) -> None:
+        """Lets the thread end."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._pool.shutdown)
+
+
+class Link:
+    """One connection, opened when it is first needed. All methods but `shut` are for the thread."""
+
+    def __init__(self, address: SqlAddress) -> None:
+        self.address = address
+        self.dialect = dialect_of(address.kind)
+        self.opened = 0  # how many connections it has had: another number, another session
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, opened if need be."""
+        if self._connection is None:
+            self._connection = _connect(self.address)
+            self.opened += 1
+        return self._connection
+
+    def guarded(self, call: Callable[[], T]) -> T:
+        """The call's answer; after an error the connection is gone, and the error is ours."""
+        try:
+            return call()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Exception):
+                said = ours(error, self.address.shown)
+                if said is not error:
+                    raise said from error
+            raise
+
+    def rows(self, sql: str, values: Params | None = None) -> Sequence[Sequence[object]]:
+        """All rows of a small answer."""
+        return self.connection.exec_driver_sql(sql, values).fetchall()
+
+    def run(self, sql: str, values: Params | None = None) -> int:
+        """Runs a statement; how many rows it changed."""
+        return self.connection.exec_driver_sql(sql, values).rowcount
+
+    def stream(self, sql: str, values: Params | None = None) -> Iterator[Sequence[Sequence[object]]]:
+        """The rows of a large answer, some thousand at a time, as the server has them."""
+        options = {"stream_results": True, "yield_per": STREAM_ROWS}
+        result = self.connection.exec_driver_sql(sql, values, execution_options=options)
+        try:
+            yield from result.partitions()
+        finally:
+            result.close()
+
+    def names(self, sql: str) -> Sequence[tuple[str, object]]:
+        """Names of the columns of a SELECT, lower-cased, each with what the driver calls its type."""
+        result = self.connection.exec_driver_sql(f"SELECT * FROM ({sql}\n) s LIMIT 0")
+        try:
+            assert result.cursor is not None, "a SELECT has columns"
+            return [(str(each[0]).lower(), each[1]) for each in result.cursor.description]
+        finally:
+            result.close()
+
+    def end(self) -> None:
+        """Ends the transaction; nothing it did stays, unless it was committed."""
+        if self._connection is not None:
+            self._connection.rollback()
+
+    def close(self) -> None:
+        """Gives the connection up."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # It is given up because it is broken, or may be: what it has to say about that is no news.
+            with suppress(*_broken()):
+                connection.invalidate()
+            with suppress(*_broken()):
+                connection.close()
+
+    def shut(self) -> None:
+        """Wakes whoever waits for the server. From any thread."""
+        connection = self._connection
+        if connection is not None:
+            with suppress(*_broken()):
+                self.dialect.shut(connection.connection.driver_connection)
+
+
+def _broken() -> tuple[type[Exception], ...]:
+    """How a connection fails that is closed already."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return (SQLAlchemyError, OSError, ValueError, AttributeError)
+
+
+def _connect(address: SqlAddress) -> Connection:
+    try:
+        from sqlalchemy import create_engine
+        from sqlalchemy.exc import ArgumentError
+        from sqlalchemy.pool import NullPool
+    except ModuleNotFoundError as missing:
+        raise ConfigError(f"{address.shown} needs the package {missing.name}", do=address.extra) from missing
+    dialect = dialect_of(address.kind)
+    try:
+        engine = create_engine(address.url, poolclass=NullPool, connect_args=dict(dialect.connect_args))
+        return dialect.prepared(engine.connect())
+    except ModuleNotFoundError as missing:
+        raise ConfigError(f"{address.shown} needs the package {missing.name}", do=address.extra) from missing
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            f"the URL of {address.shown} cannot be understood", do="see how SQLAlchemy writes it"
+        ) from None

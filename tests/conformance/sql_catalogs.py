@@ -1,0 +1,75 @@
+"""Catalogs in databases that SQLAlchemy reads, and the user who refers to archives in them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection, create_engine, text
+
+from wrasse.backends.sql.catalog import SqlCatalog
+from wrasse.ports.catalog import Query, Reference
+
+_TABLE = "CREATE TABLE {name} (key TEXT NOT NULL, prefix {flag}, owner TEXT, rule TEXT, ended_at {at}, started_at {at})"
+_INSERT = "INSERT INTO {name} VALUES (:key, :prefix, :owner, :rule, :ended_at, :started_at)"
+_NUMBERS = itertools.count(1)
+
+
+class SqlUser:
+    """A table of references, and a catalog of it. The table has no index, so that both ways of asking are tested."""
+
+    def __init__(self, url: str, *, indexed: bool) -> None:
+        self.name = f"refs_{next(_NUMBERS)}"
+        served = url.startswith("postgresql")
+        plain = url.replace("postgresql:", "postgresql+psycopg:")
+        self._user: Connection = create_engine(plain).connect()
+        kinds = {"flag": "boolean", "at": "timestamptz"} if served else {"flag": "INTEGER", "at": "TEXT"}
+        if not served:
+            self._run("PRAGMA journal_mode = wal")  # else a snapshot keeps the user from writing
+        self._run(f"DROP TABLE IF EXISTS {self.name}")
+        self._run(_TABLE.format(name=self.name, **kinds))
+        collation = 'COLLATE "C"' if served else ""
+        if indexed:
+            self._run(f"CREATE INDEX {self.name}_key ON {self.name} (key {collation})")
+        self._served = served
+        self.catalog = SqlCatalog.open(url, [Query("refs", f"SELECT * FROM {self.name}")])
+
+    def add(self, references: Sequence[Reference]) -> None:
+        """The user refers to these."""
+        rows = [
+            {
+                "key": each.key,
+                "prefix": each.prefix,
+                "owner": each.owner,
+                "rule": each.rule,
+                "ended_at": self._time(each.ended_at),
+                "started_at": self._time(each.started_at),
+            }
+            for each in references
+        ]
+        self._user.execute(text(_INSERT.format(name=self.name)), rows)
+        self._user.commit()
+
+    def remove(self, *references: Reference) -> None:
+        """The user does so no longer."""
+        for each in references:
+            self._user.execute(text(f"DELETE FROM {self.name} WHERE key = :key"), {"key": each.key})
+        self._user.commit()
+
+    def close(self) -> None:
+        """Disconnects the user."""
+        self._user.close()
+        self._user.engine.dispose()
+
+    def _run(self, sql: str) -> None:
+        self._user.execute(text(sql))
+        self._user.commit()
+
+    def _time(self, instant: object) -> object:
+        return instant if self._served or instant is None else str(instant)
+
+
+def file_url(place: Path) -> str:
+    """A database in a file, through SQLAlchemy."""
+    return f"sqlite+pysqlite:///{place / 'sql.db'}"
