@@ -41,6 +41,10 @@ def test_a_payload_comes_back_byte_for_byte(size: int) -> None:
     assert payload_of(put(stdin=data)) == data
 
 
+def test_a_dash_in_the_place_of_the_payload_is_stdin() -> None:
+    assert payload_of(put("-", stdin=b"from a pipe")) == b"from a pipe"
+
+
 def test_a_payload_of_every_byte_comes_back_from_a_file() -> None:
     Path("data.bin").write_bytes(EVERY_BYTE)
     assert payload_of(put("--file=data.bin")) == EVERY_BYTE

@@ -1,5 +1,5 @@
-"""The API against its own document: a fuzzer sends what the document allows and what it forbids. No answer may be one that
-the document does not name, or say that something broke inside."""
+"""The API against its own document: a fuzzer sends what the document allows and what it forbids. No answer may be one
+that the document does not name, or say that something broke inside."""
 
 from __future__ import annotations
 

@@ -16,9 +16,13 @@ from wrasse.errors import TooLarge, UnknownName, UsageError, WrasseError
 
 T = TypeVar("T")
 
+STDIN = "-"
+
 
 def check_sources(payload: str | None, path: str | None, *, lines: bool, json_lines: bool) -> None:
     """Refuses what contradicts itself, before anything is read."""
+    if payload == STDIN and path in (None, STDIN):
+        payload = None
     if payload is not None and (path is not None or lines or json_lines):
         raise click.UsageError("there are two payloads\ndo: give it as an argument, or in a file or on stdin")
     if lines and json_lines:
@@ -26,10 +30,10 @@ def check_sources(payload: str | None, path: str | None, *, lines: bool, json_li
 
 
 def one_payload(argument: str | None, path: str | None, bytes_max: int) -> bytes:
-    """The one payload, byte for byte."""
-    if argument is not None:
+    """The one payload, byte for byte. A dash in its place is stdin, as everywhere."""
+    if argument is not None and argument != STDIN:
         return argument.encode("utf-8", "surrogateescape")
-    if path is None and sys.stdin.isatty():
+    if path is None and argument is None and sys.stdin.isatty():
         raise UsageError("there is no payload", do="give it as an argument, with --file, or on stdin")
     with opened_input(path) as file:
         data = file.read(bytes_max + 1)
@@ -40,7 +44,7 @@ def one_payload(argument: str | None, path: str | None, bytes_max: int) -> bytes
 
 def opened_input(path: str | None) -> BinaryIO:
     """The file, or stdin where none or `-` is named."""
-    if path is None or path == "-":
+    if path is None or path == STDIN:
         return sys.stdin.buffer
     try:
         return Path(path).open("rb")
