@@ -1,0 +1,64 @@
+"""saq."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from saq import Queue
+
+from bench.peers.given import MODE, TUNED, URL, AsyncClient, long_job_async, mark
+
+if MODE == "tuned":
+    import uvloop
+
+    uvloop.install()
+
+queue = Queue.from_url(URL)
+
+
+async def noop(ctx: object) -> None:
+    """The no-op job."""
+    mark()
+
+
+async def long(ctx: Any) -> None:
+    """The job whose worker is killed. It beats for itself: saq does not."""
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(1)
+            await ctx["job"].update()
+
+    if not TUNED:
+        await long_job_async()
+        return
+    beating = asyncio.create_task(beat())
+    try:
+        await long_job_async()
+    finally:
+        beating.cancel()
+
+
+settings = {"queue": queue, "functions": [noop, long], "concurrency": 50 if MODE == "tuned" else 10}
+if TUNED:
+    settings["timers"] = {"sweep": 2}
+
+
+class Client(AsyncClient):
+    """Puts jobs."""
+
+    async def open(self) -> None:
+        await queue.connect()
+
+    async def one(self) -> None:
+        await queue.enqueue("noop", **({"ttl": -1} if MODE == "tuned" else {}))
+
+    def put_long(self) -> None:
+        """The job whose worker is killed. By default a job may take 10 s, less than this one does."""
+        told = {"timeout": 0, "heartbeat": 5, "retries": 4} if TUNED else {"timeout": 60}
+        self.loop.run_until_complete(queue.enqueue("long", **told))
+
+    def pending(self, server: Any) -> int:
+        """How many are not finished."""
+        return int(server.zcard("saq:default:incomplete"))

@@ -1,0 +1,44 @@
+"""wrasse, as a program uses it: `wrasse.connect(...).jobs.put` and `wrasse run`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import wrasse
+from bench.peers.given import URL, AsyncClient, long_job_async, mark
+from wrasse import NewJob, RunningJob
+
+
+async def noop(job: RunningJob) -> None:
+    """The no-op job, and the one whose worker is killed."""
+    if job.kind == "long":
+        await long_job_async()
+    else:
+        mark()
+
+
+def noop_plain(job: RunningJob) -> None:
+    """The no-op job as a plain function, which runs in a thread."""
+    mark()
+
+
+class Client(AsyncClient):
+    """Puts jobs."""
+
+    async def open(self) -> None:
+        self.app = wrasse.connect(URL)
+
+    async def one(self) -> None:
+        await self.app.jobs.put()
+
+    def put_many(self, count: int) -> None:
+        """By its call for many, which sends a thousand at once."""
+        self.loop.run_until_complete(self.app.jobs.put_many([NewJob()] * count))
+
+    def put_long(self) -> None:
+        """The job whose worker is killed."""
+        self.loop.run_until_complete(self.app.jobs.put("long"))
+
+    def pending(self, server: Any) -> int:
+        """How many are not finished."""
+        return int(server.llen("jobqueue:low_priority") + server.zcard("jobqueue:held"))
