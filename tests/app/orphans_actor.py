@@ -34,7 +34,7 @@ from wrasse.orphans.desk import Desk
 from wrasse.orphans.look import Ports
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
-from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
+from wrasse.ports.objects import NO_METADATA, Copies, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.sightings import Change, Mark, Round, Sighting, Sightings, Standing, State
@@ -83,6 +83,11 @@ class MortalObjects:
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
         return await self._call(lambda: self._objects.page(prefix, after, limit))
+
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        assert isinstance(self._objects, Copies)
+        objects = self._objects
+        return await self._call(lambda: objects.copy(key, to, at=at))
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         return await self._call(lambda: self._objects.delete(deletes))

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Protocol, cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from wrasse.ports.objects import (
     DELETES_MAX,
     METADATA_BYTES_MAX,
     OBJECT_KEY_BYTES_MAX,
+    Copies,
     ObjectDelete,
     Objects,
     Stored,
@@ -382,3 +384,47 @@ async def test_what_was_created_between_two_pages_is_in_the_second(objects: Obje
         await objects.create(key, b"")
     rest = await objects.page("", first.cursor, 10)
     assert [info.key for info in rest] == ["a/11", "a/2", "a/3", "aa", "b/0", "b/1", "c"]
+
+
+async def test_a_copy_has_the_bytes_and_the_metadata_and_lives_by_itself(store: ObjectStore) -> None:
+    objects = copying(store)
+    made = await objects.create("a/one", b"bytes", metadata={"kind": "x"})
+    assert made.version is not None
+    assert await objects.copy("a/one", "b/two/three", at=made.version) is Outcome.DONE
+    assert await objects.delete([ObjectDelete("a/one", made.version)]) == [Outcome.DONE]
+    head = await objects.head("b/two/three")
+    assert head is not None
+    assert (head.metadata, await whole(objects, "b/two/three")) == ({"kind": "x"}, b"bytes")
+    assert [info.key for info in await listed(objects)] == ["b/two/three"]
+
+
+async def test_a_copy_overwrites_nothing_and_names_its_version(store: ObjectStore) -> None:
+    objects = copying(store)
+    made, other = await objects.create("one", b"bytes"), await objects.create("two", b"other")
+    assert made.version is not None
+    assert other.version is not None
+    assert await objects.copy("one", "two", at=made.version) is Outcome.LOST
+    assert await objects.copy("one", "three", at=other.version) is Outcome.LOST
+    assert await objects.copy("none", "three", at=made.version) is Outcome.LOST
+    assert await whole(objects, "two") == b"other"
+    assert await objects.head("three") is None
+
+
+async def test_writing_to_a_copy_leaves_the_original(store: ObjectStore) -> None:
+    objects = copying(store)
+    made = await objects.create("one", b"bytes")
+    assert made.version is not None
+    await objects.copy("one", "two", at=made.version)
+    head = await objects.head("two")
+    assert head is not None
+    assert await objects.replace("two", b"changed", at=head.info.version)
+    assert (await whole(objects, "one"), await whole(objects, "two")) == (b"bytes", b"changed")
+
+
+class CopyingObjects(Objects, Copies, Protocol):
+    """A store that copies."""
+
+
+def copying(store: ObjectStore) -> CopyingObjects:
+    assert isinstance(store.objects, Copies)
+    return cast(CopyingObjects, store.objects)

@@ -14,10 +14,8 @@ from wrasse.errors import Gone
 from wrasse.orphans.passing import text
 from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Listed
-from wrasse.ports.objects import ObjectDelete, Objects
+from wrasse.ports.objects import Copies, ObjectDelete, ObjectHead, Objects
 from wrasse.ports.outcome import Outcome
-
-_PAGE = 1_000
 
 
 def ordered(files: Sequence[Listed], marker: str) -> list[Listed]:
@@ -73,14 +71,12 @@ class Trash:
         head = await self._objects.head(key)
         if head is None or head.info.version != version:
             return Outcome.LOST
-        try:
-            stored = await self._objects.create(to, self._objects.read(key, at=version), metadata=head.metadata)
-        except Gone:
-            return Outcome.LOST
-        if stored.outcome is Outcome.LOST and not await self._same(key, to):
-            return Outcome.FAILED
-        if stored.outcome in (Outcome.UNKNOWN, Outcome.FAILED):
-            return stored.outcome
+        copied = await self._copy(head, to)
+        if copied is Outcome.LOST and not await self._same(key, to):
+            there = await self._objects.head(to)
+            return Outcome.LOST if there is None else Outcome.FAILED
+        if copied in (Outcome.UNKNOWN, Outcome.FAILED):
+            return copied
         (end,) = await self._objects.delete([ObjectDelete(key, version)])
         if end is Outcome.LOST and await self._objects.head(key) is not None:
             await self._drop(to)
@@ -91,13 +87,26 @@ class Trash:
         if head is None:
             # Brought back before us, or never moved: what matters is that it is there.
             return Outcome.LOST if await self._objects.head(key) is None else Outcome.DONE
-        stored = await self._objects.create(key, self._objects.read(copy, at=head.info.version), metadata=head.metadata)
-        if stored.outcome in (Outcome.UNKNOWN, Outcome.FAILED):
-            return stored.outcome
-        if stored.outcome is Outcome.LOST and not await self._same(copy, key):
+        copied = await self._copy(head, key)
+        if copied in (Outcome.UNKNOWN, Outcome.FAILED):
+            return copied
+        if copied is Outcome.LOST and not await self._same(copy, key):
             return Outcome.LOST
         await self._objects.delete([ObjectDelete(copy, head.info.version)])
         return Outcome.DONE
+
+    async def _copy(self, head: ObjectHead, to: str) -> Outcome:
+        """Gives an object a second key, in the store where it can do that, else through us."""
+        key, version = head.info.key, head.info.version
+        if isinstance(self._objects, Copies):
+            end = await self._objects.copy(key, to, at=version)
+            if end is not Outcome.FAILED:
+                return end
+        try:
+            data = self._objects.read(key, at=version)
+            return (await self._objects.create(to, data, metadata=head.metadata)).outcome
+        except Gone:
+            return Outcome.LOST
 
     async def _drop(self, key: str) -> None:
         head = await self._objects.head(key)

@@ -97,11 +97,12 @@ def in_order(listing: Iterable[list[Listed]]) -> Iterator[list[Listed]]:
 
 def fingerprint(files: list[Listed]) -> str:
     """What changes when any file of a unit does, or when one comes or goes."""
+    # The time counts, too: the version of some stores names the bytes, and the same may be written again by a retry.
     if len(files) == 1:
-        return f"{files[0].size}-{files[0].version}"
+        return f"{files[0].size}-{files[0].modified}-{files[0].version}"
     told = hashlib.blake2b(digest_size=16)
     for file in files:
-        for part in (file.key, file.version.encode("utf-8", "surrogateescape"), b"%d" % file.size):
+        for part in (file.key, file.version.encode("utf-8", "surrogateescape"), b"%d %d" % (file.size, file.modified)):
             told.update(b"%d:" % len(part) + part)
     return told.hexdigest()
 
@@ -121,5 +122,5 @@ def unpack(files: bytes) -> list[Listed]:
 
 def part_of(files: list[Listed], known: list[Listed]) -> bool:
     """Whether these are files of that unit, as they were: what is left of it after a removal that was cut short."""
-    there = {(file.key, file.version, file.size) for file in known}
-    return all((file.key, file.version, file.size) in there for file in files)
+    there = {(file.key, file.version, file.size, file.modified) for file in known}
+    return all((file.key, file.version, file.size, file.modified) in there for file in files)

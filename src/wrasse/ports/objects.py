@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
@@ -99,6 +99,17 @@ class Objects(Protocol):
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         """Removes objects, each under its own condition; `lost` for one that is gone or has changed."""
+        ...
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """A store that can copy an object without its bytes passing through us. Whoever wants a copy asks whether it can,
+    and streams otherwise."""
+
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        """Gives an object of version `at` a second key, with its metadata, if there is none of that key yet; `lost` if
+        there is, or if the version is another. `failed` if it cannot be done in this way."""
         ...
 
 

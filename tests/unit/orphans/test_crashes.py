@@ -1,7 +1,7 @@
 """A process that dies at any call leaves nothing torn: whoever comes after it ends where nobody died.
 
-Every call of the store and of the sightings is one at which it dies: before the call reaches the port, or after the port
-has answered and before anybody heard.
+Every call of the store and of the sightings is one at which it dies: before the call reaches the port, or after it was
+answered and before anybody heard.
 """
 
 from __future__ import annotations
@@ -63,8 +63,18 @@ class MortalObjects(MemoryObjects):
     async def head(self, key: str) -> ObjectHead | None:
         return await self.fate.call(lambda: super(MortalObjects, self).head(key))
 
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        return await self.fate.call(lambda: super(MortalObjects, self).copy(key, to, at=at))
+
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         return await self.fate.call(lambda: super(MortalObjects, self).delete(deletes))
+
+
+class Streaming(MortalObjects):
+    """A store that cannot copy by itself, as one without links or for objects beyond its limit."""
+
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        return Outcome.FAILED
 
 
 class MortalSightings(MemorySightings):
@@ -82,10 +92,10 @@ class MortalSightings(MemorySightings):
 class World:
     """A field with two archives of one workspace, of which one is due at the next run."""
 
-    def __init__(self, place: Path, root: Root) -> None:
+    def __init__(self, place: Path, root: Root, store: type[MortalObjects] = MortalObjects) -> None:
         clock = ManualClock()
         self.fate = Fate()
-        objects, sightings = MortalObjects(clock), MortalSightings(clock)
+        objects, sightings = store(clock), MortalSightings(clock)
         objects.fate = sightings.fate = self.fate
         self.field = Field(place, root, objects=objects, sightings=sightings, clock=clock)
 
@@ -134,10 +144,12 @@ class World:
         return any(each.endswith(key) for each in found)
 
 
-async def worlds(place: Path, root: Root, heard: bool) -> AsyncIterator[tuple[int, World]]:
+async def worlds(
+    place: Path, root: Root, heard: bool, store: type[MortalObjects] = MortalObjects
+) -> AsyncIterator[tuple[int, World]]:
     """A world for every call at which a run may die."""
     for call in range(1, 100):
-        world = World(place / f"{call}", root)
+        world = World(place / f"{call}", root, store)
         await world.plant()
         if not await world.die_at(call, heard, 2 * HOUR):
             assert call > 2, "the run makes calls"
@@ -164,8 +176,11 @@ async def test_whoever_comes_after_a_dead_process_ends_where_nobody_died(
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
-async def test_a_reference_brings_back_whatever_a_dead_process_left_byte_for_byte(tmp_path: Path, heard: bool) -> None:
-    async for call, world in worlds(tmp_path, SEED, heard):
+@pytest.mark.parametrize("store", [MortalObjects, Streaming])
+async def test_a_reference_brings_back_whatever_a_dead_process_left_byte_for_byte(
+    tmp_path: Path, heard: bool, store: type[MortalObjects]
+) -> None:
+    async for call, world in worlds(tmp_path, SEED, heard, store):
         field = world.field
         for op in ("old1", "old2"):
             field.refer("ws1", op)

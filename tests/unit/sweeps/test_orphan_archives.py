@@ -147,6 +147,16 @@ async def test_an_archive_that_was_written_again_starts_again(field: Field) -> N
     assert len(await field.keys()) == 2
 
 
+async def test_an_archive_whose_bytes_were_written_again_starts_again_too(field: Field) -> None:
+    await rounds(field, timedelta(0), HOUR)
+    key = at_key("ws1", "old")
+    (info,) = await field.objects.page(key, None, 1)
+    await field.objects.delete([ObjectDelete(key, info.version)])
+    await field.objects.create(key, b"homehome.tar.gz")
+    await rounds(field, HOUR)
+    assert len(await field.keys()) == 4
+
+
 async def rewrite(field: Field, key: str) -> None:
     head = await field.objects.head(key)
     assert head is not None

@@ -2,6 +2,7 @@
 
     create    bytes on the disk; metadata on the disk; the name by link, which has one winner; the directory on the disk
     replace   the same, but the name by rename, alone with the name and only if the version is still the one named
+    copy      alone with the name; metadata on the disk; a second name by link: one file, and no bytes are moved
     delete    alone with the name, likewise; then its metadata; then directories that became empty
 
 The version of an object is the stamp we gave its file and the file's number: both stay when a name is linked or
@@ -86,6 +87,26 @@ class ObjectFiles:
                 self._files.rename(temp.path, place.path)
                 self._files.sync_folder(parent(place.path))
         return state
+
+    def copy(self, path: bytes, target: bytes, at: str) -> Outcome:
+        """Gives an object's file a second name; a later write to one of both names gives that a file of its own."""
+        if not self._temps.blanks:
+            return Outcome.FAILED  # an open file cannot be named here, and its path may change under us
+        with self._locks.held(path):
+            opened = self.open(path)
+            if opened is None:
+                return Outcome.LOST
+            file, state = opened
+            try:
+                if version_of(state) != at:
+                    return Outcome.LOST
+                metadata = self._sidecars.read(path, state.stamp) or {}
+                with self._sidecars.ahead(target, state.stamp, metadata):
+                    return Outcome.DONE if self._link(Blank(file), target) else Outcome.LOST
+            except PermissionError:
+                return Outcome.FAILED  # some systems let nobody link what is another's
+            finally:
+                self._files.close(file)
 
     def delete(self, deletes: Sequence[tuple[bytes, str]]) -> list[Outcome]:
         """Takes objects away, each if it has the version named."""

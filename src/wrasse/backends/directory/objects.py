@@ -103,6 +103,11 @@ class DirectoryObjects:
         infos = tuple(_info(key.decode("utf-8", "surrogateescape"), state) for key, state in found.found)
         return Page(infos, tuple(info.key for info in infos), self._stamps.now(), found.more)
 
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        check_object_key(key)
+        check_object_key(to)
+        return await self._threads.run(lambda: self._objects.copy(path_of(_raw(key)), path_of(_raw(to)), at))
+
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         if len(deletes) > DELETES_MAX:
             raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")

@@ -85,6 +85,16 @@ class MemoryObjects:
         infos = tuple(self._objects[key].head.info for key in found[:limit])
         return Page(infos, tuple(info.key for info in infos), self._clock.now(), len(found) > limit)
 
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        check_object_key(key)
+        check_object_key(to)
+        if self._version(key) != at or _raw(to) in self._objects:
+            return Outcome.LOST
+        found = self._objects[_raw(key)]
+        insort(self._keys, _raw(to))
+        self._store(to, found.data, found.head.metadata)
+        return Outcome.DONE
+
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         if len(deletes) > DELETES_MAX:
             raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")

@@ -35,6 +35,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 _Send = Callable[[], Awaitable[str | None]]
+COPY_BYTES_MAX = 5 << 30  # beyond this, S3 copies in parts only
 READS_MAX = 4  # how often a read that broke off is gone on with
 
 
@@ -105,6 +106,22 @@ class S3Objects:
             if infos or not more:
                 return Page(infos, keys, self._client.wire.time.now(), more)
             start = found[-1].key
+
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        raw, target = self._raw(key), self._raw(to)
+        seen = await self._client.head(raw) if is_etag(at) else None
+        if seen is None or seen.etag != at:
+            return Outcome.LOST
+        if seen.size > COPY_BYTES_MAX:
+            return Outcome.FAILED
+        try:
+            done = await self._client.copy(raw, at, target, ABSENT)
+        except NoAnswer:
+            there = await self._client.head(target)
+            # The copy has the nonce of what it was copied from.
+            mine = there is not None and there.headers.get(NONCE) == seen.headers.get(NONCE)
+            return Outcome.DONE if mine and there is not None and there.size == seen.size else Outcome.UNKNOWN
+        return Outcome.LOST if done is None else Outcome.DONE
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         if len(deletes) > DELETES_MAX:
