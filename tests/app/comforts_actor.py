@@ -7,7 +7,7 @@ import random
 import sys
 from datetime import timedelta
 
-from app.kill_actor import CLOCK, KEEP_ALL, engine_on, log
+from app.kill_actor import CLOCK, KEEP_ALL, engine_on, journal_beside, log
 from wrasse.app.wiring import Store, open_store
 from wrasse.jobs.beats import ChildBeats
 from wrasse.jobs.handlers import Handlers
@@ -49,7 +49,7 @@ async def note(job: RunningJob) -> None:
 async def run_worker(url: str, silence: timedelta) -> None:
     store = await open_store(url, done_max=KEEP_ALL)
     handlers = Handlers()
-    for kind, handler in (("member", member), ("then", then), ("tick", note), ("limited", note)):
+    for kind, handler in (("member", member), ("then", then), ("tick", note), ("limited", note), ("only", note)):
         handlers.add(kind, handler)
     settings = WorkerSettings(
         queues=("low", "limited"),
@@ -62,7 +62,7 @@ async def run_worker(url: str, silence: timedelta) -> None:
     tally = Tally()
     worker = Worker(store.jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
     async with asyncio.TaskGroup() as group:
-        group.create_task(engine_on(store, silence).run())
+        group.create_task(engine_on(store, silence, await journal_beside(url, store)).run())
         group.create_task(worker.run())
 
 
@@ -76,6 +76,7 @@ async def run_producer(url: str, prefix: str) -> None:
         await producer.put_group(JobGroup(id, MEMBERS, Job(f"{id}/then", "then", keep=HOUR)), members)
         log("opened", id)
         await producer.put_many([Job(f"limited-{id}", "limited", "limited", "low")])
+        await producer.put_many([Job(f"only-{id}", "only", unique="only")])
         await asyncio.sleep(0.1)
 
 

@@ -32,6 +32,7 @@ from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.lessor import Lessor
+from wrasse.ports.journal import Journal
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 CLOCK = SystemClock()
@@ -129,7 +130,12 @@ async def run_producer(url: str, prefix: str) -> None:
         await asyncio.sleep(0.05)
 
 
-def engine_on(store: Store, silence: timedelta) -> Engine:
+async def journal_beside(url: str, store: Store) -> Journal:
+    """The journal of this host; a Redis keeps none."""
+    return store.journal if url.startswith("sqlite:") else (await open_store(f"sqlite://{HERE}/journal.db")).journal
+
+
+def engine_on(store: Store, silence: timedelta, journal: Journal) -> Engine:
     guards = (*backend_guards(store, CLOCK, silence), MassDeath(store.jobs, silence))
     sweep = Scheduled(
         StuckJobs(store.jobs, silence=silence), interval=timedelta(milliseconds=300), jitter=0.1, guards=guards
@@ -138,7 +144,7 @@ def engine_on(store: Store, silence: timedelta) -> Engine:
         [sweep],
         lessor=Lessor(store.records(ENGINE_LEASES), CLOCK),
         state=store.records(ENGINE_STATE),
-        journal=store.journal,
+        journal=journal,
         clock=CLOCK,
         owner=f"engine-{os.getpid()}",
         lease_ttl=timedelta(seconds=1),
@@ -148,7 +154,7 @@ def engine_on(store: Store, silence: timedelta) -> Engine:
 async def run_engine(url: str, silence: timedelta) -> None:
     store = await open_store(url, done_max=KEEP_ALL)
     log("engine")
-    await engine_on(store, silence).run()
+    await engine_on(store, silence, await journal_beside(url, store)).run()
 
 
 def main() -> None:

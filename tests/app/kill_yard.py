@@ -35,14 +35,14 @@ class Line:
 
 
 class Yard:
-    """A database, a side log, and the processes at work on them."""
+    """A store, a side log, and the processes at work on them."""
 
-    def __init__(self, folder: Path, store: Store, silence: float) -> None:
+    def __init__(self, folder: Path, store: Store, silence: float, url: str) -> None:
         self.folder = folder
         self.store = store
         self.jobs = store.jobs
         self.silence = silence
-        self.url = f"sqlite://{folder}/jobs.db"
+        self.url = url
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self, role: str, *more: object) -> subprocess.Popen[bytes]:
@@ -133,10 +133,12 @@ class Yard:
 
 
 @asynccontextmanager
-async def open_yard(folder: Path, silence: float) -> AsyncIterator[Yard]:
-    """A yard in an empty folder; whatever still runs at the end is killed."""
-    store = await open_store(f"sqlite://{folder}/jobs.db", SystemClock(), done_max=1_000_000)
-    yard = Yard(folder, store, silence)
+async def open_yard(folder: Path, silence: float, url: str = "") -> AsyncIterator[Yard]:
+    """A yard in an empty folder, with a database there unless another store is named; whatever still runs at the end
+    is killed."""
+    url = url or f"sqlite://{folder}/jobs.db"
+    store = await open_store(url, SystemClock(), done_max=1_000_000)
+    yard = Yard(folder, store, silence, url)
     try:
         yield yard
     finally:

@@ -1,9 +1,10 @@
 """Workers, producers and repeaters are killed at random moments: every group calls back once, every slot has one job,
-no result is lost, and no limit is exceeded."""
+no result is lost, no limit is exceeded, and of a unique name there is one job at a time."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import subprocess
@@ -11,12 +12,14 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
 
 from app.comforts_actor import MEMBERS, RATE, repeater_on
 from app.kill_yard import Yard, eventually, open_yard
+from servers.valkey import Valkey
 from wrasse.ports.jobs import JobRecord, Place
 
 ACTOR = Path(__file__).with_name("comforts_actor.py")
@@ -69,17 +72,26 @@ class Chaos:
         await eventually(at_rest, within=90)
 
 
-async def test_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_path: Path) -> None:
-    await check_under_kills(tmp_path, rounds=30, seed=random.randrange(1 << 32))
+@pytest.fixture(params=("sqlite", "redis"))
+def url(request: pytest.FixtureRequest) -> str:
+    """Of the store: a root of its own on the server that all share, or nothing for a database of its own."""
+    if request.param == "sqlite":
+        return ""
+    server: Valkey = request.getfixturevalue("redis_server")
+    return f"{server.url}?root=t{uuid4().hex}"
+
+
+async def test_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_path: Path, url: str) -> None:
+    await check_under_kills(tmp_path, url, rounds=30, seed=random.randrange(1 << 32))
 
 
 @pytest.mark.full
-async def test_many_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_path: Path) -> None:
-    await check_under_kills(tmp_path, rounds=200, seed=random.randrange(1 << 32))
+async def test_many_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_path: Path, url: str) -> None:
+    await check_under_kills(tmp_path, url, rounds=200, seed=random.randrange(1 << 32))
 
 
-async def check_under_kills(folder: Path, rounds: int, seed: int) -> None:
-    async with open_yard(folder, SILENCE) as yard:
+async def check_under_kills(folder: Path, url: str, rounds: int, seed: int) -> None:
+    async with open_yard(folder, SILENCE, url) as yard:
         chaos = Chaos(yard, random.Random(seed))
         await yard.until_logged("then")
         for _ in range(rounds):
@@ -93,6 +105,7 @@ async def check_under_kills(folder: Path, rounds: int, seed: int) -> None:
         check_slots(records)
         check_results(yard, records)
         check_limit(records)
+        check_unique(records)
 
 
 def check_groups(yard: Yard, records: dict[str, JobRecord]) -> None:
@@ -141,3 +154,19 @@ def check_limit(records: dict[str, JobRecord]) -> None:
     assert len(takes) > RATE.limit
     for first, beyond in zip(takes, takes[RATE.limit :], strict=False):
         assert beyond - first >= RATE.per
+
+
+def check_unique(records: dict[str, JobRecord]) -> None:
+    """Of the jobs that share a unique name, each was first taken after the one before it was done."""
+    only = [record for record in records.values() if record.job.unique == "only"]
+    spans = sorted((_first_taken(record), record.state.finished_at) for record in only)
+    assert len(spans) > 3
+    for (_, finished), (taken, _) in itertools.pairwise(spans):
+        assert finished is not None
+        assert finished <= taken
+
+
+def _first_taken(record: JobRecord) -> datetime:
+    first = record.history[0].taken_at if record.history else record.state.taken_at
+    assert first is not None
+    return first
