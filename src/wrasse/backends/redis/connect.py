@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from wrasse.backends.redis.advice import judge
 from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.damage.check import RedisDamages
 from wrasse.backends.redis.health import health
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.limiter import RedisLimiter
+from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
@@ -33,6 +35,7 @@ class Redis:
         self.link = link
         self.jobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
+        self.namespaces = RedisNamespaces(link)
 
     @classmethod
     async def open(
@@ -51,6 +54,11 @@ class Redis:
     def strays(self) -> RedisStrays:
         """What finds jobs that other programs left behind."""
         return RedisStrays(self.link)
+
+    @property
+    def damages(self) -> RedisDamages:
+        """What finds and repairs what contradicts itself."""
+        return RedisDamages(self.link)
 
     def records(self, collection: Collection) -> RedisRecords:
         """The records of one collection."""

@@ -55,7 +55,7 @@ async def compare_dead(link: Link, keys: Keys) -> bool:
         return True
     # The list first: what we bury meanwhile is then in the index, and only seems to be gone from the list.
     here: Counter[bytes] = Counter()
-    async for raw in _listed(link, keys):
+    async for raw in dead_letters(link, keys):
         here[_digest(raw)] += 1
     gone: list[_Indexed] = []
     async for each in _indexed(link, keys):
@@ -95,7 +95,7 @@ async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
     router = Router(link.options, await known_queues(link, keys))
     batch: list[_Letter] = []
     place = 0
-    async for raw in _listed(link, keys):
+    async for raw in dead_letters(link, keys):
         digest, place = _digest(raw), place + 1
         if unknown[digest] <= 0:
             continue
@@ -106,6 +106,14 @@ async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
             batch = []
     if batch:
         await _settle(link, keys, [], list(_adoptions(batch, router)))
+
+
+async def adopt_dead(link: Link, keys: Keys, raws: Sequence[bytes]) -> None:
+    """Gives these entries of the list a place in the index, as far as it has fewer than the list."""
+    router = Router(link.options, await known_queues(link, keys))
+    letters = [_Letter(place, raw) for place, raw in enumerate(raws)]
+    for start in range(0, len(letters), _BATCH):
+        await _settle(link, keys, [], list(_adoptions(letters[start : start + _BATCH], router)))
 
 
 async def _settle(link: Link, keys: Keys, gone: Sequence[_Indexed], new: Sequence[Sequence[Word]]) -> None:
@@ -153,7 +161,7 @@ def _text(raw: bytes, queue: str) -> FinishedText:
     )
 
 
-async def _listed(link: Link, keys: Keys) -> AsyncIterator[bytes]:
+async def dead_letters(link: Link, keys: Keys) -> AsyncIterator[bytes]:
     """The list from its old end: what is pushed meanwhile moves nothing out of the way."""
     async for entry in ServedList(link, keys.dead_letter, newest=False).entries(None, SLICE_MAX):
         yield entry.raw

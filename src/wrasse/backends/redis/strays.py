@@ -20,7 +20,6 @@ from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.hold_text import Flag, read_hold
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
-from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.puts import Ring, in_ms
 from wrasse.backends.redis.routing import Router, known_queues
 from wrasse.backends.redis.scripts import load
@@ -36,8 +35,8 @@ _START = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """An entry without a hold."""
+class Unheld:
+    """An entry without a hold. `ours`: its worker is one of ours, and lives."""
 
     worker: str
     raw: bytes
@@ -48,7 +47,7 @@ class _Entry:
 class _Seen:
     """What one look saw: entries without a hold, and workers that may be another program's."""
 
-    entries: tuple[_Entry, ...]
+    entries: tuple[Unheld, ...]
     strangers: tuple[str, ...]
     now: int
     holders: int = 0
@@ -67,10 +66,11 @@ class RedisStrays:
         cursor, remembered = (after, []) if after is not None else await self._saved()
         glob = pattern_glob(self._link.options.processing_list_pattern)
         scanned, names = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
-        workers = list(dict.fromkeys([*remembered, *_workers(names, self._link.options)]))
+        found_here = workers_in(names, self._link.options.processing_list_pattern)
+        workers = list(dict.fromkeys([*remembered, *found_here]))
         seen = await self._seen(workers) if workers else _Seen((), (), 0)
         found = await self._without_ours(seen.entries)
-        adopted = 0 if dry or not found else await self._adopt(found, silence)
+        adopted = 0 if dry or not found else await adopt(self._link, self._keys, found, silence)
         cursor = text_of(scanned)
         if not dry:
             await self._save(cursor, seen)
@@ -100,13 +100,13 @@ class RedisStrays:
         now, entries, strangers, holders = next(reply), [], [], 0
         for worker in workers:
             state, count = next(reply), next(reply)
-            entries += [_Entry(worker, next(reply), state == b"ours") for _ in range(count)]
+            entries += [Unheld(worker, next(reply), state == b"ours") for _ in range(count)]
             holders += state != b"none"
             if state in (b"live", b"silent"):
                 strangers.append(worker)
         return _Seen(tuple(entries), tuple(strangers), now, holders)
 
-    async def _without_ours(self, found: Sequence[_Entry]) -> list[_Entry]:
+    async def _without_ours(self, found: Sequence[Unheld]) -> list[Unheld]:
         """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
         for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
@@ -122,17 +122,19 @@ class RedisStrays:
         left = set(doubtful)
         return [each for each in found if not each.ours or (each.worker.encode(), each.raw) in left]
 
-    async def _adopt(self, found: Sequence[_Entry], silence: timedelta) -> int:
-        router = Router(self._link.options, await known_queues(self._link, self._keys))
-        ring = Ring(self._keys, self._keys.shared)
-        args: list[Word] = [in_ms(silence)]
-        for each in found:
-            args += _adoption(each, router, ring)
-        adopted: int = await self._link.run(load("adopt"), ring.keys, args)
-        return adopted
+
+async def adopt(link: Link, keys: Keys, found: Sequence[Unheld], silence: timedelta) -> int:
+    """Gives holds to these entries; how many got one."""
+    router = Router(link.options, await known_queues(link, keys))
+    ring = Ring(keys, keys.shared)
+    args: list[Word] = [in_ms(silence)]
+    for each in found:
+        args += _adoption(each, router, ring)
+    adopted: int = await link.run(load("adopt"), ring.keys, args)
+    return adopted
 
 
-def _adoption(each: _Entry, router: Router, ring: Ring) -> tuple[Word, ...]:
+def _adoption(each: Unheld, router: Router, ring: Ring) -> tuple[Word, ...]:
     wire = decode(each.raw)
     route = router.route(wire)
     flags = (Flag.LEFT if each.ours else Flag.FOREIGN) | (Flag(0) if route.right else Flag.UNROUTABLE)
@@ -147,9 +149,9 @@ def pattern_glob(pattern: str) -> str:
     return "*".join("".join(f"\\{sign}" if sign in "*?[]\\^" else sign for sign in part) for part in _ends(pattern))
 
 
-def _workers(names: Sequence[bytes], options: RedisOptions) -> Iterator[str]:
-    """The worker that each list belongs to, by the same pattern that names it. What is no text is no worker's."""
-    before, after = _ends(options.processing_list_pattern)
+def workers_in(names: Sequence[bytes], pattern: str) -> Iterator[str]:
+    """The worker that each key belongs to, by the same pattern that names it. What is no text is no worker's."""
+    before, after = _ends(pattern)
     for raw in names:
         try:
             name = raw.decode()

@@ -1,0 +1,97 @@
+"""Whole structures, a page at a time, while others change them: what is there all the while is met at least once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.strays import pattern_glob, workers_in
+from wrasse.backends.redis.wire import Word
+
+_SMALL, _LARGE = 1_000, 100  # a page of short values, a page of texts with payloads
+Seen = Callable[[int], None]
+
+
+async def pairs(link: Link, key: str, seen: Seen, *, large: bool = False) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    """Names and values of a hash, or members and scores of a sorted set."""
+    command = "ZSCAN" if await link.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
+    cursor: bytes = b"0"
+    while True:
+        cursor, found = await link.ask(command, key, cursor, "COUNT", _LARGE if large else _SMALL)
+        rows = _paired(found)
+        if rows:
+            seen(len(rows))
+            yield rows
+        if cursor == b"0":
+            return
+
+
+def _paired(found: Any) -> list[tuple[bytes, bytes]]:
+    if isinstance(found, dict):
+        return list(found.items())
+    if found and isinstance(found[0], list):
+        return [(name, value) for name, value in found]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+async def keys_like(link: Link, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
+    """Keys of one type whose names match."""
+    cursor: bytes = b"0"
+    while True:
+        cursor, names = await link.ask("SCAN", cursor, "MATCH", glob, "COUNT", _SMALL, "TYPE", kind)
+        if names:
+            yield names
+        if cursor == b"0":
+            return
+
+
+async def workers_with(link: Link, pattern: str, kind: str) -> list[str]:
+    """Every worker that has a key by this pattern."""
+    found: set[str] = set()
+    async for names in keys_like(link, pattern_glob(pattern), kind):
+        found.update(workers_in(names, pattern))
+    return sorted(found)
+
+
+async def entries(link: Link, key: str, seen: Seen) -> AsyncIterator[bytes]:
+    """A list from the end where it is pushed."""
+    start = 0
+    while True:
+        found: list[bytes] = await link.ask("LRANGE", key, start, start + _LARGE - 1)
+        seen(len(found))
+        for raw in found:
+            yield raw
+        if len(found) < _LARGE:
+            return
+        start += _LARGE
+
+
+async def scores(link: Link, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:
+    """Of each sorted set the scores of the same members."""
+    return await link.ask_many([("ZMSCORE", key, *members) for key in sets])
+
+
+async def there(link: Link, key: str, names: Sequence[Word]) -> list[bool]:
+    """Which of these a hash has; without reading what it has of them."""
+    return [found == 1 for found in await link.ask_many([("HEXISTS", key, name) for name in names])]
+
+
+async def takes_of(link: Link, keys: Keys, ids: Sequence[str | bytes]) -> list[bytes | None]:
+    """The newest take of each id."""
+    if not ids:
+        return []
+    found: list[bytes | None] = await link.ask("HMGET", keys.where, *ids)
+    return found
+
+
+def digest(raw: bytes) -> bytes:
+    """A short name for these bytes."""
+    return blake2b(raw, digest_size=16).digest()
+
+
+def chunks(items: Sequence[Word], size: int = _SMALL) -> Iterator[Sequence[Word]]:
+    """Some at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -1,0 +1,174 @@
+"""Jobs in every place of a Redis, with everything that may be kept beside them, and ways to damage it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from conformance.desk import LONGER, SILENCE, Desk, fresh
+from conformance.stores import Store
+from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.keys import Keys
+from wrasse.clock import ManualClock
+from wrasse.ports.damage import Damage
+from wrasse.ports.jobs import (
+    Budget,
+    Bury,
+    Cancel,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobFilter,
+    JobGroup,
+    Place,
+    Progress,
+    Reason,
+    Requeue,
+    Revive,
+)
+
+HOUR = timedelta(hours=1)
+GROUP = "g1"
+MEMBERS = ("member-1", "member-2", "member-3")
+EVERY = ("held-1", "held-2", "waiting", "given", "delayed", "named", "dead-1", "dead-2", "done-1", "kept", *MEMBERS)
+
+
+class Scene:
+    """One root, with a job in every place."""
+
+    def __init__(self, store: Store) -> None:
+        assert isinstance(store.backend, Redis)
+        assert isinstance(store.clock, ManualClock)
+        self.store, self.clock, self.redis = store, store.clock, store.backend
+        self.link: Link = store.backend.link
+        self.keys = Keys(self.link.options)
+        self.desk = Desk(store.jobs)
+        self.holds: dict[str, Hold] = {}
+
+    async def do(self, *command: str | bytes | int) -> Any:
+        return await self.link.ask(*command)
+
+    async def set_up(self) -> None:
+        """Puts, takes, finishes and buries, so that every structure has something in it."""
+        await self.desk.put(Job("done-1", lasting=True), Job("kept", keep=HOUR), "dead-1", "dead-2", "gone")
+        for taken in await self.desk.take():
+            dies = taken.job.id.startswith("dead")
+            end = Bury(taken.hold, Reason.FAILED, error="it broke") if dies else Finish(taken.hold, result=b"42")
+            await self.desk.settle(end)
+        await self.desk.put(Job("held-1", unique="name-1"), "held-2")
+        self.holds = {taken.job.id: taken.hold for taken in await self.desk.take(silence=HOUR)}
+        told = {self.holds["held-1"].id: Progress(0.5, "half")}
+        await self.desk.jobs.beat(self.desk.worker, list(self.holds.values()), silence=HOUR, progress=told)
+        members = [Job(id, group=GROUP) for id in MEMBERS]
+        await self.desk.put(
+            Job("waiting", minted=True), Job("given"), Job("delayed", delay=24 * HOUR), Job("named", unique="name-2")
+        )
+        await self.desk.put(Job("windowed", unique="name-3", window=HOUR))
+        await self.desk.jobs.put(members, request=fresh(), groups=[JobGroup(GROUP, 3, Job("callback"))])
+        await self.do("DEL", self.keys.heartbeat("w1"))  # it is the server's clock that would end it
+
+    async def check(self) -> list[str]:
+        """The kinds of damage there are."""
+        return [each.kind for each in await self.redis.damages.check(repair=False, silence=SILENCE)]
+
+    async def repair(self) -> dict[str, Damage]:
+        return {each.kind: each for each in await self.redis.damages.check(repair=True, silence=SILENCE)}
+
+    async def missing(self) -> set[str]:
+        """Of the jobs that were there, those that cannot be found any more."""
+        return {id for id in EVERY if await self.desk.place(id) is None}
+
+    def take_of(self, id: str) -> str:
+        return f"{self.holds[id].token}-{self.holds[id].nonce}"
+
+    async def entry(self, id: str) -> bytes:
+        """The bytes of a held job."""
+        text: bytes = await self.do("HGET", self.keys.holds, self.take_of(id))
+        return text[text.index(b'{"id"') :]
+
+
+Plant = Callable[[Scene], Awaitable[object]]
+
+
+class Chance:
+    """Everything the port allows, in no order."""
+
+    def __init__(self, scene: Scene, seed: int) -> None:
+        self.scene, self.desk, self.chance = scene, scene.desk, random.Random(seed)
+        self.held: list[Hold] = []
+        self.number = 0
+
+    async def step(self) -> None:
+        acts = (self.put, self.put, self.group, self.take, self.end, self.end, self.beat, self.sweep, self.delete)
+        await self.chance.choice((*acts, self.cancel, self.revive, self.pass_time))()
+
+    async def put(self) -> None:
+        self.number += 1
+        id = f"j{self.chance.randrange(40)}" if self.chance.random() < 0.3 else f"n{self.number}"
+        await self.desk.put(
+            Job(
+                id,
+                delay=self.chance.choice((timedelta(0), timedelta(0), SILENCE)),
+                lasting=self.chance.random() < 0.3,
+                unique=self.chance.choice(("", "", "a", "b")),
+                window=self.chance.choice((timedelta(0), SILENCE)),
+                keep=self.chance.choice((timedelta(0), SILENCE)),
+                group=self.chance.choice(("", "", "g0", "g1")),
+            )
+        )
+
+    async def group(self) -> None:
+        self.number += 1
+        callback = Job(f"c{self.number}")
+        group = JobGroup(f"g{self.chance.randrange(3)}", self.chance.randrange(1, 4), callback)
+        await self.desk.jobs.put((), request=fresh(), groups=[group])
+
+    async def take(self) -> None:
+        self.held += [taken.hold for taken in await self.desk.take(limit=self.chance.randrange(1, 5))]
+
+    async def end(self) -> None:
+        if not self.held:
+            return
+        hold = self.held.pop(self.chance.randrange(len(self.held)))
+        delay = self.chance.choice((timedelta(0), SILENCE))
+        await self.desk.settle(
+            self.chance.choice(
+                (
+                    Finish(hold, result=b"1"),
+                    Finish(hold, puts=(Job(f"f{self.number}"),)),
+                    Bury(hold, Reason.FAILED, error="no"),
+                    Requeue(hold, Budget.FAILURES, Reason.FAILED, error="no", delay=delay),
+                )
+            )
+        )
+
+    async def beat(self) -> None:
+        told = {hold.id: Progress(0.5) for hold in self.held}
+        await self.desk.jobs.beat(self.desk.worker, self.held, silence=SILENCE, progress=told)
+
+    async def sweep(self) -> None:
+        for state in await self.desk.jobs.overdue(None, 10):
+            bury = Bury(state.hold, Reason.WORKER_DIED, error="silent")
+            back = Requeue(state.hold, Budget.RESCUES, Reason.WORKER_DIED, error="silent")
+            await self.desk.move(self.chance.choice((bury, back)))
+
+    async def delete(self) -> None:
+        for place in (Place.READY, Place.DONE, Place.DEAD):
+            for state in await self.desk.jobs.page(place, JobFilter(), None, 1):
+                await self.desk.jobs.delete([Delete(state.hold, place)])
+
+    async def cancel(self) -> None:
+        place = self.chance.choice((Place.READY, Place.HELD))
+        for state in await self.desk.jobs.page(place, JobFilter(), None, 1):
+            await self.desk.move(Cancel(state.id, "enough"))
+
+    async def revive(self) -> None:
+        for state in await self.desk.jobs.page(Place.DEAD, JobFilter(), None, 1):
+            await self.desk.move(Revive(state.hold))
+
+    async def pass_time(self) -> None:
+        self.scene.clock.advance(LONGER)
