@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.stores import BACKENDS, Store
+from conformance.stores import CLUSTER, RECORDS_BACKENDS, Store
 from wrasse.leases.lessor import leases_in
 
-pytestmark = pytest.mark.parametrize("open_store", [*BACKENDS, "directory"], indirect=True)
+pytestmark = pytest.mark.parametrize("open_store", [*RECORDS_BACKENDS, CLUSTER], indirect=True)
 
 
 async def listed(store: Store, limit: int = 2) -> list[str]:
@@ -32,7 +32,8 @@ async def test_namespaces_are_listed_in_order_page_by_page(store: Store) -> None
 
 
 async def test_a_store_without_keys_has_no_namespaces(store: Store) -> None:
-    await store.records().create("a", b"")
+    if not store.name.endswith("s3"):  # where any folder may be one
+        await store.records().create("a", b"")
     assert await listed(store) == []
 
 

@@ -16,6 +16,7 @@ from wrasse.ports.catalog import Catalog, Query
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
+from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
@@ -48,6 +49,11 @@ class Store(Protocol):
         """The groups that read them."""
         ...
 
+    @property
+    def namespaces(self) -> Namespaces:
+        """Which namespaces have keys."""
+        ...
+
     def records(self, collection: Collection) -> Records:
         """The records of one collection."""
         ...
@@ -73,6 +79,11 @@ class ObjectStore(Protocol):
     @property
     def objects(self) -> Objects:
         """The objects."""
+        ...
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """Which namespaces have keys."""
         ...
 
     def records(self, collection: Collection) -> Records:
@@ -113,6 +124,11 @@ class RecordsAlone:
     def groups(self) -> Groups:
         """None."""
         raise AssertionError("a bucket keeps no streams")
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """Which namespaces have keys."""
+        return self.store.namespaces
 
     def records(self, collection: Collection) -> Records:
         """The records of one collection."""

@@ -22,7 +22,7 @@ from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, 
 from wrasse.engine.run import Frame
 from wrasse.engine.schedule import backoff
 from wrasse.engine.state import Held, SweepState, load
-from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, dry_run, remember, take_turn
+from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, dry_run, remember, take_turns
 from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
 from wrasse.leases.lessor import Lessor, leases_in
@@ -78,8 +78,8 @@ class _Post:
     """A sweep, and what this process knows about it."""
 
     scheduled: Scheduled
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wake: asyncio.Event
+    lock: asyncio.Lock
     state: SweepState = field(default_factory=SweepState)
     totals: Totals = field(default_factory=Totals)
     told: Report | None = None
@@ -110,7 +110,7 @@ class Engine:
         self._journal_kept = journal_kept
         frame = Frame(journal, clock, Ids(clock))
         self._shared = Shared(lessor, state, frame, owner, lease_ttl, guards=(self._stopping,))
-        self._posts = {scheduled.instance: _Post(scheduled) for scheduled in sweeps}
+        self._posts = _posts(sweeps)
         assert len(self._posts) == len(sweeps), "every instance of a sweep has a name of its own"
         self._journal_wake = asyncio.Event()
 
@@ -122,9 +122,8 @@ class Engine:
     async def run(self) -> None:
         """Runs every enabled sweep until `stop`, or until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for name, post in self._posts.items():
-                if post.scheduled.enabled:
-                    tasks.create_task(self._keep(post), name=f"sweep {name}")
+            for name, posts in self._groups().items():
+                tasks.create_task(self._keep(posts), name=f"sweep {name}")
             tasks.create_task(self._forget(), name="journal retention")
 
     def stop(self) -> None:
@@ -146,9 +145,9 @@ class Engine:
         """Runs one sweep once and gives its report; refused if another process has been at it for all of `wait`."""
         post = self._post(name)
         async with post.lock:
-            found = await self._take(post, force=True, wait=wait)
-        if isinstance(found, Ran):
-            return found.report
+            found = await self._take((post,), force=True, wait=wait)
+        if isinstance(found, tuple):
+            return found[0].report
         assert isinstance(found, Elsewhere), "a forced turn is never too early"
         owner = "another process" if found.lease is None else found.lease.owner
         raise Refused(
@@ -192,54 +191,72 @@ class Engine:
         except KeyError:
             raise UnknownName(name, self._posts, what="sweep") from None
 
-    async def _keep(self, post: _Post) -> None:
-        """One sweep, for as long as the engine runs."""
-        delay = post.scheduled.schedule.first(random.random())
+    def _groups(self) -> dict[str, tuple[_Post, ...]]:
+        """The sweeps that are to run, those of one group together."""
+        found: dict[str, tuple[_Post, ...]] = {}
+        for post in self._posts.values():
+            if post.scheduled.enabled:
+                name = post.scheduled.lease_key
+                found[name] = (*found.get(name, ()), post)
+        return found
+
+    async def _keep(self, posts: Sequence[_Post]) -> None:
+        """One sweep or one group, for as long as the engine runs."""
+        first = posts[0]
+        delay = first.scheduled.schedule.first(random.random())
         while not self._stopping.asked:
-            post.next_at = self._clock.now() + timedelta(seconds=delay)
-            await _wait(post.wake, delay)
+            next_at = self._clock.now() + timedelta(seconds=delay)
+            for post in posts:
+                post.next_at = next_at
+            await _wait(first.wake, delay)
             if self._stopping.asked:
                 return
-            force, post.force = post.force, False
-            delay = await self._turn(post, force)
+            force = any(post.force for post in posts)
+            for post in posts:
+                post.force = False
+            delay = await self._turn(posts, force)
 
-    async def _turn(self, post: _Post, force: bool) -> float:
+    async def _turn(self, posts: Sequence[_Post], force: bool) -> float:
         """One turn, whatever happens in it; gives how long to wait for the next."""
+        first = posts[0]
         try:
-            async with post.lock:
-                found = await self._take(post, force=force)
+            async with first.lock:
+                found = await self._take(posts, force=force)
         except Exception as error:
-            report = self._failed(post, error)
-            if report.stopped_by != BACKEND_DOWN:
-                return self._delay(post, timedelta(0))
+            reports = [self._failed(post, error) for post in posts]
+            if reports[0].stopped_by != BACKEND_DOWN:
+                return self._delay(first, timedelta(0))
             # Guards learn of an outage also when it is the lease that could not be had.
-            await first_held(post.scheduled.guards)
-            return self._backoff(post)
+            await first_held(first.scheduled.guards)
+            return self._backoff(first)
         match found:
-            case Ran(report=report, saved=saved):
-                down = report.stopped_by == BACKEND_DOWN or not saved
-                return self._backoff(post) if down else self._delay(post, report.took)
             case Fresh(passed=passed):
-                return self._delay(post, passed)
+                return self._delay(first, passed)
             case Elsewhere(left=left):
                 # If whoever runs it dies, its lease ends; no need to wait for a long interval then.
-                return min(self._delay(post, timedelta(0)), max(left.total_seconds(), 0.0) + 1 + random.random())
+                return min(self._delay(first, timedelta(0)), max(left.total_seconds(), 0.0) + 1 + random.random())
+        down = any(each.report.stopped_by == BACKEND_DOWN or not each.saved for each in found)
+        return self._backoff(first) if down else self._delay(first, max(each.report.took for each in found))
 
-    async def _take(self, post: _Post, *, force: bool, wait: timedelta = timedelta(0)) -> Ran | Fresh | Elsewhere:
-        post.running = True
+    async def _take(
+        self, posts: Sequence[_Post], *, force: bool, wait: timedelta = timedelta(0)
+    ) -> tuple[Ran, ...] | Fresh | Elsewhere:
+        for post in posts:
+            post.running = True
         try:
-            found = await take_turn(post.scheduled, self._shared, force=force, wait=wait)
+            found = await take_turns([post.scheduled for post in posts], self._shared, force=force, wait=wait)
         finally:
-            post.running = False
-        post.elsewhere = ""
-        match found:
-            case Ran(report=report, state=state):
-                post.state = state
-                self._count(post, report)
-            case Fresh(state=state):
-                post.state = state
-            case Elsewhere(lease=lease):
-                post.elsewhere = "" if lease is None else lease.owner
+            for post in posts:
+                post.running = False
+        lease = found.lease if isinstance(found, Elsewhere) else None
+        for post in posts:
+            post.elsewhere = "" if lease is None else lease.owner
+        if isinstance(found, Fresh):
+            posts[0].state = found.state
+        elif isinstance(found, tuple):
+            for post, ran in zip(posts, found, strict=True):
+                post.state = ran.state
+                self._count(post, ran.report)
         return found
 
     def _delay(self, post: _Post, passed: timedelta) -> float:
@@ -304,6 +321,20 @@ class Engine:
             if count < JOURNAL_BATCH or self._stopping.asked:
                 break
         return deleted
+
+
+def _posts(sweeps: Sequence[Scheduled]) -> dict[str, _Post]:
+    """A post per sweep; those of one group are woken together and wait for each other."""
+    bells: dict[str, asyncio.Event] = {}
+    locks: dict[str, asyncio.Lock] = {}
+    return {
+        each.instance: _Post(
+            each,
+            bells.setdefault(each.lease_key, asyncio.Event()),
+            locks.setdefault(each.lease_key, asyncio.Lock()),
+        )
+        for each in sweeps
+    }
 
 
 def _told(report: Report) -> str:

@@ -16,7 +16,7 @@ from wrasse.engine.budget import Budget
 from wrasse.engine.guard import STOPPING, Guard, LostLease, Remembers, Traffic
 from wrasse.engine.pulses import ClockSkew
 from wrasse.engine.report import BACKEND_DOWN, Report
-from wrasse.engine.run import AnySweep, Frame, run_once
+from wrasse.engine.run import AnySweep, Frame, Member, run_group, run_once
 from wrasse.engine.schedule import Schedule
 from wrasse.engine.state import Loaded, SweepState, after_run, load, save
 from wrasse.errors import StoreUnavailable
@@ -32,7 +32,8 @@ OWN_GUARDS = frozenset({STOPPING, LostLease.name, Traffic.name, ClockSkew.name})
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """A sweep at one place, how often it runs, and what bounds it. Instances of one sweep differ by name, such as
-    `stuck_jobs@tasks`; without one it is the sweep's own."""
+    `stuck_jobs@tasks`; without one it is the sweep's own. Sweeps of one `group` run together, a batch each in turn,
+    under one lease and with the interval, the budget and the guards of the first of them."""
 
     sweep: AnySweep
     interval: timedelta
@@ -41,6 +42,7 @@ class Scheduled:
     guards: tuple[Guard, ...] = ()
     enabled: bool = True
     name: str = ""
+    group: str = ""
 
     @property
     def instance(self) -> str:
@@ -55,7 +57,7 @@ class Scheduled:
     @property
     def lease_key(self) -> str:
         """The lease that makes it run in one place."""
-        return f"sweep/{self.instance}"
+        return f"sweep/{self.group or self.instance}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +100,29 @@ class Elsewhere:
 async def take_turn(
     scheduled: Scheduled, shared: Shared, *, force: bool = False, wait: timedelta = NO_WAIT
 ) -> Ran | Fresh | Elsewhere:
-    """One turn. `force` runs also what is fresh; `wait` is how long to wait for another engine to finish."""
-    if not force and (fresh := await _fresh(scheduled, shared, await load(shared.state, scheduled.instance))):
+    """One turn of one sweep; see `take_turns`."""
+    found = await take_turns((scheduled,), shared, force=force, wait=wait)
+    return found[0] if isinstance(found, tuple) else found
+
+
+async def take_turns(
+    group: Sequence[Scheduled], shared: Shared, *, force: bool = False, wait: timedelta = NO_WAIT
+) -> tuple[Ran, ...] | Fresh | Elsewhere:
+    """One turn of the sweeps of a group: how each ran, or why none did. `force` runs also what is fresh; `wait` is how
+    long to wait for another engine to finish."""
+    first = group[0]
+    if not force and (fresh := await _fresh(group, shared, await _loaded(group, shared))):
         return fresh
-    lease = await shared.lessor.acquire(scheduled.lease_key, shared.owner, shared.lease_ttl, wait=wait)
+    lease = await shared.lessor.acquire(first.lease_key, shared.owner, shared.lease_ttl, wait=wait)
     if lease is None:
-        other = await shared.lessor.get(scheduled.lease_key)
+        other = await shared.lessor.get(first.lease_key)
         left = timedelta(0) if other is None else other.until - await shared.lessor.now()
         return Elsewhere(other, left)
     async with kept(Holding(shared.lessor, lease, shared.lease_ttl, shared.frame.clock)) as holding:
-        loaded = await load(shared.state, scheduled.instance)
-        if not force and (fresh := await _fresh(scheduled, shared, loaded)):
+        loaded = await _loaded(group, shared)
+        if not force and (fresh := await _fresh(group, shared, loaded)):
             return fresh
-        return await _run(scheduled, shared, loaded, holding)
+        return await _run(group, shared, loaded, holding)
 
 
 async def dry_run(scheduled: Scheduled, shared: Shared) -> Report:
@@ -129,25 +141,39 @@ async def dry_run(scheduled: Scheduled, shared: Shared) -> Report:
     )
 
 
-async def _fresh(scheduled: Scheduled, shared: Shared, loaded: Loaded) -> Fresh | None:
-    ran_at, at = loaded.state.ran_at, await shared.lessor.now()
-    if ran_at is None or not scheduled.schedule.fresh(ran_at, at):
-        return None
-    return Fresh(loaded.state, at - ran_at)
+async def _loaded(group: Sequence[Scheduled], shared: Shared) -> tuple[Loaded, ...]:
+    return tuple([await load(shared.state, each.instance) for each in group])
 
 
-async def _run(scheduled: Scheduled, shared: Shared, loaded: Loaded, holding: Holding) -> Ran:
-    ran_at = await shared.lessor.now()
-    guards = (LostLease(holding), *shared.guards, *scheduled.guards)
-    recall(guards, loaded.state.memory)
-    report = await run_once(
-        scheduled.sweep,
-        shared.frame,
-        name=scheduled.instance,
-        cursor=loaded.state.cursor,
-        budget=scheduled.budget,
-        guards=guards,
+async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Loaded]) -> Fresh | None:
+    """A group is as fresh as the one of it that ran longest ago."""
+    at, schedule = await shared.lessor.now(), group[0].schedule
+    runs = [each.state.ran_at for each in loaded]
+    known = [ran_at for ran_at in runs if ran_at is not None and schedule.fresh(ran_at, at)]
+    return Fresh(loaded[0].state, at - min(known)) if len(known) == len(runs) else None
+
+
+async def _run(
+    group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Loaded], holding: Holding
+) -> tuple[Ran, ...]:
+    ran_at, first = await shared.lessor.now(), group[0]
+    guards = (LostLease(holding), *shared.guards, *first.guards)
+    recall(guards, loaded[0].state.memory)
+    members = [
+        Member(each.sweep, each.instance, before.state.cursor) for each, before in zip(group, loaded, strict=True)
+    ]
+    reports = await run_group(members, shared.frame, budget=first.budget, guards=guards)
+    return tuple(
+        [
+            await _saved(each, shared, before, report, ran_at, guards)
+            for each, before, report in zip(group, loaded, reports, strict=True)
+        ]
     )
+
+
+async def _saved(
+    scheduled: Scheduled, shared: Shared, loaded: Loaded, report: Report, ran_at: datetime, guards: Sequence[Guard]
+) -> Ran:
     # A run that something about this process alone stopped at once was none: a healthy engine need not wait for it.
     in_vain = report.seen == 0 and report.stopped_by in OWN_GUARDS
     state = remember(loaded.state, report, loaded.state.ran_at if in_vain else ran_at, guards)

@@ -15,6 +15,7 @@ from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.namespaces import RedisNamespaces
+from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
@@ -35,6 +36,7 @@ class Redis:
         self.link = link
         self.jobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
+        self.namespaces = RedisNamespaces(link)
         self.namespaces = RedisNamespaces(link)
 
     @classmethod

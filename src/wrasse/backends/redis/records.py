@@ -13,9 +13,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.namespaces import namespaces_key
 from wrasse.backends.redis.scripts import load
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
+from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, check_record, key_of, stored_name
@@ -36,7 +38,11 @@ class RedisRecords:
         root = f"{link.options.root}:records:{collection.data}"
         self._link = link
         self._values, self._names, self._due = root, f"{root}:names", f"{root}:due"
-        self._keys = (self._values, self._names, self._due, f"{root}:writes", f"{root}:gone", f"{root}:meta")
+        self._keys = (
+            self._values, self._names, self._due, f"{root}:writes", f"{root}:gone", f"{root}:meta",
+            namespaces_key(link.options.root),
+        )  # fmt: skip
+        self._listed_as = collection.data if namespace_of(collection.data) else ""
 
     @property
     def resolution(self) -> timedelta:
@@ -90,7 +96,7 @@ class RedisRecords:
         # A write without a nonce cannot be asked again, and an empty one names none.
         args = (
             _name(key), at, _number(at), nonce or "", secrets.token_hex(4), "delete" if value is None else "write",
-            b"" if due_at is None else _due(due_at), value or b"", NONCES_KEPT, GONE_MAX,
+            b"" if due_at is None else _due(due_at), value or b"", NONCES_KEPT, GONE_MAX, self._listed_as,
         )  # fmt: skip
         micros, outcome, version = await self._link.run(load("record_write"), self._keys, args)
         return Written(Outcome(outcome.decode()), version.decode() or None, from_micros(int(micros)))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.conditions import Conditions
+from wrasse.backends.s3.listing import Lister
+from wrasse.backends.s3.namespaces import S3Namespaces
 from wrasse.backends.s3.objects import S3Objects
 from wrasse.backends.s3.probe import probe
 from wrasse.backends.s3.records import S3Records
@@ -33,6 +35,8 @@ class S3:
         self._client = Client(wire)
         self._prefix = wire.address.key_prefix.encode()
         self.objects = S3Objects(self._client, conditions, self._prefix)
+        lister = Lister(self._client, ordered=conditions.ordered)
+        self.namespaces = S3Namespaces(self._client, lister, self._prefix)
         self._records: dict[Collection, S3Records] = {}
 
     @classmethod

@@ -2,8 +2,10 @@
 -- KEYS  1 values: hash, name to "<version> <due>\n<value>"      2 names: zset, all scores 0
 --       3 due: zset, all scores 0, "<due><name>"                4 writes: hash, name to its newest writes
 --       5 gone: zset, deleted names by the number of the delete 6 meta: hash, `number` and `forgotten`
+--       7 namespaces: zset, all scores 0, the collections of keys
 -- ARGV  2 name  3 version expected, '' for none  4 its number  5 nonce or ''  6 salt of the new version
 --       7 'write' or 'delete'  8 due, 19 digits, or ''  9 value  10 writes kept  11 deleted names kept
+--       12 what the collection is listed as among the namespaces, or ''
 -- gives {now in us, 'done' | 'lost' | 'unknown', version or ''}
 local name, at, nonce, due = ARGV[2], ARGV[3], ARGV[5], ARGV[8]
 local at_us = string.format('%.0f', us)
@@ -63,5 +65,8 @@ redis.call('ZADD', KEYS[2], 0, name)
 redis.call('ZREM', KEYS[5], name)
 if due ~= '' then
   redis.call('ZADD', KEYS[3], 0, due .. name)
+end
+if at == '' and ARGV[12] ~= '' then
+  redis.call('ZADD', KEYS[7], 0, ARGV[12])
 end
 return { at_us, 'done', version }

@@ -1,0 +1,37 @@
+"""Namespaces of a bucket: the folders at its top. What else has a folder there is listed, too: telling it apart would
+cost a request each, and a look at its due index tells soon enough.
+
+A listing that is read page by page is one listing: it is asked for again when it has got old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from wrasse.backends.s3.client import Client
+from wrasse.backends.s3.listing import Lister
+from wrasse.ports.namespaces import META, in_order, namespace_of
+from wrasse.ports.page import Page
+
+KEPT = timedelta(minutes=1)
+
+
+class S3Namespaces:
+    """The port."""
+
+    def __init__(self, client: Client, lister: Lister, prefix: bytes) -> None:
+        self._client, self._lister, self._prefix = client, lister, prefix
+        self._listed: tuple[datetime, Sequence[str]] | None = None
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        now = self._client.wire.time.now()
+        if after is None or self._listed is None or not timedelta(0) <= now - self._listed[0] < KEPT:
+            folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._prefix)]
+            names = [name for name in folders if namespace_of(name + META)]
+            now = self._client.wire.time.now()
+            self._listed = (now, sorted(names, key=in_order))
+        start = "" if after is None else in_order(after)
+        left = [name for name in self._listed[1] if in_order(name) > start]
+        shown = tuple(left[:limit])
+        return Page(shown, shown, now, more=len(left) > limit)
