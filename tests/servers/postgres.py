@@ -9,10 +9,13 @@ import pwd
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from servers.process import ServerProcess, folder, free_ports
+import psycopg
+
+from servers.process import START_MAX_S, ServerProcess, folder, free_ports
 
 
 def binaries() -> Path:
@@ -40,6 +43,19 @@ def _readable_by_nobody(found: Path, place: Path, user: int, env: dict[str, str]
         return place / "x" / package / found.parent.name / "bin"
 
 
+def _answering(url: str) -> None:
+    """Waits until it lets somebody in: for a moment after its port is open it does not."""
+    end = time.monotonic() + START_MAX_S
+    while True:
+        try:
+            psycopg.connect(url).close()
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
     """A server of its own, without fsync; gives its URL."""
@@ -61,7 +77,9 @@ def postgres() -> Iterator[str]:
             argv += ["-c", option]
         server = ServerProcess(argv, port, place, signal.SIGINT, env, user)
         server.start()
+        url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
         try:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            _answering(url)
+            yield url
         finally:
             server.stop()

@@ -15,6 +15,7 @@ from wrasse.clock import EPOCH
 from wrasse.ports.catalog import Reference
 
 Endings = frozenset[str] | None
+_SLASH = frozenset({"/"})
 _UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")  # what no text of a database holds: keys that are no UTF-8, and NUL
 
 
@@ -25,17 +26,18 @@ class Asked:
         self._below = below
         self._at: dict[str, list[int]] = {}
         self._under: dict[str, list[int]] = {}
+        odd = _UNSPEAKABLE.search("/".join(keys)) is not None
+        self._whole = {key for key in keys if not _UNSPEAKABLE.search(key)} if odd else set(keys)
         for index, key in enumerate(keys):
             self._at.setdefault(key, []).append(index)
-            for piece in pieces(key, endings):
+            for piece in pieces(speakable(key) if odd else key, endings):
                 self._under.setdefault(piece, []).append(index)
         self.found: list[Reference | None] = [None] * len(keys)
 
     @property
     def named(self) -> list[str]:
         """Whatever a row must be called to count: the keys, and the pieces they begin with."""
-        whole = {key for key in self._at if not _UNSPEAKABLE.search(key)}
-        return sorted(whole | self._under.keys())
+        return sorted(self._whole | self._under.keys())
 
     @property
     def directories(self) -> list[str]:
@@ -43,7 +45,7 @@ class Asked:
         if not self._below:
             return []
         outer: list[str] = []
-        for key in sorted(key for key in self._at if key.endswith("/") and not _UNSPEAKABLE.search(key)):
+        for key in sorted(key for key in self._whole if key.endswith("/")):
             if not outer or not key.startswith(outer[-1]):
                 outer.append(key)
         return outer
@@ -65,14 +67,17 @@ class Asked:
                 yield from self._at.get(row.key[:end], ())
 
 
-def pieces(key: str, endings: Endings) -> Iterator[str]:
+def pieces(key: str, endings: Endings) -> list[str]:
     """What a prefix that covers a key can be."""
+    if endings == _SLASH:
+        return ["", *(key[:end] for end in _slashes(key))]
+    return ["", *(key[:end] for end in range(1, len(key) + 1) if endings is None or key[end - 1] in endings)]
+
+
+def speakable(key: str) -> str:
+    """A key up to where no text of a database can go on as it does."""
     limit = _UNSPEAKABLE.search(key)
-    said = key if limit is None else key[: limit.start()]
-    yield ""
-    yield from (
-        said[:end] for end in range(1, len(said) + 1) if endings is None or said[end - 1] in endings
-    )
+    return key if limit is None else key[: limit.start()]
 
 
 def strength(reference: Reference) -> tuple[bool, datetime, datetime]:

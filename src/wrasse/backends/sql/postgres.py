@@ -27,11 +27,20 @@ _OTHERS = {16: "a boolean", 17: "bytea", 20: "a number", 21: "a number", 23: "a 
 _OWN_TYPES = 16_384  # types of extensions, citext for one, begin here
 _BEGIN = """SELECT clock_timestamp(), pg_is_in_recovery(), current_setting('server_encoding'),
     set_config('TimeZone', 'UTC', true), set_config('statement_timeout', %(limit)s, true),
-    set_config('idle_in_transaction_session_timeout', '0', true), set_config('DateStyle', 'ISO', true)"""
+    set_config('idle_in_transaction_session_timeout', '0', true), set_config('DateStyle', 'ISO', true),
+    set_config('jit', 'off', true)"""
 
 
 class _Driver(Protocol):
     def fileno(self) -> int: ...
+
+
+def array(texts: Sequence[str]) -> str:
+    """The literal of an array of texts. The driver makes the same, text by text, in ten times the time."""
+    inner = '","'.join(texts)
+    if "\\" in inner or inner.count('"') != 2 * (len(texts) - 1):
+        inner = '","'.join(text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return f'{{"{inner}"}}' if texts else "{}"
 
 
 class Postgres:
@@ -95,10 +104,10 @@ class Postgres:
 
     def named(self, plain: str, keys: Sequence[str]) -> Iterator[Statement]:
         # By bytes, as the look below a directory, so that one index serves both.
-        yield f'SELECT * FROM ({plain}) r WHERE "key" COLLATE "C" = ANY(%(keys)s::text[])', {"keys": list(keys)}
+        yield f'SELECT * FROM ({plain}) r WHERE "key" COLLATE "C" = ANY(%(keys)s::text[])', {"keys": array(keys)}
 
     def below(self, plain: str, directories: Sequence[str], indexed: bool) -> Iterator[Statement]:
-        ranges: Params = {"low": list(directories), "high": [after_directory(each) for each in directories]}
+        ranges: Params = {"low": array(directories), "high": array([after_directory(each) for each in directories])}
         if indexed:
             yield (
                 "SELECT r.* FROM unnest(%(low)s::text[], %(high)s::text[]) AS d(low, high) CROSS JOIN LATERAL "
