@@ -31,7 +31,7 @@ class Collection:
     """Where a set of records lives: `<data>/<name>`, due entries under `<index>/<bucket>/<name>`, the list of
     buckets at `<buckets>`. `width` is the width of a bucket where a backend needs buckets to find what is due. In a
     `tended` collection entries that a record has left behind stand for something that somebody must look at: `due`
-    shows them, with the entry's own time as `due_at`, until `leave` takes them away. Elsewhere `due` does that itself."""
+    shows them, with the entry's time as `due_at`, until `leave` takes them away. Elsewhere `due` does that itself."""
 
     data: str
     index: str
