@@ -34,7 +34,7 @@ def render() -> str:
         [code("reason"), ", ".join(code(reason.value) for reason in Reason)],
         [code("state"), "`beating`, `silent`"],
         [code("sweep"), "the sweeps of the [catalogue](sweeps.md)"],
-        [code("group"), f"the groups of this process's handlers of messages, at most {QUEUES_MAX}; all others are `other`"],
+        [code("group"), f"groups that handle messages in this process, at most {QUEUES_MAX}; all others are `other`"],
         [code("guard"), "the guards in [watching wrasse](../operating/watch.md#guards)"],
     ]
     bounds = ", ".join(f"{bound:g}" for bound in BOUNDS)
