@@ -196,6 +196,29 @@ async def with_between(field: Field) -> Between:
     return between
 
 
+class During(Between):
+    """A catalog in whose snapshot something is uploaded and committed, which the snapshot does not show."""
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        async with self.field.rows.snapshot() as snapshot:
+            for workspace, op in self.happens:
+                await self.field.put(workspace, op)
+                self.field.refer(workspace, op)
+            self.happens = []
+            yield snapshot
+
+
+async def test_an_upload_that_is_committed_while_we_look_is_not_even_noted(field: Field) -> None:
+    during = During(field)
+    field.catalog = during
+    field.desk = field.another()
+    during.happens = [("ws1", "fresh")]
+    await rounds(field, timedelta(0))
+    assert await field.sightings.get("archives", ["archives/ws1/fresh/", "archives/ws1/old/"]) != [None, None]
+    assert (await field.sightings.get("archives", ["archives/ws1/fresh/"])) == [None]
+
+
 async def test_a_reference_between_look_and_delete_saves_the_archive(field: Field) -> None:
     between = await with_between(field)
     await rounds(field, timedelta(0), HOUR)
