@@ -30,7 +30,8 @@ AT = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
 
 @pytest.fixture(params=SIGHTINGS_BACKENDS)
 async def sightings(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sightings]:
-    async with open_sightings(request.param, tmp_path) as opened:
+    server = lambda: str(request.getfixturevalue("postgres_url"))  # noqa: E731
+    async with open_sightings(request.param, tmp_path, server) as opened:
         yield opened
 
 

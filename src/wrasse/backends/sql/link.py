@@ -68,17 +68,18 @@ class SqlThread:
 class Link:
     """One connection, opened when it is first needed. All methods but `shut` are for the thread."""
 
-    def __init__(self, address: SqlAddress) -> None:
+    def __init__(self, address: SqlAddress, *, writes: bool = False) -> None:
         self.address = address
         self.dialect = dialect_of(address.kind)
         self.opened = 0  # how many connections it has had: another number, another session
+        self._writes = writes
         self._connection: Connection | None = None
 
     @property
     def connection(self) -> Connection:
         """The connection, opened if need be."""
         if self._connection is None:
-            self._connection = _connect(self.address)
+            self._connection = _connect(self.address, self._writes)
             self.opened += 1
         return self._connection
 
@@ -150,7 +151,7 @@ def _broken() -> tuple[type[Exception], ...]:
     return (SQLAlchemyError, OSError, ValueError, AttributeError)
 
 
-def _connect(address: SqlAddress) -> Connection:
+def _connect(address: SqlAddress, writes: bool) -> Connection:
     try:
         from sqlalchemy import create_engine
         from sqlalchemy.exc import ArgumentError
@@ -160,7 +161,8 @@ def _connect(address: SqlAddress) -> Connection:
     dialect = dialect_of(address.kind)
     try:
         engine = create_engine(address.url, poolclass=NullPool, connect_args=dict(dialect.connect_args))
-        return dialect.prepared(engine.connect())
+        connection = engine.connect()
+        return connection if writes else dialect.prepared(connection)
     except ModuleNotFoundError as missing:
         raise ConfigError(f"{address.shown} needs the package {missing.name}", do=address.extra) from missing
     except (ArgumentError, ValueError):

@@ -1,0 +1,239 @@
+"""Sightings on PostgreSQL: one row per orphan, in the order of their units, and one per round.
+
+Whoever changes a root holds its advisory lock to the end of the transaction, so that two rounds at once, or a round and
+a mark, come one after the other and never wait in a circle. The primary key of a round decides which of two is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from wrasse.backends.sql.address import POSTGRES, SqlAddress
+from wrasse.backends.sql.dialect import Params
+from wrasse.backends.sql.link import Link, SqlThread
+from wrasse.backends.sql.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
+from wrasse.backends.sql.sightings_schema import make_tables
+from wrasse.clock import from_micros, to_micros
+from wrasse.errors import ConfigError, UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.sightings import (
+    MARKS_MAX,
+    ROUNDS_KEPT,
+    Change,
+    Mark,
+    Round,
+    Seen,
+    Sighting,
+    Standing,
+    State,
+    Unseen,
+)
+
+T = TypeVar("T")
+PAGE_MAX = 10_000
+ANSWER_MAX = 60.0  # seconds
+COMMIT_MAX = 900.0  # seconds for a whole round
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('wrasse sightings ' || %(root)s, 0))"
+_LAST = """SELECT id, number, at, snapshot_at, tick, counts FROM wrasse_orphan_rounds
+    WHERE root = %(root)s ORDER BY number DESC LIMIT %(limit)s"""
+_ROUND = """INSERT INTO wrasse_orphan_rounds (root, number, id, at, snapshot_at, tick, counts)
+    SELECT %(root)s, %(number)s, %(id)s, %(at)s, %(snapshot_at)s, %(tick)s, %(counts)s
+    WHERE %(number)s - 1 = (SELECT coalesce(max(number), 0) FROM wrasse_orphan_rounds WHERE root = %(root)s)
+    ON CONFLICT DO NOTHING"""
+_ARRAYS = ", ".join(f"%({name})s::{kind}[]" for name, kind in zip(COLUMNS, KINDS, strict=True))
+_OTHERS = COLUMNS[1:]
+_SEEN = f"""INSERT INTO wrasse_sightings (root, {", ".join(COLUMNS)})
+    SELECT %(root)s, * FROM unnest({_ARRAYS})
+    ON CONFLICT (root, unit) DO UPDATE SET ({", ".join(_OTHERS)}) = ({", ".join(f"excluded.{n}" for n in _OTHERS)})
+    WHERE wrasse_sightings.state = 'seen'"""
+_UNSEEN = """DELETE FROM wrasse_sightings
+    WHERE root = %(root)s AND unit = ANY(%(units)s::bytea[]) AND state = 'seen'"""
+_HERE = "s.root = %(root)s AND s.unit = m.unit AND s.state = m.state AND s.fingerprint = m.fingerprint"
+_MARKS = """unnest(%(place)s::int[], %(unit)s::bytea[], %(state)s::text[], %(fingerprint)s::text[], %(to)s::text[],
+    %(round)s::text[], %(tick)s::bigint[]) AS m(place, unit, state, fingerprint, next, round, tick)"""
+_MARK = f"""UPDATE wrasse_sightings s SET state = m.next, state_round = m.round, state_at = {_NOW}, state_tick = m.tick
+    FROM {_MARKS} WHERE {_HERE} AND m.next IS NOT NULL RETURNING m.place"""
+_FORGET = f"DELETE FROM wrasse_sightings s USING {_MARKS} WHERE {_HERE} AND m.next IS NULL RETURNING m.place"
+_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
+
+
+class PostgresSightings:
+    """The port."""
+
+    def __init__(self, address: SqlAddress) -> None:
+        self._link = Link(address, writes=True)
+        self._thread = SqlThread("wrasse-sightings")
+        self._made = 0  # the connection on which the tables were looked for
+
+    @classmethod
+    async def open(cls, url: str) -> PostgresSightings:
+        """The sightings in the database of a URL; makes its tables."""
+        address = SqlAddress.parse(url)
+        if address.kind != POSTGRES:
+            raise ConfigError(
+                f"{address.kind} keeps no sightings", do="set sightings: sqlite:wrasse.db, or a postgresql:// URL"
+            )
+        store = cls(address)
+        try:
+            await store._do(lambda link: None)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def standing(self, root: str) -> Standing:
+        def run(link: Link) -> Standing:
+            ((now,),) = link.rows(f"SELECT {_NOW}")
+            found = link.rows("SELECT value, version FROM wrasse_orphan_roots WHERE root = %(root)s", {"root": root})
+            value, version = found[0] if found else (b"", 0)
+            assert isinstance(value, bytes), "as the schema says"
+            return Standing(from_micros(whole(now)), next(iter(_rounds(link, root, 1)), None), value, whole(version))
+
+        return await self._do(run)
+
+    async def write(self, root: str, value: bytes, *, at: int) -> bool:
+        sql = (
+            "INSERT INTO wrasse_orphan_roots VALUES (%(root)s, %(value)s, 1) ON CONFLICT DO NOTHING"
+            if at == 0
+            else "UPDATE wrasse_orphan_roots SET value = %(value)s, version = version + 1 "
+            "WHERE root = %(root)s AND version = %(at)s"
+        )
+        return await self._do(lambda link: link.run(sql, {"root": root, "value": value, "at": at}) == 1)
+
+    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
+        limit = min(limit, PAGE_MAX)
+        only = "" if state is None else " AND state = %(state)s"
+        sql = (
+            f"SELECT {', '.join(COLUMNS)} FROM wrasse_sightings "
+            f"WHERE root = %(root)s AND unit > %(after)s{only} ORDER BY unit LIMIT %(limit)s"
+        )
+        start = b"" if after is None else raw(after)
+        asked: Params = {"root": root, "after": start, "state": state, "limit": limit + 1}
+
+        def run(link: Link) -> Page[Sighting]:
+            ((now,),) = link.rows(f"SELECT {_NOW}")
+            found = [sighting(row) for row in link.rows(sql, asked)]
+            shown = tuple(found[:limit])
+            return Page(shown, tuple(each.unit for each in shown), from_micros(whole(now)), len(found) > limit)
+
+        return await self._do(run)
+
+    async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
+        where = "root = %(root)s AND unit = ANY(%(units)s::bytea[])"
+        sql = f"SELECT {', '.join(COLUMNS)} FROM wrasse_sightings WHERE {where}"
+        asked: Params = {"root": root, "units": [raw(unit) for unit in units]}
+
+        def run(link: Link) -> list[Sighting | None]:
+            found = {each.unit: each for each in map(sighting, link.rows(sql, asked))}
+            return [found.get(unit) for unit in units]
+
+        return await self._do(run)
+
+    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+        return await self._do(lambda link: _commit(link, made, changes), COMMIT_MAX)
+
+    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+        if len(marks) > MARKS_MAX:
+            raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
+        return await self._do(lambda link: _mark_all(link, root, marks))
+
+    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
+        return await self._do(lambda link: _rounds(link, root, limit))
+
+    async def close(self) -> None:
+        """Lets go of the connection."""
+        await self._thread.run(self._link.close, self._link, ANSWER_MAX)
+        await self._thread.close()
+
+    async def _do(self, call: Callable[[Link], T], limit: float = ANSWER_MAX) -> T:
+        """One call is one transaction."""
+
+        def run() -> T:
+            link = self._link
+            connection = link.connection
+            if self._made != link.opened:
+                make_tables(link)
+                self._made = link.opened
+            answer = call(link)
+            connection.commit()
+            return answer
+
+        return await self._thread.run(lambda: self._link.guarded(run), self._link, limit)
+
+
+def _commit(link: Link, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    link.rows(_LOCK, {"root": made.root})
+    row: Params = {
+        "root": made.root,
+        "number": made.number,
+        "id": made.id,
+        "at": to_micros(made.at),
+        "snapshot_at": to_micros(made.snapshot_at),
+        "tick": made.tick,
+        "counts": msgspec.json.encode(made.counts).decode(),
+    }
+    if link.run(_ROUND, row) != 1:
+        return False
+    for batch in changes:
+        seen = [each.sighting for each in batch if isinstance(each, Seen)]
+        if seen:
+            columns = zip(*(values(each) for each in seen), strict=True)
+            arrays = {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
+            link.run(_SEEN, {"root": made.root, **arrays})
+        gone = [raw(each.unit) for each in batch if isinstance(each, Unseen)]
+        if gone:
+            link.run(_UNSEEN, {"root": made.root, "units": gone})
+    forget = "DELETE FROM wrasse_orphan_rounds WHERE root = %(root)s AND number <= %(old)s"
+    link.run(forget, {"root": made.root, "old": made.number - ROUNDS_KEPT})
+    return True
+
+
+def _mark_all(link: Link, root: str, marks: Sequence[Mark]) -> list[Outcome]:
+    ends = [Outcome.LOST] * len(marks)
+    link.rows(_LOCK, {"root": root})
+    left = list(enumerate(marks))
+    while left:
+        # A unit that is there twice has its marks one after the other.
+        now: dict[str, tuple[int, Mark]] = {}
+        later: list[tuple[int, Mark]] = []
+        for place, mark in left:
+            if mark.unit in now:
+                later.append((place, mark))
+            else:
+                now[mark.unit] = (place, mark)
+        for place in _mark_some(link, root, [*now.values()]):
+            ends[place] = Outcome.DONE
+        left = later
+    return ends
+
+
+def _mark_some(link: Link, root: str, marks: Sequence[tuple[int, Mark]]) -> list[int]:
+    asked: Params = {
+        "root": root,
+        "place": [place for place, _ in marks],
+        "unit": [raw(mark.unit) for _, mark in marks],
+        "state": [mark.state.value for _, mark in marks],
+        "fingerprint": [mark.fingerprint for _, mark in marks],
+        "to": [None if mark.to is None else mark.to.value for _, mark in marks],
+        "round": [mark.round for _, mark in marks],
+        "tick": [mark.tick for _, mark in marks],
+    }
+    places = [row[0] for sql in (_MARK, _FORGET) for row in link.rows(sql, asked)]
+    return [place for place in places if isinstance(place, int)]
+
+
+def _rounds(link: Link, root: str, limit: int) -> list[Round]:
+    rows = link.rows(_LAST, {"root": root, "limit": limit})
+    return [
+        Round(root, str(id), whole(number), from_micros(whole(at)), from_micros(whole(snapshot_at)),
+              whole(tick), _decode_counts(str(counts)))
+        for id, number, at, snapshot_at, tick, counts in rows
+    ]  # fmt: skip
