@@ -19,6 +19,7 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases import rules
 from wrasse.leases.afterwards import Afterwards
+from wrasse.leases.doubts import Doubts
 from wrasse.leases.known import Known
 from wrasse.leases.meta import Grant, Kept, Meta, State, cleared, committed, decode, encode, released
 from wrasse.leases.names import token_of
@@ -28,6 +29,7 @@ from wrasse.leases.tally import LeaseTally
 from wrasse.leases.versions import Versions
 from wrasse.leases.writes import Writes
 from wrasse.ports.objects import Objects
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records
 
 RACES_MAX = 16  # how often a lost race is run again
@@ -58,17 +60,19 @@ class Keys:
         terms: Terms = EXACT,
         known: Known | None = None,
         tally: LeaseTally | None = None,
+        afterwards: Afterwards | None = None,
     ) -> None:
         self.namespace = namespace
         self.terms = terms
         self.tally = tally if tally is not None else LeaseTally()
-        self.afterwards = Afterwards()
+        self.afterwards = afterwards if afterwards is not None else Afterwards()
         self.versions = Versions(objects, namespace)
         self.clock = clock
         self._writes = Writes(records, clock)
         # Where the due index is apart, the entry of a lease that ended stands for the second look; no other is made.
         self._index_apart = records.resolution > timedelta(0)
         self._known = known if known is not None else Known()
+        self._doubts = Doubts()
 
     async def now(self) -> datetime:
         """The store's time, a little late rather than early."""
@@ -89,8 +93,8 @@ class Keys:
     async def try_acquire(self, key: str, asked: rules.Asked) -> Kept | Busy:
         """One try: the key with our lease on it, or until when somebody else has it."""
         seen = self._known.get(key)
-        if seen is not None and seen.meta.grant is not None:
-            seen = None  # of a held key only the store knows whether it still is
+        if seen is not None and (seen.meta.grant is not None or asked.if_not_exists):
+            seen = None  # only the store knows whether a key is still held, or still there
         for _ in range(RACES_MAX):
             kept = seen if seen is not None else await self._read(key, entering=asked.ttl)
             seen = None
@@ -104,9 +108,10 @@ class Keys:
             ended = verdict.ended
             granted = await self._store(key, kept, verdict.meta, entry_stays=ended is not None)
             if granted is not None:
-                if ended is not None:
+                self._doubts.granted(asked.id)
+                if ended is not None and kept is not None:
                     self.tally.cleared += 1
-                    await self.afterwards.add(self.clean(key, ended.token))
+                    await self._drop_staged(kept.meta)
                 return granted
         return Busy(await self.now() + timedelta(milliseconds=100))
 
@@ -117,6 +122,7 @@ class Keys:
     async def stage(self, held: Held, data: bytes, if_version: int | None, if_etag: str | None) -> Meta:
         """Stages a new state. Nothing is written unless the caller holds the key and saw this version of it."""
         await self._checked(held, if_version, if_etag)
+        self._doubts.begin(held.id)
         state = await self.versions.write(held.key, held.token, data)
 
         def change(meta: Meta, at: datetime) -> Meta:
@@ -126,9 +132,10 @@ class Keys:
         try:
             changed = await self._change(held, change)
         except KeyRefused:
-            await self.afterwards.add(self.versions.drop(state))
+            await self.afterwards.add(self._dropped(held.id, state))
             raise
-        await self._drop(_staged(changed.before))
+        self._doubts.end(held.id)
+        await self._drop(held.id, _staged(changed.before))
         return changed.after
 
     async def stage_removal(self, held: Held, if_version: int | None, if_etag: str | None) -> Changed:
@@ -140,7 +147,7 @@ class Keys:
 
         changed = await self._change(held, change)
         if changed.after is not changed.before:
-            await self._drop(_staged(changed.before))
+            await self._drop(held.id, _staged(changed.before))
         return changed
 
     async def stage_hidden(self, held: Held, hidden: bool, if_version: int | None) -> Meta:
@@ -156,8 +163,13 @@ class Keys:
         """Gives the key back, with what is staged or without; the key as it then is. None: the lease was over or
         unknown and nothing of it was lost. Refused if something was staged under it and is gone."""
         kept = self._mine(held) or await self._read(held.key)
+
+        def change(meta: Meta, at: datetime) -> Meta:
+            after = committed(meta, at) if commit else released(meta, at)
+            return replace(after, look_at=self._second_look(held, meta, after, at))
+
         try:
-            changed = await self._change(held, committed if commit else released, kept=kept, entry_stays=True)
+            changed = await self._change(held, change, kept=kept, entry_stays=True)
         except KeyRefused as refused:
             if refused.code not in (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED):
                 raise
@@ -166,7 +178,7 @@ class Keys:
                     Refusal.LEASE_EXPIRED, f"the lease of {held.key!r} ended before its commit", version=refused.version
                 ) from None
             return None
-        await self.afterwards.add(self._tidy(held.key, changed))
+        await self.afterwards.add(self._tidy(held, changed))
         return changed.after
 
     async def clear(self, key: str, kept: Kept, at: datetime) -> Kept | None:
@@ -176,17 +188,29 @@ class Keys:
         stored = await self._store(key, kept, cleared(meta, at, at + LOOK_AGAIN), entry_stays=True)
         if stored is not None:
             self.tally.cleared += 1
+            await self._drop_staged(meta)
         return stored
 
-    async def clean(self, key: str, ended: int) -> int:
+    async def clean(self, key: str, ended: int, seen: Kept | None = None) -> int:
         """Takes away objects of the key that no record names, written under this token or an earlier one. The lease
-        must have been cleared before."""
+        must have been cleared before. If the record as it was `seen` names all of them, there is nothing to do."""
         infos = [info for info in await self.versions.of(key) if (token_of(info.key) or 0) <= ended]
+        if seen is not None:
+            infos = [info for info in infos if not seen.meta.names(info.key)]
         if not infos:
             return 0
-        kept = await self._read(key)
+        kept = await self._read(key)  # again, after the listing: what is named by now stays
         loose = [info for info in infos if kept is None or not kept.meta.names(info.key)]
         return await self.versions.delete(loose)
+
+    async def delete(self, key: str, kept: Kept) -> Outcome:
+        """Deletes a key that nobody holds, as it was seen; then its objects."""
+        assert kept.meta.grant is None, "a held key is not deleted"
+        deleted = await self._writes.delete(key, kept.version)
+        self._known.forget(key)
+        if deleted:
+            await self.clean(key, kept.meta.token)
+        return deleted.outcome
 
     async def settle(self, key: str, kept: Kept, entry_at: datetime) -> bool:
         """Says that a key has been looked at for the second time: it is no longer due, unless it is held."""
@@ -208,13 +232,14 @@ class Keys:
         await self._writes.records.leave(key, due_at)
         self.tally.entries_deleted += 1
 
-    async def checked(self, held: Held, *, any_transaction: bool = False) -> Kept:
-        """The key, if the caller holds it. Who only reads need not know the transaction."""
-        if any_transaction and not held.transaction:
-            kept = self._mine(held) or await self._read(held.key)
-            grant = None if kept is None else kept.meta.grant
-            held = held if grant is None else replace(held, transaction=grant.transaction)
-        return await self._checked(held, None, None)
+    async def read_held(self, held: Held) -> Meta:
+        """The key as the store has it now, if the caller holds it: it may have staged something through another
+        process. Who only reads need not know the transaction."""
+        kept = await self._read(held.key)
+        grant = None if kept is None else kept.meta.grant
+        if grant is not None and not held.transaction:
+            held = replace(held, transaction=grant.transaction)
+        return (await self._checked(held, None, None)).meta
 
     async def _checked(self, held: Held, if_version: int | None, if_etag: str | None) -> Kept:
         kept = self._mine(held)
@@ -302,17 +327,49 @@ class Keys:
         ending = meta.grant is not None and meta.grant.id == held.id and meta.staged is not None
         return ending or held.id in meta.dropped
 
-    async def _tidy(self, key: str, changed: Changed) -> None:
-        """The superseded object first, the index entry last: whatever a crash leaves is still indexed."""
-        for state in (changed.before.state, _staged(changed.before)):
-            if state is not None and not changed.after.names(state.name):
-                await self.versions.drop(state)
-        if changed.before.grant is not None and changed.before.look_at is None:
-            await self.leave(key, changed.before.grant.until)
+    def _second_look(self, held: Held, meta: Meta, after: Meta, at: datetime) -> datetime | None:
+        """When somebody should look at the key's objects although its lease was given back."""
+        if not self._doubts.sound(held.id):
+            return at + LOOK_AGAIN
+        if self._index_apart:
+            return after.look_at
+        # Where the index is part of the record no entry is left behind: only this leads a sweep to what a crash leaves.
+        return at + LOOK_AGAIN if _superseded(meta, after) else meta.look_at
 
-    async def _drop(self, state: State | None) -> None:
-        if state is not None:
+    async def _tidy(self, held: Held, changed: Changed) -> None:
+        """The superseded objects first, the index entry last: whatever a crash leaves is still indexed."""
+        before, after = changed.before, changed.after
+        gone = [await self.versions.drop(state) for state in _superseded(before, after)]
+        sound = self._doubts.sound(held.id) and all(gone)
+        self._doubts.forget(held.id)
+        if not sound or before.look_at is not None or before.grant is None:
+            return
+        if self._index_apart:
+            await self.leave(held.key, before.grant.until)
+            return
+        kept = self._known.get(held.key)
+        if after.look_at is not None and kept is not None and kept.meta == after:
+            await self._store(held.key, kept, replace(after, look_at=None))
+
+    async def _drop_staged(self, meta: Meta) -> None:
+        """After a lease was cleared: the record no longer names what was staged under it, and never will."""
+        if (state := _staged(meta)) is not None:
             await self.afterwards.add(self.versions.drop(state))
+
+    async def _drop(self, lease: str, state: State | None) -> None:
+        if state is not None:
+            self._doubts.begin(lease)
+            await self.afterwards.add(self._dropped(lease, state))
+
+    async def _dropped(self, lease: str, state: State) -> None:
+        if await self.versions.drop(state):
+            self._doubts.end(lease)
+
+
+def _superseded(before: Meta, after: Meta) -> list[State]:
+    """Objects that the record named and does not name any more."""
+    states = (before.state, _staged(before))
+    return [state for state in states if state is not None and not after.names(state.name)]
 
 
 def _staged(meta: Meta) -> State | None:

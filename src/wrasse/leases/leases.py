@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, UsageError
+from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.keys import EXACT, Keys
 from wrasse.leases.lessor import leases_in
 from wrasse.leases.meta import Grant, Kept, Meta, State
@@ -76,6 +78,7 @@ class Leases:
         self._ttl_max, self._traffic = ttl_max, traffic
         self._keys: dict[str, Keys] = {}
         self._lines = Lines()
+        self._afterwards = Afterwards()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
 
@@ -97,6 +100,7 @@ class Leases:
                 self.clock,
                 terms=self.terms,
                 tally=self.tally,
+                afterwards=self._afterwards,
             )
         return keys
 
@@ -123,7 +127,7 @@ class Leases:
         asked = Asked(
             owner, ttl, id or self._xids.new(), transaction or self._xids.new(), bool(transaction), if_not_exists
         )
-        kept = await self._acquired(self.keys(namespace), key, asked, wait)
+        kept = await self._acquired(self.keys(namespace), key, asked, wait, named=bool(id))
         self.tally.acquired += 1
         grant = kept.meta.grant
         assert grant is not None, "an acquire that succeeds leaves a lease"
@@ -142,16 +146,14 @@ class Leases:
         self._traffic()
         keys = self.keys(namespace)
         for _ in range(READS_MAX):
-            meta = (await keys.checked(held, any_transaction=True)).meta
+            meta = await keys.read_held(held)
             staged = meta.staged
             state = meta.state if staged is None or staged.same else staged.state
             if state is None:
                 return None
             version = meta.version if staged is None else staged.version
-            try:
+            with suppress(Gone):  # superseded while we came: the record names another by now
                 return Seen(await keys.versions.read(state), version, state.etag, held.token)
-            except Gone:
-                await keys.look(held.key)
         raise _lost(held.key)
 
     async def read_public(self, namespace: str, key: str) -> Seen | None:
@@ -212,7 +214,7 @@ class Leases:
         return meta
 
     async def describe(self, namespace: str, key: str) -> Meta | None:
-        """Everything about a key, as it is stored now; a lease that has ended is shown as none."""
+        """Everything about a key, as it is stored now; its lease may have ended."""
         self._traffic()
         keys = self.keys(namespace)
         kept = await keys.look(key)
@@ -234,36 +236,50 @@ class Leases:
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
-        for keys in self._keys.values():
-            await keys.afterwards.finished()
+        await self._afterwards.finished()
 
-    async def _acquired(self, keys: Keys, key: str, asked: Asked, wait: timedelta | None) -> Kept:
+    async def _acquired(self, keys: Keys, key: str, asked: Asked, wait: timedelta | None, *, named: bool) -> Kept:
         line = f"{keys.namespace}/{key}"
         busy: Busy | None = None
         if not self._lines.busy(line):
-            answer = await keys.try_acquire(key, asked)
+            answer = await self._try(keys, key, asked, named)
             if isinstance(answer, Kept):
                 return answer
             busy = answer
         self.tally.waited += 1
         if wait is not None and wait <= NO_WAIT:
             raise await self._waiting(keys, key, busy)
-        try:
-            async with asyncio.timeout(None if wait is None else wait.total_seconds()):
-                return await self._in_line(keys, key, asked, line, busy)
-        except TimeoutError:
-            raise await self._waiting(keys, key, None) from None
-
-    async def _in_line(self, keys: Keys, key: str, asked: Asked, line: str, busy: Busy | None) -> Kept:
+        ends = None if wait is None else asyncio.get_running_loop().time() + wait.total_seconds()
         async with self._lines.place(line) as place:
             while True:
-                ends = None if busy is None else keys.when(busy.until) - self.clock.monotonic()
-                await place.turn(ends, random.random())
+                left = None if busy is None else keys.when(busy.until) - self.clock.monotonic()
+                try:
+                    async with asyncio.timeout_at(ends):  # around the pause alone: a try is never given up half way
+                        await place.turn(left, random.random())
+                except TimeoutError:
+                    raise await self._waiting(keys, key, None) from None
                 if place.first:
-                    answer = await keys.try_acquire(key, asked)
+                    answer = await self._try(keys, key, asked, named)
                     if isinstance(answer, Kept):
                         return answer
                     busy = answer
+
+    async def _try(self, keys: Keys, key: str, asked: Asked, named: bool) -> Kept | Busy:
+        """One try, which goes on when its caller goes away: a lease that nobody knows of is given back. One whose id
+        the caller chose stays, because the caller may ask for it again."""
+        trying = asyncio.ensure_future(keys.try_acquire(key, asked))
+        try:
+            return await asyncio.shield(trying)
+        except asyncio.CancelledError:
+            await self._afterwards.add(self._given_back(keys, key, trying, named))
+            raise
+
+    async def _given_back(self, keys: Keys, key: str, trying: asyncio.Future[Kept | Busy], named: bool) -> None:
+        answer = await trying
+        grant = answer.meta.grant if isinstance(answer, Kept) else None
+        if grant is not None and not named:
+            await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False)
+        self._lines.wake(f"{keys.namespace}/{key}")
 
     async def _waiting(self, keys: Keys, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:

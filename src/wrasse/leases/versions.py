@@ -14,7 +14,7 @@ from contextlib import suppress
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.meta import State
 from wrasse.leases.names import state_folder, state_name, token_of
-from wrasse.ports.objects import ObjectDelete, ObjectInfo, Objects
+from wrasse.ports.objects import DELETES_MAX, ObjectDelete, ObjectInfo, Objects
 from wrasse.ports.outcome import Outcome
 
 PAGE = 100
@@ -45,10 +45,11 @@ class Versions:
         return b"".join([chunk async for chunk in self._objects.read(state.name)])
 
     async def drop(self, state: State) -> bool:
-        """Takes one object away that no record names any more; best effort, whoever cleans the key finds it too."""
+        """Takes one object away that no record names any more; whether it is gone for certain. If not, whoever cleans
+        the key finds it."""
         with suppress(StoreUnavailable):
             (outcome,) = await self._objects.delete([ObjectDelete(state.name, state.version)])
-            return outcome is Outcome.DONE
+            return outcome is not Outcome.UNKNOWN
         return False
 
     async def of(self, key: str) -> Sequence[ObjectInfo]:
@@ -63,7 +64,8 @@ class Versions:
 
     async def delete(self, infos: Sequence[ObjectInfo]) -> int:
         """Takes these away, as they were listed; gives how many went."""
-        if not infos:
-            return 0
-        outcomes = await self._objects.delete([ObjectDelete(info.key, info.version) for info in infos])
-        return sum(outcome is Outcome.DONE for outcome in outcomes)
+        gone = 0
+        for begin in range(0, len(infos), DELETES_MAX):
+            deletes = [ObjectDelete(info.key, info.version) for info in infos[begin : begin + DELETES_MAX]]
+            gone += sum(outcome is Outcome.DONE for outcome in await self._objects.delete(deletes))
+        return gone

@@ -15,7 +15,7 @@ from datetime import datetime
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.store_time import StoreTime
-from wrasse.ports.records import Record, Records, Written
+from wrasse.ports.records import Records, Written
 
 ASKED_MAX = 3  # how often one write is asked before its reply counts as lost for good
 
@@ -41,10 +41,10 @@ class Writes:
             lambda: self.records.put(key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays)
         )
 
-    async def delete(self, record: Record) -> Written:
-        """Deletes a record as it was read."""
+    async def delete(self, key: str, at: str) -> Written:
+        """Deletes the version `at`."""
         nonce = secrets.token_hex(8)
-        return await self._ask(lambda: self.records.delete(record.key, at=record.version, nonce=nonce))
+        return await self._ask(lambda: self.records.delete(key, at=at, nonce=nonce))
 
     async def now(self) -> datetime:
         """The store's time, a little late rather than early."""
