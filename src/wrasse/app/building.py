@@ -153,7 +153,7 @@ def build_orphans(desk: Desk, settings: Settings, opened: Opened, clock: Clock) 
         interval=root.interval or seed or own.interval,
         jitter=own.jitter,
         budget=Budget(own.actions_max, own.runtime_max, own.pause),
-        guards=(*felt, desk.watch),
+        guards=(*felt, *desk.guards),
         enabled=own.enabled,
         name=instance_of(desk.root.name),
     )

@@ -61,6 +61,9 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
         if {where.jobs, where.records, where.engine} <= set(opened):
             async for finding in _upkeep(config, await open_homes(config, stores), clock):
                 yield finding
+            for catalog in stores.examined:
+                for finding in await _asked(catalog):
+                    yield finding
     finally:
         await stores.close()
 

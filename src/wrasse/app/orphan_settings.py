@@ -50,6 +50,7 @@ class OrphanRoot:
     queries: Annotated[tuple[str, ...], Key("tables, or queries with a column key")] = ()
     pins: Annotated[str, Key("a table with more keys to keep, in the same database")] = ""
     pins_file: Annotated[str, Key("a file with more keys to keep, one a line; a directory ends in /")] = ""
+    lock: Annotated[str, Key("name of an advisory lock of PostgreSQL that a run must hold, too")] = ""
     superseded: Annotated[timedelta | None, Key("grace of what its owner replaced")] = None
     soft_deleted: Annotated[timedelta | None, Key("grace of what belongs to a row with an end")] = None
     owner_unknown: Annotated[timedelta | None, Key("grace of what belongs to nobody")] = None

@@ -9,10 +9,11 @@ from wrasse.app.homes import homes
 from wrasse.app.orphan_settings import OrphanRoot, queries_of, root_of
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock
-from wrasse.errors import UnknownName
+from wrasse.errors import ConfigError, UnknownName
 from wrasse.orphans.desk import Desk
 from wrasse.orphans.look import Ports
 from wrasse.orphans.pins import PinnedCatalog
+from wrasse.ports.catalog import Catalog, Leader, Leads
 
 ORPHANS = "orphan_archives"
 
@@ -31,12 +32,24 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     root = root_of(name, own, settings.gc)
     objects = await stores.open_objects(own.store or where.objects)
     catalog = await stores.open_catalog(own.database, queries_of(own))
+    leader = _leader(name, own, catalog)
     if own.pins_file:
         catalog = PinnedCatalog(catalog, Path(own.pins_file))
     sightings = await stores.open_sightings(own.sightings or where.journal)
-    desk = Desk(root, Ports(objects, catalog, sightings, Path(own.spool), clock))
+    desk = Desk(root, Ports(objects, catalog, sightings, Path(own.spool), clock), leader)
     stores.at_end(desk.close)
     return desk
+
+
+def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Leader | None:
+    if not own.lock:
+        return None
+    if not isinstance(catalog, Leads):
+        raise ConfigError(
+            f"orphans.{name}.lock is set, and its database has no advisory locks",
+            do="leave it out: wrasse has its own lease",
+        )
+    return catalog.leader(own.lock)
 
 
 def instance_of(root: str) -> str:

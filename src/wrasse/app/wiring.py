@@ -18,7 +18,7 @@ from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.pulse import Examined, Pulse
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.sightings import Sightings
 from wrasse.ports.streams import Streams
@@ -200,7 +200,7 @@ async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
 class Stores:
     """The backends of one process, each opened once, however many ports it serves."""
 
-    __slots__ = ("_clock", "_done_max", "_objects", "_open", "_stack")
+    __slots__ = ("_clock", "_done_max", "_objects", "_open", "_stack", "examined")
 
     def __init__(self, clock: Clock, *, done_max: int = DONE_MAX) -> None:
         self._clock = clock
@@ -208,6 +208,7 @@ class Stores:
         self._open: dict[StoreUrl, Store] = {}
         self._objects: dict[StoreUrl, ObjectStore] = {}
         self._stack = AsyncExitStack()
+        self.examined: list[Examined] = []  # catalogs with something to tell the doctor
 
     @property
     def clock(self) -> Clock:
@@ -248,10 +249,21 @@ class Stores:
             from wrasse.backends.sqlite.catalog import SqliteCatalog
 
             return SqliteCatalog(parse_store(url).resolved().path, queries, self._clock)
-        raise ConfigError(f"this version reads no references from {url.partition(':')[0]}", do="use sqlite:app.db")
+        from wrasse.backends.sql.catalog import SqlCatalog
+
+        catalog = SqlCatalog.open(url, queries)
+        self._stack.push_async_callback(catalog.close)
+        self.examined.append(catalog)
+        return catalog
 
     async def open_sightings(self, url: str) -> Sightings:
         """The sightings of orphans in the store of this URL."""
+        if url.startswith(("postgresql:", "postgres:", "postgresql+")):
+            from wrasse.backends.sql.sightings import PostgresSightings
+
+            sightings = await PostgresSightings.open(url)
+            self._stack.push_async_callback(sightings.close)
+            return sightings
         store = await self.open(url)
         if not isinstance(store, _KeepsSightings):
             raise ConfigError(

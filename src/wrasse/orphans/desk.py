@@ -15,7 +15,7 @@ from wrasse.orphans.passing import name_of, unit_of
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Root
 from wrasse.orphans.verdict import Suspected
-from wrasse.ports.catalog import Reference
+from wrasse.ports.catalog import Leader, Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -38,7 +38,7 @@ class Suspect:
 class Desk:
     """One root, and the ports it is worked on with."""
 
-    def __init__(self, root: Root, ports: Ports) -> None:
+    def __init__(self, root: Root, ports: Ports, leader: Leader | None = None) -> None:
         self.root = root
         self._ports = ports
         self.sightings: Sightings = ports.sightings
@@ -46,6 +46,7 @@ class Desk:
         self.looked: Looked | None = None
         self.given: Looked | None = None
         self.watch = Watch(self)
+        self.guards: tuple[Leader, ...] = (self.watch,) if leader is None else (leader, self.watch)
         self._removal = Removal(root, ports.objects, ports.catalog, ports.sightings)
         self._stands: str | None = None
         self._rows: Iterator[Suspected] = iter(())

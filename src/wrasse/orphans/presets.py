@@ -44,12 +44,12 @@ def workspaces_queries(of: Workspaces, *, concat: str = "{} || {} || {} || {} ||
     return (
         Query(
             "archive_key",
-            f"SELECT archive_key AS key, 0 AS prefix, id AS owner, 'archive_key' AS rule, {rest} "
+            f"SELECT archive_key AS \"key\", 0 AS prefix, id AS owner, 'archive_key' AS rule, {rest} "
             "WHERE archive_key IS NOT NULL AND archive_key <> ''",
         ),
         Query(
             "op_id",
-            f"SELECT {directory} AS key, 1 AS prefix, id AS owner, 'op_id' AS rule, {rest} "
+            f"SELECT {directory} AS \"key\", 1 AS prefix, id AS owner, 'op_id' AS rule, {rest} "
             "WHERE op_id IS NOT NULL AND op_id <> ''",
         ),
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from wrasse.ports.page import Page
 
@@ -67,4 +67,26 @@ class Catalog(Protocol):
         starts with. With `below`, also one whose own key starts with it: each key is then a directory, `a/b/`, and
         what protects anything in it protects all of it. Of several: one that has not ended, else one with
         `started_at`, else the one that ended last."""
+        ...
+
+
+class Leader(Protocol):
+    """Leadership among processes that read the same catalog."""
+
+    @property
+    def name(self) -> str:
+        """A short word: it labels a metric."""
+        ...
+
+    async def held(self) -> str | None:
+        """Why this process must not go on: it does not lead, or cannot tell. None if it may."""
+        ...
+
+
+@runtime_checkable
+class Leads(Protocol):
+    """A catalog whose database can say who leads."""
+
+    def leader(self, name: str) -> Leader:
+        """Leadership under this name, on the connection that `referenced` asks on: they are lost together."""
         ...

@@ -20,7 +20,7 @@ from wrasse.errors import ConfigError
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.finding import Finding
 
-LOOK_MAX = 60.0  # seconds for one batch of `referenced`
+LOOK_MAX = 30.0  # seconds for one batch of `referenced`
 KEYS_MAX = 10_000
 
 
