@@ -325,7 +325,7 @@ class Keys:
             return False
         meta = kept.meta
         ending = meta.grant is not None and meta.grant.id == held.id and meta.staged is not None
-        return ending or held.id in meta.dropped
+        return ending or meta.has_dropped(held.token)
 
     def _second_look(self, held: Held, meta: Meta, after: Meta, at: datetime) -> datetime | None:
         """When somebody should look at the key's objects although its lease was given back."""

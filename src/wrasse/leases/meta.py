@@ -58,8 +58,9 @@ class Staged:
 @dataclass(frozen=True, slots=True)
 class Meta:
     """Everything about one key. `token` is the highest that was ever given. `look_at`: when to look once more for
-    objects that a holder whose lease ended by itself may have written late. `dropped`: the last leases that ended with
-    something staged, so that a commit which comes too late is told so."""
+    objects that a holder whose lease ended by itself may have written late. `dropped`: the tokens of the last
+    leases that ended with something staged, so that a commit which comes too late is told so; `forgotten`: the highest
+    token of those that no longer stand there."""
 
     token: int
     grant: Grant | None = None
@@ -69,12 +70,18 @@ class Meta:
     hidden: bool = False
     updated_at: datetime = EPOCH
     look_at: datetime | None = None
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[int, ...] = ()
+    forgotten: int = 0
 
     @property
     def etag(self) -> str:
         """Of the committed state; empty if there is none."""
         return "" if self.state is None else self.state.etag
+
+    def has_dropped(self, token: int) -> bool:
+        """Whether what the lease with this token staged was thrown away, or may have been: rather a commit is doubted
+        than one that never was believed."""
+        return token in self.dropped or 0 < token <= self.forgotten
 
     def names(self, name: str) -> bool:
         """Whether this object counts, or would after a commit."""
@@ -138,7 +145,16 @@ def released(meta: Meta, at: datetime) -> Meta:
 
 def cleared(meta: Meta, at: datetime, look_at: datetime | None) -> Meta:
     """The key without its lease and without what was staged under it."""
-    dropped = meta.dropped
+    dropped, forgotten = meta.dropped, meta.forgotten
     if meta.grant is not None and meta.staged is not None:
-        dropped = (meta.grant.id, *dropped)[:DROPPED_MAX]
-    return replace(meta, grant=None, staged=None, updated_at=at, look_at=look_at, dropped=dropped)
+        dropped = (meta.grant.token, *dropped)
+        forgotten = max(forgotten, *dropped[DROPPED_MAX:], 0)
+    return replace(
+        meta,
+        grant=None,
+        staged=None,
+        updated_at=at,
+        look_at=look_at,
+        dropped=dropped[:DROPPED_MAX],
+        forgotten=forgotten,
+    )

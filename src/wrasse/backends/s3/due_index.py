@@ -37,12 +37,14 @@ Place = tuple[str, bytes]  # a due bucket, and the name of an entry in it
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry that we wrote or saw. `used` once a record was written after it."""
+    """An entry that we wrote or saw. `used` once a record was written after it. `record` is the version that the record
+    had when we wrote the entry: whoever takes it away has changed the record since then."""
 
     etag: str
     at: datetime
     ours: bool = False
     used: bool = False
+    record: str | None = None
 
     def removable(self, now: datetime) -> bool:
         """Whether nobody can be about to rely on it."""
@@ -62,21 +64,29 @@ class DueIndex:
         self._entries: OrderedDict[Place, Entry] = OrderedDict()
         self._discovered_at: datetime | None = None
 
-    async def enter(self, name: bytes, bucket: str) -> None:
-        """An entry for this record, unless we wrote one just now."""
+    async def enter(self, name: bytes, bucket: str, record: str | None) -> bool:
+        """An entry for this record, unless we wrote one just now and the record has not changed since; whether it was
+        written."""
         now = self._client.wire.time.now()
         known = self._entries.get((bucket, name))
-        if known is not None and known.ours and now - known.at < FRESH:
+        if known is not None and known.ours and known.record == record and now - known.at < FRESH:
             self._note((bucket, name), replace(known, used=False))
-            return
+            return False
         if bucket not in self._listed:
             await self._list(bucket)
         # Its bytes differ from those of any other entry, so that its tag does, too.
         etag = await self._client.put(self._key(bucket, name), secrets.token_hex(8).encode(), None)
         assert etag is not None, "a write without a condition cannot fail it"
-        self._note((bucket, name), Entry(etag, now, ours=True))
+        self._note((bucket, name), Entry(etag, now, ours=True, record=record))
         if self.calendar.is_over(bucket, now + FRESH):
             await self._list(bucket)  # somebody may be taking it off
+        return True
+
+    def entered(self, name: bytes, bucket: str, record: str | None) -> None:
+        """The record that was read beside the writing of its entry has this version."""
+        known = self._entries.get((bucket, name))
+        if known is not None and known.ours:
+            self._note((bucket, name), replace(known, record=record))
 
     def use(self, name: bytes, bucket: str) -> None:
         """The record of an entry was written."""

@@ -60,9 +60,12 @@ class RecordObjects:
         """The record as it is now; an entry for a write that is announced is made beside it."""
         if entering is None:
             return _there(await self._load(_name(stored)))
+        name, bucket = _name(stored), self._index.calendar.bucket(entering)
         async with together() as tasks:
-            load = tasks.create_task(self._load(_name(stored)))
-            tasks.create_task(self._index.enter(_name(stored), self._index.calendar.bucket(entering)))
+            load = tasks.create_task(self._load(name))
+            enter = tasks.create_task(self._index.enter(name, bucket, _stored_version(self._known.get(name))))
+        if enter.result():
+            self._index.entered(name, bucket, _stored_version(load.result()))
         return _there(load.result())
 
     async def write(self, change: Change) -> Answer:
@@ -174,7 +177,7 @@ class RecordObjects:
     async def _store(self, name: bytes, before: Held | None, after: Kept, entry_stays: bool) -> bool:
         old, new = self._bucket_of(before), self._bucket_of(after)
         if new is not None and new != old:
-            await self._index.enter(name, new)
+            await self._index.enter(name, new, _stored_version(before))
         condition = ABSENT if before is None else Condition(before.etag)
         etag = await self._client.put(self._folder + name, pack(after), condition, _JSON)
         if etag is None:
@@ -242,6 +245,10 @@ def _there(held: Held | None) -> Kept | None:
 
 def _version(held: Held | None) -> str | None:
     return None if held is None or held.kept.gone else held.kept.version
+
+
+def _stored_version(held: Held | None) -> str | None:
+    return None if held is None else held.kept.version
 
 
 def _is(held: Held | None, version: str) -> bool:
