@@ -21,6 +21,7 @@ HOMES = {
     "replay": ("cli_jobs_replay", "make many dead jobs ready again, a few first"),
     "cancel": ("cli_jobs_change", "stop jobs that wait or run"),
     "purge": ("cli_jobs_change", "delete finished or waiting jobs for good"),
+    "fsck": ("cli_jobs_fsck", "look for damage in what is kept of jobs, and repair it"),
 }
 
 jobs = LazyGroup(

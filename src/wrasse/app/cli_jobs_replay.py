@@ -16,6 +16,8 @@ from wrasse.jobs.rates import parse_rate
 from wrasse.jobs.replay import Plan, Replay, Replayed
 from wrasse.ports.jobs import JobFilter, Reason
 
+_MOMENT = timedelta(milliseconds=1)
+
 
 @click.command()
 @click.option("--queue", help="Only jobs of this queue.")
@@ -68,7 +70,8 @@ async def _replay(
     asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], plan: Plan, dry_run: bool
 ) -> None:
     async with opened(asked.config()) as store:
-        now = (await store.pulse()).at
+        # Dead letters that another program pushed are dated when they are first seen, which is in this call.
+        now = (await store.jobs.counts()).at + _MOMENT
         run = Replay(store.jobs, SystemClock(), died_within(where, now, *span), now, plan)
         if dry_run:
             count = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
+from wrasse.app.cli_admin import ADMIN, AdminOrders, admin_options, administer
 from wrasse.app.cli_asked import Asked, asks
 from wrasse.app.config import load
 from wrasse.app.logs import start_logging
@@ -20,7 +21,7 @@ from wrasse.app.logs import start_logging
     "roles",
     default="all",
     show_default=True,
-    help="all, worker, sweeper, producer or archiver; several with commas.",
+    help="all, worker, sweeper, producer or archiver; several with commas; or admin, with --admin-cmd.",
 )
 @click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs, or a URL.")
 @click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
@@ -29,9 +30,17 @@ from wrasse.app.logs import start_logging
 @click.option(
     "--listen", metavar="HOST:PORT", help="Address of the status page; empty for none; the setting http.listen."
 )
+@admin_options
 @asks
 def run(
-    asked: Asked, roles: str, handler: str, command: str, watch: bool, concurrency: str | None, listen: str | None
+    asked: Asked,
+    roles: str,
+    handler: str,
+    command: str,
+    watch: bool,
+    concurrency: str | None,
+    listen: str | None,
+    admin: AdminOrders,
 ) -> None:
     """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, an archiver if archiver.streams is set, and
     a producer if there is a producer: section. A producer alone, without --watch, puts the files of producer.scan_dir
@@ -47,6 +56,7 @@ def run(
       wrasse run --role=archiver,sweeper
       wrasse run --role=producer --set=producer.scan_dir=./inbox
       wrasse run --role=producer --watch
+      wrasse run --role=admin --admin-cmd=peek --queue=low --n=3
     """
     from wrasse.app.daemon import Daemon, Orders, parse_roles
     from wrasse.clock import SystemClock
@@ -55,6 +65,9 @@ def run(
         raise click.UsageError("--handler and --exec exclude each other\ndo: give one of them")
     given = {"worker.count": concurrency, "http.listen": listen}
     overrides = {**asked.overrides, **{path: text for path, text in given.items() if text is not None}}
+    if roles == ADMIN or admin.command:
+        administer(Asked(asked.file, overrides, asked.json), roles, replace(admin, handler=handler, exec=command))
+        return
     config = load(asked.file, overrides=overrides)
     human = sys.stderr.isatty() and not asked.json
     logs = start_logging(config.settings.observability.log_level, human=human)

@@ -14,7 +14,7 @@ from wrasse.backends.redis.health import health
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.limiter import RedisLimiter
-from wrasse.backends.redis.namespaces import RedisNamespaces
+from wrasse.backends.redis.lists import RedisLists
 from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
@@ -36,7 +36,6 @@ class Redis:
         self.link = link
         self.jobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
-        self.namespaces = RedisNamespaces(link)
         self.namespaces = RedisNamespaces(link)
 
     @classmethod
@@ -61,6 +60,11 @@ class Redis:
     def damages(self) -> RedisDamages:
         """What finds and repairs what contradicts itself."""
         return RedisDamages(self.link)
+
+    @property
+    def lists(self) -> RedisLists:
+        """The lists as other programs see them."""
+        return RedisLists(self.link)
 
     def records(self, collection: Collection) -> RedisRecords:
         """The records of one collection."""
