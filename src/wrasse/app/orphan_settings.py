@@ -58,6 +58,9 @@ class OrphanRoot:
     keep_newest: Annotated[int | None, Key("how many of the newest units of a living owner are kept")] = None
     quarantine: Annotated[timedelta, Key("how long they can be brought back; 0: they are deleted")] = timedelta(days=7)
     quarantine_by: Annotated[str, Key("move to .trash/, or mark in place", choices=("move", "mark"))] = "move"
+    uploads_after: Annotated[timedelta, Key("how old an unfinished upload must be to be given up; 0: never")] = (
+        timedelta(days=7)
+    )
     objects_max: Annotated[int, Key("a plan beyond this many objects and beyond share_max is held")] = 1_000
     share_max: Annotated[float, Key("a plan beyond this share of all objects is held")] = 0.01
     bytes_max: Annotated[int, Key("a plan beyond this many bytes and beyond share_max is held")] = 100 << 30
@@ -103,6 +106,7 @@ def root_of(name: str, own: OrphanRoot, seed: OrphanSeed) -> Root:
         keep_newest=_or(own.keep_newest, 0 if preset else 1),
         quarantine=own.quarantine,
         quarantine_by=own.quarantine_by,
+        uploads_after=own.uploads_after,
         caps=_caps(own),
         source=hide(f"{own.database} {queries_of(own)}"),
     )

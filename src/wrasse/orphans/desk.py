@@ -14,7 +14,7 @@ from wrasse.orphans.look import Look, Looked, Ports
 from wrasse.orphans.passing import name_of, unit_of
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Root
-from wrasse.orphans.verdict import Suspected
+from wrasse.orphans.verdict import ABORT, Suspected
 from wrasse.ports.catalog import Leader, Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.outcome import Outcome
@@ -23,6 +23,7 @@ from wrasse.ports.sightings import Sightings
 
 NOT_ARMED = "not armed"
 TOO_LARGE = "plan too large"
+_UPLOAD = "%upload/"  # no root begins so
 ODD_MIN = 5  # in one batch, and more than the share, before a run is stopped for it
 ODD_SHARE = 0.05
 
@@ -75,7 +76,7 @@ class Desk:
         while self._next is not None and len(shown) < limit:
             shown.append(Suspect(self._next, self._kept(looked)))
             self._next = next(self._rows, None)
-        cursors = tuple(name_of(each.what.known.unit) for each in shown)
+        cursors = tuple(_cursor(each.what) for each in shown)
         self._stands = cursors[-1] if cursors else None
         return Page(tuple(shown), cursors, looked.round.at, self._next is not None)
 
@@ -105,8 +106,7 @@ class Desk:
         """Goes to the first suspect after a cursor."""
         self._rows = iter(looked.suspects)
         self._next = next(self._rows, None)
-        last = b"" if after is None else unit_of(after)
-        while self._next is not None and self._next.known.unit <= last:
+        while self._next is not None and after is not None and _passed(self._next, after):
             self._next = next(self._rows, None)
 
     def _kept(self, looked: Looked) -> str:
@@ -117,6 +117,18 @@ class Desk:
     def _last(self) -> Looked:
         assert self.looked is not None, "a look comes before what it found"
         return self.looked
+
+
+def _cursor(suspected: Suspected) -> str:
+    """Where a suspect stands: units by name, then uploads."""
+    name = name_of(suspected.known.unit)
+    return f"{_UPLOAD}{name}\n{suspected.known.fingerprint}" if suspected.verb == ABORT else name
+
+
+def _passed(suspected: Suspected, after: str) -> bool:
+    if suspected.verb == ABORT:
+        return after.startswith(_UPLOAD) and _cursor(suspected) <= after
+    return after.startswith(_UPLOAD) or suspected.known.unit <= unit_of(after)
 
 
 class Watch:

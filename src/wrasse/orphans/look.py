@@ -22,7 +22,7 @@ from wrasse.errors import Refused, StoreBroken
 from wrasse.ids import Ids
 from wrasse.orphans.consent import Consent, after, read_consent, refusal, write_consent
 from wrasse.orphans.merge import Before, Merge, Sinks, Tally
-from wrasse.orphans.passing import change_of, known_of, raw, referred_of, text
+from wrasse.orphans.passing import change_of, known_of, raw, referred_of, suspected_of, text
 from wrasse.orphans.plausible import beyond, implausible
 from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Listed, Referred, Spool, Writer
@@ -31,11 +31,12 @@ from wrasse.orphans.verdict import Known, Scene, Suspected
 from wrasse.orphans.window import Window
 from wrasse.orphans.workplace import Workplace
 from wrasse.ports.catalog import Catalog
-from wrasse.ports.objects import Objects
+from wrasse.ports.objects import HasUploads, Objects
 from wrasse.ports.sightings import Change, Round, Sightings, Standing
 
 LIST_PAGE = 1_000
 ROW_PAGE = 5_000
+UPLOADS_MAX = 10_000  # unfinished uploads that one round looks at
 NOTES_MAX = 250_000  # new sightings of one round; the rest begin with the next
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -97,6 +98,7 @@ class Look:
         id = self._ids.new()
         place = self._open.enter_context(self._workplace.opened(id))
         listed_at = await self._list(place)
+        await self._list_uploads(place, listed_at)
         snapshot_at = await self._refer(place)
         standing = await self._ports.sightings.standing(self.root.name)
         await self._recall(place)
@@ -134,6 +136,22 @@ class Look:
                 after = page.cursors[-1]
             await asyncio.to_thread(writer.close)
             return first
+        finally:
+            writer.drop()
+
+    async def _list_uploads(self, place: Path, at: datetime) -> None:
+        """Uploads in parts that were begun too long ago, where the store has such."""
+        writer: Writer[Suspected] = Writer(place / "uploads")
+        objects, old = self._ports.objects, self.root.uploads_after
+        try:
+            after: str | None = None
+            while old and isinstance(objects, HasUploads):
+                page = await objects.uploads(self.root.prefix, after, LIST_PAGE)
+                writer.write([suspected_of(each) for each in page if at - each.begun_at >= old])
+                if not page.more or writer.rows >= UPLOADS_MAX:
+                    break
+                after = page.cursors[-1]
+            await asyncio.to_thread(writer.close)
         finally:
             writer.drop()
 
@@ -230,7 +248,7 @@ class Look:
         if note:
             await self._commit(made, place)
             await self._write(after(consent, made, "" if lifted else held, lifted=lifted), standing)
-        suspects = Spool(place / "suspects", Suspected)
+        suspects = _Chained(Spool(place / "suspects", Suspected), Spool(place / "uploads", Suspected))
         armed = consent.armed == self.root.digest
         return Looked(made, suspects, "" if lifted else held, armed, merged.foreign)
 
@@ -256,6 +274,17 @@ class _Merged:
     counts: dict[str, int]
     tally: Tally
     foreign: tuple[str, ...] = field(default=())
+
+
+class _Chained:
+    """What is due, in the order of keys, and then unfinished uploads."""
+
+    def __init__(self, *spools: Spool[Suspected]) -> None:
+        self._spools = spools
+
+    def __iter__(self) -> Iterator[Suspected]:
+        for spool in self._spools:
+            yield from spool
 
 
 class _Changes:

@@ -8,8 +8,9 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from wrasse.clock import from_micros, to_micros
 from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Referred
-from wrasse.orphans.verdict import Known
+from wrasse.orphans.verdict import ABORT, Known, Suspected
 from wrasse.ports.catalog import Reference
+from wrasse.ports.objects import OpenUpload
 from wrasse.ports.sightings import Change, Evidence, Seen, Sighting, State, Unseen
 
 _ESCAPED = "%bytes/"  # no root begins so
@@ -32,6 +33,18 @@ def live(reference: Reference, root: Root, at: datetime) -> bool:
     if reference.ended_at is None:
         return True
     return reference.started_at is not None and at - reference.started_at < root.writer.longest
+
+
+def suspected_of(upload: OpenUpload) -> Suspected:
+    """An unfinished upload as a suspect: its id is what a fingerprint is to a unit."""
+    known = Known(raw(upload.key), fingerprint=upload.id, first_at=to_micros(upload.begun_at))
+    return Suspected(ABORT, known, "an upload in parts that was never finished")
+
+
+def upload_of(suspected: Suspected) -> OpenUpload:
+    """The upload that a suspect stands for."""
+    known = suspected.known
+    return OpenUpload(text(known.unit), known.fingerprint, from_micros(known.first_at))
 
 
 def change_of(known: Known) -> Change:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from wrasse.orphans.passing import live, text
+from wrasse.orphans.passing import live, text, upload_of
 from wrasse.orphans.root import MARK, Root
 from wrasse.orphans.spool import Listed
 from wrasse.orphans.trash import Trash, ordered
 from wrasse.orphans.units import unpack
-from wrasse.orphans.verdict import DELETE, PURGE, QUARANTINE, RESTORE, Known, Suspected
+from wrasse.orphans.verdict import ABORT, DELETE, PURGE, QUARANTINE, RESTORE, Known, Suspected
 from wrasse.ports.catalog import Catalog
-from wrasse.ports.objects import DELETES_MAX, ObjectDelete, Objects
+from wrasse.ports.objects import DELETES_MAX, HasUploads, ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import Mark, Sighting, Sightings, State
 
@@ -40,6 +40,8 @@ class Removal:
         self, suspects: Sequence[Suspected], *, round: str, tick: int, snapshot_at: datetime
     ) -> list[Outcome]:
         """Does what each suspect's verb says and tells how each ended, in their order."""
+        if any(each.verb == ABORT for each in suspects):
+            return await self._apart(suspects, round, tick, snapshot_at)
         ends = [Outcome.LOST] * len(suspects)
         found = await self._sightings.get(self._root.name, [text(each.known.unit) for each in suspects])
         standing = [index for index, each in enumerate(suspects) if _stands(each.known, found[index])]
@@ -58,6 +60,24 @@ class Removal:
                 for index, end in zip(mine, await change([suspects[i].known for i in mine]), strict=True):
                     ends[index] = end
         return ends
+
+    async def _apart(
+        self, suspects: Sequence[Suspected], round: str, tick: int, snapshot_at: datetime
+    ) -> list[Outcome]:
+        """A batch with uploads in it: they have no sighting, so they are dealt with by themselves."""
+        units = [each for each in suspects if each.verb != ABORT]
+        uploads = [each for each in suspects if each.verb == ABORT]
+        free = await self._unreferenced([_in_unit(each.known, self._root) for each in uploads], snapshot_at)
+        gone = await self._abort([each for each, is_free in zip(uploads, free, strict=True) if is_free])
+        others = await self.apply(units, round=round, tick=tick, snapshot_at=snapshot_at) if units else []
+        left, aborted, ended = iter(others), iter(gone), iter(free)
+        return [
+            (next(aborted) if next(ended) else Outcome.LOST) if each.verb == ABORT else next(left) for each in suspects
+        ]
+
+    async def _abort(self, uploads: Sequence[Suspected]) -> Sequence[Outcome]:
+        assert isinstance(self._objects, HasUploads), "who listed uploads can give them up"
+        return await self._objects.abort([upload_of(each) for each in uploads])
 
     async def _unreferenced(self, units: Sequence[Known], snapshot_at: datetime) -> list[bool]:
         """Which units nothing protects, now."""
@@ -149,6 +169,12 @@ def _stands(known: Known, found: Sighting | None) -> bool:
         (found.state, found.fingerprint, found.first_round, found.state_round)
         == (known.state, known.fingerprint, known.first_round, known.state_round)
     )
+
+
+def _in_unit(upload: Known, root: Root) -> Known:
+    """Whatever protects the unit that an upload goes to protects the upload."""
+    place = root.template.place(upload.unit)
+    return upload if place is None else Known(place.unit)
 
 
 def _forget(known: Known, state: State) -> Mark:

@@ -85,6 +85,7 @@ class Root:
     keep_newest: int = 1
     quarantine: timedelta = timedelta(days=7)
     quarantine_by: str = MOVE
+    uploads_after: timedelta = timedelta(days=7)  # how old an open upload in parts must be to be given up; 0: never
     caps: Caps = field(default_factory=Caps)
     source: str = ""  # what references are read from; part of what a plan is for
 

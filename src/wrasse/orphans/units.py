@@ -113,9 +113,9 @@ def pack(files: list[Listed]) -> bytes:
 
 
 def unpack(files: bytes) -> list[Listed]:
-    """The files that a sighting kept."""
+    """The files that a sighting kept; none for what has no files, such as an upload."""
     try:
-        return _decode(files)
+        return _decode(files) if files else []
     except msgspec.DecodeError:
         raise StoreBroken("a sighting holds no list of files", do="something else wrote it: delete that row") from None
 

@@ -23,6 +23,7 @@ DELETE = "delete"
 QUARANTINE = "quarantine"
 PURGE = "purge"
 RESTORE = "restore"
+ABORT = "abort"
 MICROSECONDS = 1_000_000
 
 

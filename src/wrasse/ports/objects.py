@@ -113,6 +113,29 @@ class Copies(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    """An upload in parts that was begun and neither finished nor given up. Listings do not show it; it costs all the
+    same."""
+
+    key: str
+    id: str
+    begun_at: datetime
+
+
+@runtime_checkable
+class HasUploads(Protocol):
+    """A store with uploads in parts."""
+
+    async def uploads(self, prefix: str, after: str | None, limit: int) -> Page[OpenUpload]:
+        """Open uploads to keys that start with `prefix`. Cursors are the store's own."""
+        ...
+
+    async def abort(self, uploads: Sequence[OpenUpload]) -> Sequence[Outcome]:
+        """Throws their parts away; `lost` for one that was finished or given up meanwhile."""
+        ...
+
+
 def check_object_key(key: str) -> None:
     """Refuses what no store could keep, before anything is sent."""
     try:

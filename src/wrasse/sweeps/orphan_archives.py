@@ -18,7 +18,7 @@ from wrasse.duration import format_duration
 from wrasse.engine.sweep import Action, Keep
 from wrasse.orphans.desk import Desk, Suspect
 from wrasse.orphans.passing import name_of, text, unit_of
-from wrasse.orphans.verdict import PURGE, QUARANTINE, RESTORE, Suspected
+from wrasse.orphans.verdict import ABORT, PURGE, QUARANTINE, RESTORE, Suspected
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -54,6 +54,9 @@ class OrphanArchives:
             return Action(verb, unit, suspect.what.reason, suspect.what)
         if suspect.kept:
             return Keep(suspect.kept)
+        if verb == ABORT:
+            old = at - from_micros(known.first_at) >= root.uploads_after
+            return Action(verb, unit, suspect.what.reason, suspect.what) if old else Keep("within its grace")
         grace = root.graces.of(Evidence(known.evidence))
         if at - from_micros(known.first_at) < grace:
             return Keep("within its grace")
@@ -75,7 +78,10 @@ class OrphanArchives:
 
 
 def _resolved(verb: str, state: State | None) -> Outcome:
-    """A quarantine that was noted is finished by the next look; whatever else was to end a sighting has, or has not."""
+    """A quarantine that was noted is finished by the next look; whatever else was to end a sighting has, or has not. An
+    upload has none: if it is still there, the next look finds it again."""
+    if verb == ABORT:
+        return Outcome.UNKNOWN
     if verb == QUARANTINE:
         return Outcome.LOST if state is State.SEEN else Outcome.DONE
     return Outcome.DONE if state is None else Outcome.LOST

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from orphan_field import HOUR, SEED, Field, at_key
 from wrasse.backends.memory.sightings import MemorySightings
@@ -82,6 +82,8 @@ class Story:
 
 
 @settings(max_examples=150)
+@example([("run", 0), ("restart", 0), ("step", 1440), ("run", 0)])
+@example([("run", 0), ("wait", 60), ("refer", 0), ("run", 0), ("unrefer", 0), ("run", 0), ("wait", 60), ("run", 0)])
 @given(STORIES)
 def test_no_step_of_a_clock_no_pause_and_no_restart_shortens_a_grace(events: list[tuple[str, int]]) -> None:
     async def told() -> None:

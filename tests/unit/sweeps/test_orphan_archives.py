@@ -21,7 +21,7 @@ from wrasse.orphans.desk import Desk
 from wrasse.orphans.root import MARK, Caps
 from wrasse.ports.catalog import Reference, Snapshot
 from wrasse.ports.journal import LineFilter
-from wrasse.ports.objects import ObjectDelete, ObjectInfo
+from wrasse.ports.objects import ObjectDelete, ObjectInfo, OpenUpload
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.sightings import Sighting, State
@@ -514,6 +514,61 @@ class Interrupted(MemorySightings):
             desk, self.other = self.other, None
             await desk.look(note=True)
         return await super().page(root, after, limit, state)
+
+
+async def test_a_verdict_is_worth_nothing_once_its_sighting_began_again(field: Field) -> None:
+    await rounds(field, timedelta(0))
+    field.clock.advance(2 * HOUR)
+    other = field.another()
+    await other.look(note=False)
+    stale = [each.what for each in other.page(None, 10)]
+    again = field.refer("ws1", "old")
+    await rounds(field, timedelta(0))
+    field.rows.remove(again)
+    await rounds(field, timedelta(0))
+    assert list(await other.remove(stale)) == [Outcome.LOST]
+    assert len(await field.keys()) == 4
+
+
+class Uploading(MemoryObjects):
+    """A store with uploads in parts."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.open: list[OpenUpload] = []
+        self._time = clock
+
+    async def uploads(self, prefix: str, after: str | None, limit: int) -> Page[OpenUpload]:
+        found = [each for each in self.open if each.key.startswith(prefix) and (after is None or each.id > after)]
+        shown = tuple(found[:1])
+        return Page(shown, tuple(each.id for each in shown), self._time.now(), len(found) > 1)
+
+    async def abort(self, uploads: Sequence[OpenUpload]) -> Sequence[Outcome]:
+        ends = [Outcome.DONE if each in self.open else Outcome.LOST for each in uploads]
+        self.open = [each for each in self.open if each not in uploads]
+        return ends
+
+
+async def test_unfinished_uploads_are_given_up_when_old_and_wanted_by_nobody(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = Uploading(clock)
+    field = Field(tmp_path, DELETING, objects=store, clock=clock)
+    await field.put("ws1", "old")
+    await field.put("ws1", "new")
+    field.refer("ws1", "new")
+    await field.arm()
+    for number, op in enumerate(["old", "gone", "new"]):
+        store.open.append(OpenUpload(at_key("ws1", op, "big"), f"upload-{number}", clock.now()))
+    await rounds(field, timedelta(0), DAY)
+    assert len(store.open) == 3
+    store.open.append(OpenUpload(at_key("ws1", "young", "big"), "upload-9", clock.now()))
+    report = await field.run(after=6 * DAY, actions_max=1)
+    report = await field.run(after=timedelta(0))
+    assert [each.id for each in store.open] == ["upload-2", "upload-9"], report
+    lines = list(await field.journal.page(LineFilter(), None, 10))
+    assert [(line.intent.verb, line.outcome) for line in lines if line.intent.verb == "abort"] == [
+        ("abort", Outcome.DONE), ("abort", Outcome.DONE), ("abort", Outcome.LOST),
+    ]  # fmt: skip
 
 
 async def test_a_round_worked_out_beside_another_is_thrown_away(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from wrasse.ports.objects import (
     ObjectDelete,
     ObjectHead,
     ObjectInfo,
+    OpenUpload,
     Stored,
     check_metadata,
     check_object_key,
@@ -127,6 +128,32 @@ class S3Objects:
         if len(deletes) > DELETES_MAX:
             raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
         return await self._deletes.delete([(self._raw(each.key), each.version) for each in deletes])
+
+    async def uploads(self, prefix: str, after: str | None, limit: int) -> Page[OpenUpload]:
+        markers: tuple[str, str] | None = None
+        if after is not None:
+            key, _, id = after.rpartition("\n")
+            markers = (key, id)
+        found, more = await self._client.uploads(self._prefix + _bytes(prefix), markers, min(limit, DELETES_MAX))
+        begin = len(self._prefix)
+        shown = tuple(
+            OpenUpload(each.key[begin:].decode("utf-8", "surrogateescape"), each.id, each.begun_at) for each in found
+        )
+        cursors = tuple(f"{each.key.decode('utf-8', 'surrogateescape')}\n{each.id}" for each in found)
+        if more is not None and cursors:
+            cursors = (*cursors[:-1], "\n".join(more))
+        return Page(shown, cursors, self._client.wire.time.now(), more is not None)
+
+    async def abort(self, uploads: Sequence[OpenUpload]) -> Sequence[Outcome]:
+        ends = []
+        for each in uploads:
+            there = await self.uploads(each.key, None, DELETES_MAX)
+            if each not in there.items:
+                ends.append(Outcome.LOST)
+                continue
+            await self._client.abort_upload(self._raw(each.key), each.id)
+            ends.append(Outcome.DONE)
+        return ends
 
     async def _store(self, raw: bytes, data: Data, condition: Condition, metadata: Mapping[str, str]) -> Stored:
         nonce = new_nonce()
