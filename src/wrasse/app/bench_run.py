@@ -124,8 +124,8 @@ class _Run:
     async def _up(self, working: Working) -> float:
         """Waits until the worker takes jobs, which is not what is measured; gives when that was."""
         async with asyncio.timeout(_UP_MAX):
-            while working.wrong() is not None:
-                await asyncio.sleep(_STEP)  # noqa: ASYNC110  # the child process that beats sets no event here
+            while working.wrong() is not None:  # noqa: ASYNC110  # who beats is another process, and sets no event
+                await asyncio.sleep(_STEP)
         return self._clock.monotonic()
 
     async def _put(self) -> None:
