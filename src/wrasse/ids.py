@@ -15,26 +15,44 @@ from wrasse.clock import Clock, to_micros
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _RANDOM_BITS = 80
+_TAIL_BITS = 30
+_TAIL_END = 1 << _TAIL_BITS
 
 
 class Ids:
     """Makes ids. One per process is enough; it may be shared between threads."""
 
-    __slots__ = ("_clock", "_last", "_lock")
+    __slots__ = ("_clock", "_head", "_lock", "_millis", "_tail")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._last = 0
+        self._millis = -1
+        self._head = ""  # the newest id but for its last three pairs, which count up
+        self._tail = _TAIL_END
         self._lock = threading.Lock()
 
     def new(self) -> str:
         """The next id."""
-        fresh = (to_micros(self._clock.now()) // 1_000) << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+        millis = to_micros(self._clock.now()) // 1_000
         with self._lock:
-            # Half the random space is left above a fresh id on average, so counting up cannot run out in practice.
-            self._last = fresh if fresh >> _RANDOM_BITS > self._last >> _RANDOM_BITS else self._last + 1
-            return _encode(self._last)
+            if millis > self._millis:
+                self._start(millis << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS))
+            else:
+                # Half the random space is left above a fresh id on average, so counting up cannot run out in practice.
+                self._tail += 1
+                if self._tail == _TAIL_END:
+                    self._start((_decode(self._head) + 1) << _TAIL_BITS)
+            tail = self._tail
+            return self._head + _PAIRS[tail >> 20] + _PAIRS[tail >> 10 & 1023] + _PAIRS[tail & 1023]
+
+    def _start(self, number: int) -> None:
+        self._millis = number >> _RANDOM_BITS
+        self._tail = number & _TAIL_END - 1
+        self._head = "".join([_PAIRS[number >> shift & 1023] for shift in range(120, _TAIL_BITS - 1, -10)])
 
 
-def _encode(number: int) -> str:
-    return "".join(_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10))
+def _decode(text: str) -> int:
+    number = 0
+    for sign in text:
+        number = number << 5 | _ALPHABET.index(sign)
+    return number

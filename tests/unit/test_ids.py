@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 from functools import reduce
+from unittest.mock import patch
 
 from hypothesis import given, strategies as st
 
 from wrasse.clock import ManualClock, SystemClock, to_micros
 from wrasse.ids import Ids
 
-CROCKFORD = set("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+CROCKFORD = set(ALPHABET)
 
 
 def test_an_id_has_26_characters_of_crockfords_alphabet() -> None:
@@ -34,6 +36,17 @@ def test_ids_of_one_millisecond_differ_and_grow() -> None:
     ids = Ids(ManualClock())
     made = [ids.new() for _ in range(1_000)]
     assert made == sorted(set(made))
+
+
+@given(st.integers(1, 5), st.integers(0, 4))
+def test_ids_grow_across_every_carry(zeros: int, before: int) -> None:
+    """Counting up by one also works where all lower digits are the last of the alphabet."""
+    bits = {1: 5, 2: 10, 3: 30, 4: 40, 5: 79}[zeros]
+    with patch("secrets.randbits", return_value=(1 << bits) - 1 - before):
+        ids = Ids(ManualClock())
+        made = [ids.new() for _ in range(10)]
+    numbers = [reduce(lambda number, letter: number * 32 + ALPHABET.index(letter), id, 0) for id in made]
+    assert numbers == [*range(numbers[0], numbers[0] + 10)]
 
 
 def test_a_later_id_of_another_process_sorts_later() -> None:

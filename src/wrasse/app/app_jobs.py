@@ -61,7 +61,11 @@ class Jobs:
         is not finished, or was put within the `window`. `keep`: how long at least the result is kept. `rate`: as with
         `put_many`."""
         new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
-        return (await self.put_many([new], rate=rate))[0]
+        if rate:
+            return (await self.put_many([new], rate=rate))[0]
+        producer, _ = await self._open()
+        put = await producer.put(made(producer, new))
+        return JobHandle(self._queue, put.id, put.new)
 
     async def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
         """Puts many, a thousand in one step; gives an answer for each, in their order. With a `rate` it takes its time:

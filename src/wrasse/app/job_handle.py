@@ -19,6 +19,7 @@ from wrasse.ports.jobs import Cancel, JobQueue, JobState, Place
 from wrasse.ports.outcome import Outcome
 
 Duration = timedelta | str  # 30s, 5m, 1h30m, or a timedelta
+_ZERO = timedelta(0)
 _POLL_FIRST, _POLL_MAX = 0.02, 0.5  # seconds
 
 
@@ -90,6 +91,6 @@ def read_result(result: bytes | None) -> object:
 def as_duration(value: Duration) -> timedelta:
     """A duration as a person or a program gives it."""
     duration = parse_duration(value) if isinstance(value, str) else value
-    if duration < timedelta(0):
+    if duration < _ZERO:
         raise UsageError(f"a duration of {format_duration(duration)}", do="give zero or more")
     return duration

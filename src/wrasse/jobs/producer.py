@@ -22,6 +22,15 @@ from wrasse.ports.jobs import BATCH_MAX, NOTHING, Job, JobGroup, JobQueue, Put a
 
 BATCH_BYTES_MAX = 32 << 20
 QUEUES: Mapping[str, str] = {"high": "high", "low": "low"}
+_ZERO = timedelta(0)
+_new = object.__new__
+_id, _kind, _queue, _in_priority, _payload, _headers, _not_before, _delay, _timeout = (
+    Job.__dict__[name].__set__
+    for name in ("id", "kind", "queue", "priority", "payload", "headers", "not_before", "delay", "timeout")
+)
+_lasting, _minted, _unique, _window, _keep, _group = (
+    Job.__dict__[name].__set__ for name in ("lasting", "minted", "unique", "window", "keep", "group")
+)
 
 
 class Producer:
@@ -62,7 +71,7 @@ class Producer:
     ) -> Job:
         """A job as this producer would put it: in the queue of its priority unless one is named. An id that the
         caller gave is remembered after the job is gone."""
-        if timeout is not None and timeout <= timedelta(0):
+        if timeout is not None and timeout <= _ZERO:
             raise UsageError("a timeout of zero or less", do="give a duration greater than zero, or none")
         if not_before is not None and not_before.tzinfo is None:
             raise UsageError("a not_before without a time zone", do="give an aware datetime, e.g. in UTC")
@@ -70,22 +79,24 @@ class Producer:
             raise UsageError("a window without a unique name", do="give unique= too, which the window is about")
         priority = self._priority if priority is None else self._checked(priority)
         headers = carried(headers)
-        job = Job(
-            id=self._ids.new() if id is None else id,
-            kind=kind,
-            queue=self._queues[priority] if queue is None else queue,
-            priority=priority,
-            payload=payload,
-            headers=dict(headers) if headers else NOTHING,
-            not_before=not_before,
-            delay=delay,
-            timeout=timeout,
-            lasting=id is not None,
-            minted=id is None,
-            unique=unique,
-            window=window,
-            keep=self._keep if keep is None else keep,
-        )
+        # Its slots are filled directly, which is the same as making it without the detour that a frozen dataclass
+        # takes for every field: a third of what putting many costs.
+        job = _new(Job)
+        _id(job, self._ids.new() if id is None else id)
+        _kind(job, kind)
+        _queue(job, self._queues[priority] if queue is None else queue)
+        _in_priority(job, priority)
+        _payload(job, payload)
+        _headers(job, dict(headers) if headers else NOTHING)
+        _not_before(job, not_before)
+        _delay(job, delay)
+        _timeout(job, timeout)
+        _lasting(job, id is not None)
+        _minted(job, id is None)
+        _unique(job, unique)
+        _window(job, window)
+        _keep(job, self._keep if keep is None else keep)
+        _group(job, "")
         check_job(job)
         return job
 
@@ -95,7 +106,7 @@ class Producer:
 
     async def put(self, job: Job) -> Put:
         """Puts one job."""
-        return (await self.put_many((job,)))[0]
+        return (await self.put_piece((job,)))[0]
 
     async def put_many(self, jobs: Iterable[Job]) -> Sequence[Put]:
         """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was put before stays."""
@@ -132,9 +143,9 @@ class Producer:
                     raise
                 await asyncio.sleep(delay)
                 continue
-            for job, put in zip(jobs, puts, strict=True):
-                if put.new:
-                    self.tally.produced.add(job.queue)
+            new = [job.queue for job, put in zip(jobs, puts, strict=True) if put.new]
+            for queue in set(new):
+                self.tally.produced.add(queue, new.count(queue))
             return puts
 
     def _checked(self, priority: str) -> str:

@@ -1,0 +1,95 @@
+"""Jobs on Redis: puts beside raw round trips, and one worker process with its costs.
+
+Puts take turns in small slices, so that whatever else the machine does hits all of them. The worker is the command
+`wrasse run` with its defaults, measured as the peers are (bench/peers/contest.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+
+import wrasse
+from bench.measure import Benchmark, Rate, Ratio, Result
+from bench.peers.contest import Figures, contest, median
+from bench.peers.quiet import conditions, hurried, hurry
+from bench.peers.roster import PEERS
+from bench.raw_redis import RawRedis
+from bench.redis_server import serving
+from wrasse import NewJob
+
+ABOUT = __doc__.splitlines()[0]
+SLICE = 200  # puts in a row
+MANY = 20_000
+
+
+def run(quick: bool) -> Result:
+    """Puts first, then workers."""
+    (ours,) = (peer for peer in PEERS if peer.name == "wrasse")
+    with serving() as server:
+        hurry(server.pid, 2)
+        with conditions(), hurried():
+            puts = asyncio.run(_puts(server.url, 5 if quick else 30))
+            raw = RawRedis(server.url)
+            raw.empty()
+            loop = MANY / raw.work(MANY, lambda: None)
+            raw.empty()
+        rounds, share = (1, 0.2) if quick else (3, 1.0)
+        every = [contest(ours, "async", server.port, share=share) for _ in range(rounds)]
+        plain = [contest(ours, "threads", server.port, share=share) for _ in range(rounds)]
+    return _result(puts, loop, raw.size(), median(every), median(plain))
+
+
+def _result(puts: dict[str, float], loop: float, size: int, worker: Figures, plain: Figures) -> Result:
+    rates = [Rate(who, 1 / took) for who, took in puts.items()]
+    rates += [
+        Rate("raw loop, 100 jobs a script", loop),
+        Rate("worker, async handler", worker.rate),
+        Rate("worker, plain function", plain.rate),
+        Rate("worker, its CPU", worker.worker_us, "us/job"),
+        Rate("worker, the server's CPU", worker.server_us, "us/job"),
+        Rate("others meanwhile", worker.others * 100, "% of a core"),
+    ]
+    ratios = (
+        Ratio("put to a raw LPUSH", puts["raw LPUSH"] / puts["put"], 0.65),
+        Ratio("put to the same script, raw", puts["the same script, raw"] / puts["put"], 0.9),
+        Ratio("put_many, thousands/s", 1 / puts["put_many"] / 1_000, 150),
+        Ratio("worker, thousands/s", worker.rate / 1_000, 25),
+        Ratio("worker to the raw loop", worker.rate / loop, 0.25),
+        Ratio("the server's CPU, us/job", worker.server_us, 33, least=False),
+        Ratio("bytes per queued job beyond its JSON", worker.bytes_queued - size, 64, least=False),
+        Ratio("idle latency p50, ms", worker.p50, 2, least=False),
+        Ratio("idle latency p99, ms", worker.p99, 10, least=False),
+    )
+    return Result(BENCHMARK.name, ABOUT, tuple(rates), ratios)
+
+
+async def _puts(url: str, rounds: int) -> dict[str, float]:
+    """Seconds per job, the median of all slices."""
+    raw = RawRedis(url)
+    async with wrasse.connect(url) as app:
+
+        async def put() -> float:
+            begun = asyncio.get_running_loop().time()
+            for _ in range(SLICE):
+                await app.jobs.put()
+            return asyncio.get_running_loop().time() - begun
+
+        async def put_many() -> float:
+            jobs = [NewJob()] * MANY
+            begun = asyncio.get_running_loop().time()
+            await app.jobs.put_many(jobs)
+            return asyncio.get_running_loop().time() - begun
+
+        taken: dict[str, list[float]] = {}
+        for _ in range(rounds):
+            taken.setdefault("raw LPUSH", []).append(raw.lpush(SLICE) / SLICE)
+            taken.setdefault("the same script, raw", []).append(raw.script(SLICE) / SLICE)
+            taken.setdefault("put", []).append(await put() / SLICE)
+            taken.setdefault("put_many", []).append(await put_many() / MANY)
+            taken.setdefault("raw LPUSH of 100", []).append(raw.lpush_many(MANY) / MANY)
+            raw.empty()
+    return {who: statistics.median(times) for who, times in taken.items()}
+
+
+BENCHMARK = Benchmark("jobs_redis", ABOUT, run)
