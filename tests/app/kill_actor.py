@@ -23,6 +23,7 @@ from wrasse.engine.guard import MassDeath
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
+from wrasse.errors import StoreUnavailable
 from wrasse.jobs.beats import ChildBeats
 from wrasse.jobs.exec import Command
 from wrasse.jobs.handlers import Handlers
@@ -95,8 +96,18 @@ async def block(job: RunningJob) -> None:
     log("asked", job.id, await job.still_mine())
 
 
+async def opened(url: str) -> Store:
+    """The store, waited for as `wrasse run` does if nobody answers yet."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await open_store(url, done_max=KEEP_ALL)
+            except StoreUnavailable:
+                await asyncio.sleep(0.1)
+
+
 async def run_worker(url: str, silence: timedelta, concurrency: int) -> None:
-    store = await open_store(url, done_max=KEEP_ALL)
+    store = await opened(url)
     handlers = Handlers()
     for handler in (work, work_in_thread, poison, freeze, wait, block):
         handlers.add(handler.__name__, handler)
@@ -118,7 +129,7 @@ async def run_worker(url: str, silence: timedelta, concurrency: int) -> None:
 
 
 async def run_producer(url: str, prefix: str) -> None:
-    store = await open_store(url, done_max=KEEP_ALL)
+    store = await opened(url)
     producer = Producer(store.jobs, CLOCK)
     for number in range(10_000):
         kind = "work_in_thread" if number % 10 == 0 else "work"
@@ -152,7 +163,7 @@ def engine_on(store: Store, silence: timedelta, journal: Journal) -> Engine:
 
 
 async def run_engine(url: str, silence: timedelta) -> None:
-    store = await open_store(url, done_max=KEEP_ALL)
+    store = await opened(url)
     log("engine")
     await engine_on(store, silence, await journal_beside(url, store)).run()
 

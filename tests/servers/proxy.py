@@ -52,7 +52,9 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            await self._join(reader, writer)
+            # Only `close` cancels; the stream's own machinery would report that as an error.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._join(reader, writer)
         finally:
             self._tasks.discard(task)
 

@@ -1,0 +1,81 @@
+"""Jobs on a Redis that writes every command to disk, through a storm: none is lost, finished twice, or stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.kill_yard import open_yard
+from chaos.storm import Weather, storm_over
+from chaos.storm_laws import check_all
+from servers.valkey import Valkey, valkey
+from wrasse.clock import SystemClock
+from wrasse.jobs.producer import Producer
+
+SILENCE = 1.5
+
+
+@pytest.fixture
+def server() -> Iterator[Valkey]:
+    with valkey(durable=True) as made:
+        yield made
+
+
+async def weathered(folder: Path, server: Valkey, weather: Weather, rounds: int, jobs_min: int = 0) -> str:
+    """A storm of so many rounds, and on until there were enough jobs; then calm, and the laws. Says what it came to."""
+    seed = random.randrange(1 << 32)
+    async with (
+        open_yard(folder, SILENCE, server.url) as yard,
+        storm_over(yard, server, weather, random.Random(seed)) as storm,
+    ):
+        producer = Producer(yard.jobs, SystemClock())
+        await yard.until_logged("end")
+        if weather.poison:
+            await producer.put(producer.job("poison", id="poison"))
+        async with asyncio.TaskGroup() as hits:
+            await storm.rounds(hits, rounds)
+            while sum(len(line.facts) for line in yard.log() if line.what == "put") < jobs_min:
+                await storm.rounds(hits, 30)
+        await storm.calm()
+        assert storm.crashes == [], (folder / "errors").read_text()[-2_000:]
+        ending = await check_all(yard)
+        return (
+            f"seed {seed}: {storm.blows} blows, {storm.restarts} of them at the server, {len(ending.done)} jobs done, "
+            f"{len(ending.dead)} dead, {ending.again} handlers started again, {ending.twice} side effects ran twice"
+        )
+
+
+@pytest.mark.timeout(240)
+async def test_a_storm_loses_no_job_finishes_none_twice_and_leaves_none_stuck(tmp_path: Path, server: Valkey) -> None:
+    print(await weathered(tmp_path, server, Weather(), rounds=50))
+    assert server.pid
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3_000)
+async def test_a_storm_over_fifty_thousand_jobs_loses_none_and_finishes_none_twice(
+    tmp_path: Path, server: Valkey
+) -> None:
+    print(await weathered(tmp_path, server, Weather(restart_every=50, pause=0.01), rounds=200, jobs_min=50_000))
+    assert server.pid
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("planted", "blow", "aim", "law"),
+    [
+        ("finish_without_hold", "freeze", "worker", "there twice|finished by the wrong one|completed list is wrong"),
+        ("rescue_without_removal", "kill", "worker", "there twice|a worker's list is left"),
+        ("put_without_request", "deaf", "producer", "there twice"),
+    ],
+)
+async def test_a_precaution_taken_away_is_noticed(
+    tmp_path: Path, server: Valkey, planted: str, blow: str, aim: str, law: str
+) -> None:
+    weather = Weather(2, 1, 1, (blow,), restart_every=1_000, planted=planted, poison=False, aim=(aim,))
+    with pytest.raises(AssertionError, match=law):
+        await weathered(tmp_path, server, weather, rounds=8)
