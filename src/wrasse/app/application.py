@@ -209,7 +209,9 @@ class App:
         return await self._stores.open(homes(self.config).streams)
 
     async def _jobs(self) -> tuple[Producer, JobQueue]:
-        opened = await self.open()
+        opened = self._opened
+        if opened is None or self._loop is not asyncio.get_running_loop():
+            opened = await self.open()
         if self._producer is None:
             self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
         return self._producer, opened.jobs.jobs
