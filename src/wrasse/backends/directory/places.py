@@ -90,9 +90,15 @@ class Places:
         chain = [folder]
         while above := parent(chain[-1]):
             chain.append(above)
-        missing = next((at for at, each in enumerate(chain) if self._is_folder(each)), len(chain))
-        for each in reversed(chain[:missing]):
-            self._make(each)
+        for _ in range(TRIES):
+            missing = next((at for at, each in enumerate(chain) if self._is_folder(each)), len(chain))
+            try:
+                for each in reversed(chain[:missing]):
+                    self._make(each)
+            except FileNotFoundError:
+                continue  # the one above it was empty until now, and somebody removed it
+            return
+        raise unsteady(self._files)
 
     def prune(self, folder: bytes, stop: bytes = b"") -> None:
         """Removes empty directories from here upwards, but not `stop` and what is above it."""
