@@ -1,0 +1,1 @@
+"""wrasse beside the program that the design document came from, on one Redis."""
