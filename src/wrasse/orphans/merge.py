@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from wrasse.orphans.lag import note_lag
 from wrasse.orphans.spool import Referred
 from wrasse.orphans.units import Unit
-from wrasse.orphans.verdict import Known, Scene, Suspected, Verdict, judge_gone, judge_orphan, judge_protected
+from wrasse.orphans.verdict import Known, Scene, Suspected, Verdict, judge_foreign, judge_gone, judge_orphan, judge_protected
 from wrasse.orphans.window import Window
 from wrasse.ports.sightings import Evidence, State
 
@@ -132,14 +132,15 @@ class Merge:
     def _unlisted(self, known: Known) -> None:
         """A sighting whose unit is not there; references are asked for in order all the same."""
         template = self._scene.root.template
-        ours = template.units.fullmatch(known.unit) is not None
-        # What was noted under another shape must not move the window on: it may lie in the middle of a group, and what
-        # starts with its name may be references to others.
-        if ours and (group := template.group_of(known.unit)) != self._group:
+        if template.units.fullmatch(known.unit) is None:
+            # Noted under another shape. It must not move the window on: what it would pass may be about others.
+            self._tell(judge_foreign(known), known.size, 0)
+            return
+        if (group := template.group_of(known.unit)) != self._group:
             self._turn(group)
         # What is in quarantine is there, for whoever asks whether references name anything.
         apart = known.state != State.SEEN
-        by = self._window.protecting(known.unit, self._directory and ours, apart)
+        by = self._window.protecting(known.unit, self._directory, apart)
         self._wait(Pending(None, known, by, False))
 
     def _wait(self, pending: Pending) -> None:

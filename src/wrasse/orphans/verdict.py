@@ -96,6 +96,12 @@ def judge_protected(known: Known, by: Referred) -> Verdict:
     return Verdict("healed", suspect=Suspected(RESTORE, known, f"referenced again, by {by.rule or 'a reference'}"))
 
 
+def judge_foreign(known: Known) -> Verdict:
+    """A sighting of another shape than units have now. What is in quarantine stays there until somebody undoes it: its
+    references can no longer be told."""
+    return Verdict("vanished", note=Known(known.unit)) if known.state == State.SEEN else _APART
+
+
 def judge_gone(known: Known, scene: Scene) -> Verdict:
     """A sighting whose unit is not listed and not referenced."""
     if known.state == State.SEEN:
@@ -145,7 +151,8 @@ def _judge_apart(unit: Unit, known: Known, scene: Scene) -> Verdict:
     # Moved, and yet there: either the move was cut short, or somebody has written it again.
     if same:
         return Verdict("due", suspect=Suspected(QUARANTINE, known, "its move was cut short"))
-    return Verdict("written_again")
+    # What is there now is judged once its predecessor has left the quarantine: a unit has one sighting.
+    return _purged(known, scene) if scene.served(known) else Verdict("written_again")
 
 
 def _purged(known: Known, scene: Scene) -> Verdict:
