@@ -14,7 +14,25 @@ from dataclasses import dataclass
 from wrasse.orphans.lag import note_lag
 from wrasse.orphans.spool import Referred
 from wrasse.orphans.units import Unit
-from wrasse.orphans.verdict import Known, Scene, Suspected, Verdict, judge_foreign, judge_gone, judge_orphan, judge_protected
+from wrasse.orphans.verdict import (
+    Known,
+    Scene,
+    Suspected,
+    Verdict,
+    judge_foreign,
+    judge_gone,
+    judge_orphan,
+    judge_protected,
+)
+    Known,
+    Scene,
+    Suspected,
+    Verdict,
+    judge_foreign,
+    judge_gone,
+    judge_orphan,
+    judge_protected,
+)
 from wrasse.orphans.window import Window
 from wrasse.ports.sightings import Evidence, State
 
