@@ -24,15 +24,6 @@ from wrasse.orphans.verdict import (
     judge_orphan,
     judge_protected,
 )
-    Known,
-    Scene,
-    Suspected,
-    Verdict,
-    judge_foreign,
-    judge_gone,
-    judge_orphan,
-    judge_protected,
-)
 from wrasse.orphans.window import Window
 from wrasse.ports.sightings import Evidence, State
 
