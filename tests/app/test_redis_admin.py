@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from app.daemons import until
 from app.typed import Answer, wrasse
 from backends.redis_peer import go_job
 from servers.valkey import Valkey, valkey
@@ -197,6 +201,42 @@ def test_a_replay_tries_a_few_first_and_is_told_by_filter(client: redis.Redis) -
     assert wrasse("jobs", "replay", "--dry-run", "--reason=failed", "--json").json["count"] == 30
     stopped = wrasse("jobs", "replay", "--canary=3", "--watch=200ms", "--yes", "--json")
     assert (stopped.code, client.llen(LOW), client.llen(DEAD)) == (3, 3, 27)
+
+
+def test_a_requeue_that_is_killed_leaves_every_job_in_one_place_and_is_finished_by_the_next(
+    client: redis.Redis, place: Path
+) -> None:
+    client.lpush(DEAD, *(go_job(f"j{n}", retries=3) for n in range(2_000)))
+    command = [sys.executable, "-m", "wrasse", "jobs", "requeue", "--all"]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL) as requeue:
+        until(lambda: client.llen(LOW) > 0, "the first are requeued")
+        requeue.kill()
+    ids = [json.loads(raw)["id"] for key in (LOW, DEAD) for raw in client.lrange(key, 0, -1)]
+    assert sorted(ids) == sorted(f"j{n}" for n in range(2_000))
+    assert wrasse("jobs", "requeue", "--all").code == 0
+    assert {json.loads(raw)["retries"] for raw in client.lrange(LOW, 0, -1)} == {0}
+    assert (client.llen(LOW), client.exists(DEAD), wrasse("jobs", "fsck").code) == (2_000, 0, 0)
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.full)])
+def test_dead_letters_are_paged_by_a_stable_cursor_in_bounded_memory(client: redis.Redis, count: int) -> None:
+    for start in range(0, count, 5_000):
+        client.lpush(DEAD, *(go_job(f"j{n:06}") for n in range(start, start + 5_000)))
+    wrasse("jobs", "stats")  # the first look of all indexes them
+    ids, after = [], []
+    tracemalloc.start()
+    while True:
+        page = wrasse("jobs", "dead", "--limit=1000", "--json", *after).json
+        ids += [job["id"] for job in page["jobs"]]
+        if len(ids) == 2_000:
+            client.lpush(DEAD, go_job("late"))  # newer than all that was shown, so that it is not shown
+        if page["next"] is None:
+            break
+        after = [f"--after={page['next']}"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sorted(ids) == [f"j{n:06}" for n in range(count)]
+    assert peak < 100 * count + (40 << 20), "a page and the ids of this test, however many there are"
 
 
 def test_a_check_of_redis_finds_damage_and_a_repair_mends_it(client: redis.Redis) -> None:

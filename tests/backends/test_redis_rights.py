@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,15 @@ async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
     deleted = await records.delete("a", at=written.version or "")
     assert listed == {Place.HELD: ["c"], Place.DONE: ["a"], Place.DEAD: ["b"]}
     assert (len(page), bool(deleted)) == (1, True)
+
+
+async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redis) -> None:
+    await Desk(store.jobs).put("a")
+    await store.link.ask("LPUSH", store.lists.names["dead_letter"], b"no job")
+    found = await store.damages.check(repair=True, silence=timedelta(seconds=30))
+    lengths = await store.lists.lengths("jobqueue:rate_limit:producer")
+    purged = await store.lists.purge("jobqueue:rate_limit:producer", force=True, dry=False)
+    assert (len(found), len(lengths.named), bool(purged.keys)) == (1, 2, True)
 
 
 async def test_they_are_enough_for_the_pulse_and_the_doctor(store: Redis) -> None:
