@@ -34,7 +34,9 @@ def programs(peer: str) -> Path:
 
 def variables(name: str, mode: Mode, port: int, place: Path, setting: str = "default") -> Mapping[str, str]:
     """What the peer's processes are told: see given.py."""
-    path = [str(ROOT)] if mode.uvloop else [str(_HERE / "without_uvloop"), str(ROOT)]
+    path = [str(ROOT), str(ROOT / "src")]  # ours is this checkout's, whichever is installed
+    if not mode.uvloop:
+        path.insert(0, str(_HERE / "without_uvloop"))
     told = {
         "BENCH_PORT": str(port),
         "BENCH_MODE": name,

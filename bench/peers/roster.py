@@ -64,7 +64,7 @@ def _wrasse(handler: str) -> tuple[str, ...]:
 
 
 _HOME = {"WRASSE_BACKENDS_JOBS": "{url}"}
-_SOONER = ("worker.heartbeat_ttl=3s", "sweeps.stuck_jobs.interval=1s")
+_SOONER = ("worker.heartbeat_ttl=5s", "sweeps.stuck_jobs.interval=500ms")
 _RQ_SOONER = ("--maintenance-interval", "2", "--worker-ttl", "17", "--job-monitoring-interval", "1")
 _RQ = ("{bin}/rq", "worker", "-q", "--url", "{url}")
 _RQ_SIMPLE = (*_RQ, "-w", "rq.SimpleWorker", "default")

@@ -26,6 +26,7 @@ class Producer:
     """A producer of a peer, in the peer's own environment."""
 
     process: subprocess.Popen[str]
+    log: Path
 
     def ask(self, do: str, count: int = 0, gap: tuple[float, float] = (0, 0)) -> Any:
         """Has it do something; gives the answer. See producing.py."""
@@ -34,7 +35,7 @@ class Producer:
         self.process.stdin.write(json.dumps({"do": do, "count": count, "gap": gap}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
-        assert answer, "the producer died; its log says why"
+        assert answer, f"the producer died: {self.log.read_text()[-2000:]}"
         return json.loads(answer)
 
 
@@ -69,7 +70,7 @@ class Stage:
             )  # fmt: skip
         hurry(process.pid)
         try:
-            yield Producer(process)
+            yield Producer(process, self.log)
         finally:
             process.kill()
             process.communicate()
