@@ -1,0 +1,157 @@
+"""Which test holds each behaviour that jobs were asked for: numbers 1 to 70, and i1 to i12 beside the origin program.
+
+`test_behaviours.py` checks that every number is here and that every test named here exists. Tests of the suites in
+tests/conformance run on Redis among others; `backends`, `chaos`, `interop` and `app/test_redis_*` on real servers
+only. What is pure (a decision, an encoder, a breaker) is tested as such.
+"""
+
+from __future__ import annotations
+
+WIRE, STRAYS, DEAD = "backends/test_redis_wire.py", "conformance/test_strays.py", "backends/test_redis_dead_list.py"
+JOBS, MOVES, FAULTS = "conformance/test_jobs.py", "conformance/test_jobs_moves.py", "conformance/test_jobs_faults.py"
+VIEWS, LIMIT, PEER = "conformance/test_jobs_views.py", "conformance/test_limiter.py", "interop/test_go_peer.py"
+ADMIN, WORK, STORM = "app/test_redis_admin.py", "app/test_redis_worker.py", "chaos/test_storm.py"
+FILES, WALK, INTAKE = "unit/jobs/test_files.py", "unit/jobs/test_walk.py", "unit/jobs/test_intake.py"
+PRODUCER, WORKER, STOPS = "app/test_producer.py", "unit/jobs/test_worker.py", "unit/jobs/test_worker_stops.py"
+BREAKER, PROBES, TRACE = "unit/test_breaker.py", "unit/jobs/test_worker_breaker.py", "unit/jobs/test_trace.py"
+DAEMON, BEATS, RETRY = "app/test_daemon.py", "app/test_worker_beats.py", "unit/jobs/test_retry.py"
+RUN, SEARCH, SCHEDULE = "app/test_redis_run.py", "unit/jobs/test_stray_search.py", "unit/engine/test_schedule.py"
+STUCK, REDIS_STRAYS = "unit/sweeps/test_stuck_jobs.py", "app/test_redis_strays.py"
+LIMITER, RATE, LISTING = "backends/test_redis_limiter.py", "app/test_producer_rate.py", "backends/test_redis_listing.py"
+
+BEHAVIOURS: dict[str, tuple[str, ...]] = {
+    # jobs
+    "1": (f"{WIRE}::test_a_file_job_is_written_byte_for_byte_as_the_origin_writes_it",
+          f"{WIRE}::test_any_job_comes_back_from_its_bytes"),
+    "2": (f"{WIRE}::test_what_the_origin_wrote_is_read",),
+    "3": (f"{WIRE}::test_a_moment_is_read_and_written_as_the_origin_has_it",
+          f"{WIRE}::test_nanoseconds_are_read_and_survive_a_change"),
+    "4": (f"{WIRE}::test_a_file_job_that_the_origin_could_not_read_is_refused_by_the_name_of_its_field",),
+    "5": (f"{WIRE}::test_fields_nobody_knows_survive_every_change",
+          f"{MOVES}::test_what_the_producer_wrote_survives_failure_rescue_burial_and_revival"),
+    "6": (f"{WIRE}::test_what_is_no_job_is_buried_with_its_bytes",),
+    "7": (f"{WIRE}::test_jobs_of_any_program_are_served_in_the_order_they_were_pushed",),
+    "8": (f"{WIRE}::test_a_job_is_in_exactly_one_list_after_every_step",),
+    "9": (f"{STORM}::test_a_storm_loses_no_job_finishes_none_twice_and_leaves_none_stuck",),
+    "10": (f"{WIRE}::test_what_is_no_job_is_buried_with_its_bytes",),
+    "11": (f"{WIRE}::test_the_completed_list_never_exceeds_its_bound",
+           f"{WIRE}::test_the_completed_list_can_be_turned_off"),
+    "12": (f"{PEER}::test_a_job_that_the_peer_retried_and_lost_goes_to_the_queue_of_its_priority",),
+    # producer
+    "13": (f"{FILES}::test_a_file_is_taken_that_is_included_and_not_excluded",
+           f"{WALK}::test_every_file_is_found_once_with_its_absolute_path_and_size",
+           f"{PRODUCER}::test_on_redis_any_program_can_read_the_job_of_a_file"),
+    "14": (f"{FILES}::test_urgent_extensions_are_known_in_any_case",),
+    "15": (f"{FILES}::test_a_priority_without_a_queue_falls_to_the_default",
+           "unit/jobs/test_globs.py::test_a_bad_pattern_is_an_error_that_names_it"),
+    "16": (f"{RATE}::test_producers_together_reach_the_rate_within_a_tenth",
+           f"{RATE}::test_producers_together_never_exceed_twice_the_rate_in_a_second"),
+    "17": (f"{LIMITER}::test_a_counter_that_never_ends_is_mended_within_a_second",),
+    "18": (f"{PRODUCER}::test_a_missing_directory_ends_with_one_error",
+           f"{WALK}::test_what_vanishes_during_the_walk_is_counted"),
+    "19": (f"{PRODUCER}::test_a_stop_does_not_wait_for_the_rate",
+           f"{INTAKE}::test_a_stop_ends_a_wait_for_the_rate_and_leaves_nothing_half_put"),
+    "20": (f"{WALK}::test_a_link_out_of_the_directory_is_not_followed",),
+    "21": (f"{INTAKE}::test_without_a_rate_the_limiter_is_not_asked",),
+    # worker
+    "22": (f"{PEER}::test_beside_the_peers_recovery_every_millisecond_no_job_is_lost_or_run_twice",),
+    "23": (f"{BEATS}::test_a_worker_whose_interpreter_is_frozen_for_three_silences_keeps_its_job",
+           f"{WIRE}::test_a_beat_renews_the_heartbeat_of_one_who_holds_something"),
+    "24": (f"{WIRE}::test_our_own_put_wakes_a_taker_that_would_not_look_by_itself",
+           f"{WIRE}::test_a_job_that_another_program_pushes_is_found_while_a_taker_waits"),
+    "25": (f"{WORK}::test_jobs_of_the_high_queue_run_before_those_of_the_low_one",
+           f"{WORK}::test_with_weights_the_low_queue_gets_its_share_of_a_full_high_one"),
+    "26": (f"{WIRE}::test_a_success_moves_the_very_bytes_and_ends_the_heartbeat",),
+    "27": (f"{WIRE}::test_a_finish_is_lost_when_its_entry_is_gone",),
+    "28": (f"{RETRY}::test_the_nth_failure_waits_its_time_and_at_most_a_tenth_longer",
+           f"{RETRY}::test_the_hundredth_failure_waits_no_longer_than_the_cap_and_a_tenth",
+           f"{JOBS}::test_a_failed_job_waits_out_its_delay_without_its_worker"),
+    "29": (f"{WORK}::test_a_failing_job_runs_four_times_and_is_then_a_dead_letter_that_says_why",),
+    "30": (f"{WORK}::test_during_a_backoff_the_slot_is_free_and_the_job_is_in_no_hands",
+           f"{FAULTS}::test_a_job_survives_a_crash_of_its_worker_before_any_step"),
+    "31": (f"{JOBS}::test_a_requeued_job_returns_to_the_queue_it_came_from",),
+    "32": (f"{WORK}::test_a_stop_lets_what_runs_finish_takes_nothing_new_and_ends_with_0",),
+    "33": (f"{WORK}::test_a_stop_puts_back_what_does_not_finish_with_its_retries_as_they_were",),
+    "34": (f"{DAEMON}::test_a_second_signal_ends_the_process_at_once_with_1",
+           f"{DAEMON}::test_a_second_signal_is_heard_while_a_handler_blocks_the_loop"),
+    "35": (f"{RUN}::test_a_daemon_waits_for_its_server_and_outlives_its_restarts",
+           f"{STOPS}::test_a_backend_that_is_down_for_a_while_costs_no_job_and_no_restart"),
+    "36": (f"{WORKER}::test_raising_timing_out_and_being_cancelled_have_distinct_reasons",
+           f"{PROBES}::test_what_counts_is_what_is_charged_to_the_failure_budget"),
+    "37": (f"{WORKER}::test_worker_ids_hold_no_colon_and_never_repeat",),
+    "38": (f"{WORK}::test_a_handler_that_changes_its_job_leaves_no_entry_behind",),
+    "39": (f"{TRACE}::test_the_ids_of_the_headers_name_the_parent",
+           f"{TRACE}::test_ids_that_are_not_valid_name_nothing"),
+    # recovery
+    "40": (f"{STRAYS}::test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_silence_later",
+           f"{STRAYS}::test_a_heartbeat_that_comes_back_keeps_the_job"),
+    "41": (f"{STRAYS}::test_a_server_that_does_not_answer_moves_nothing",),
+    "42": (f"{STRAYS}::test_a_job_goes_back_to_where_it_came_from",
+           f"{STRAYS}::test_a_job_from_a_queue_that_nobody_knows_is_buried_as_unroutable"),
+    "43": (f"{STRAYS}::test_a_job_that_kills_every_worker_is_buried_in_the_end",),
+    "44": (f"{STRAYS}::test_two_rescuers_and_the_owner_make_one_copy",),
+    "45": (f"{STRAYS}::test_the_next_search_goes_on_where_the_last_one_stopped",
+           f"{SEARCH}::test_a_search_stops_when_its_time_is_over"),
+    "46": (f"{SEARCH}::test_pauses_stay_within_their_jitter",
+           f"{SCHEDULE}::test_a_run_is_never_due_before_its_interval_nor_later_than_its_jitter",
+           f"{REDIS_STRAYS}::test_runs_are_spread_as_the_design_document_wants"),
+    "47": (f"{STRAYS}::test_a_name_of_another_kind_is_no_trouble",
+           f"{STRAYS}::test_a_job_is_adopted_once_however_often_it_is_seen"),
+    "48": (f"{STRAYS}::test_names_follow_the_configured_patterns",),
+    "49": (f"{REDIS_STRAYS}::test_the_daemon_gives_back_what_a_dead_worker_of_another_program_left",
+           f"{BEATS}::test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends"),
+    "50": (f"{STRAYS}::test_nothing_is_left_of_the_list_of_a_dead_worker",),
+    "51": (f"{STRAYS}::test_a_dry_look_sees_the_same_and_changes_nothing",
+           f"{REDIS_STRAYS}::test_a_dry_run_adopts_nothing",
+           f"{STUCK}::test_a_dry_run_names_every_move_and_its_reason_and_makes_none"),
+    "52": (f"{STRAYS}::test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_of_ours",
+           f"{PEER}::test_beside_the_peers_recovery_every_millisecond_no_job_is_lost_or_run_twice"),
+    # breaker
+    "53": (f"{BREAKER}::test_it_stays_closed_while_there_are_too_few_results",
+           f"{BREAKER}::test_it_opens_only_for_enough_failures_within_the_window"),
+    "54": (f"{WORK}::test_an_open_breaker_leaves_its_queue_as_it_is_and_the_other_goes_on",
+           f"{PROBES}::test_an_open_breaker_leaves_its_queue_alone_and_the_others_go_on"),
+    "55": (f"{BREAKER}::test_after_the_cooldown_one_of_a_hundred_callers_may_probe",),
+    "56": (f"{BREAKER}::test_a_probe_that_is_given_back_goes_to_the_next_caller",
+           f"{PROBES}::test_an_empty_queue_keeps_its_probe_for_the_job_that_comes"),
+    "57": (f"{BREAKER}::test_a_probe_that_goes_well_closes_it_with_an_empty_window",),
+    "58": (f"{BREAKER}::test_a_probe_that_fails_opens_it_for_a_whole_cooldown",),
+    "59": (f"{BREAKER}::test_a_job_from_before_the_opening_decides_nothing",),
+    "60": (f"{BREAKER}::test_results_older_than_the_window_are_forgotten_by_themselves",),
+    "61": (f"{BREAKER}::test_results_older_than_the_window_are_forgotten_by_themselves",),
+    "62": (f"{BREAKER}::test_each_opening_is_one_trip",),
+    # admin
+    "63": (f"{ADMIN}::test_stats_are_one_document_with_the_names_of_the_original",
+           f"{ADMIN}::test_stats_of_keys_count_lists_entries_and_heartbeats_and_name_the_limiter",
+           f"{ADMIN}::test_peek_shows_what_is_served_next_first_and_says_so"),
+    "64": (f"{ADMIN}::test_peek_of_an_unknown_name_fails_and_lists_the_known_ones",
+           f"{ADMIN}::test_peek_knows_the_dead_letters_by_both_names_and_lists_by_their_keys"),
+    "65": (f"{ADMIN}::test_a_purge_needs_yes_and_deletes_nothing_without",
+           f"{ADMIN}::test_a_dry_purge_tells_what_would_go_by_key_and_deletes_nothing"),
+    "66": (f"{ADMIN}::test_a_purge_of_all_is_refused_while_a_worker_lives",
+           f"{ADMIN}::test_a_purge_of_all_that_is_forced_takes_also_what_workers_hold"),
+    "67": (f"{ADMIN}::test_a_requeue_that_is_killed_leaves_every_job_in_one_place_and_is_finished_by_the_next",
+           f"{DEAD}::test_a_revived_job_goes_to_the_queue_that_it_names"),
+    "68": (f"{ADMIN}::test_a_bench_counts_its_own_jobs_and_leaves_those_of_others_alone",
+           f"{ADMIN}::test_a_bench_that_runs_out_of_time_fails_with_the_rate_it_had"),
+    "69": (f"{ADMIN}::test_the_latencies_of_a_bench_are_those_of_its_jobs",),
+    "70": (f"{ADMIN}::test_dead_letters_are_paged_by_a_stable_cursor_in_bounded_memory",),
+    # beside the origin program
+    "i1": (f"{WIRE}::test_a_file_job_is_written_byte_for_byte_as_the_origin_writes_it",
+           f"{WIRE}::test_what_the_origin_wrote_is_read"),
+    "i2": (f"{WIRE}::test_a_moment_is_read_and_written_as_the_origin_has_it",
+           f"{WIRE}::test_nanoseconds_are_read_and_survive_a_change"),
+    "i3": (f"{PEER}::test_a_job_of_ours_that_the_peer_does_is_in_its_list_of_done_ones_byte_for_byte",),
+    "i4": (f"{PEER}::test_a_job_that_the_peer_retried_and_lost_goes_to_the_queue_of_its_priority",),
+    "i5": (f"{PEER}::test_beside_the_peers_recovery_every_millisecond_no_job_is_lost_or_run_twice",
+           f"{PEER}::test_beside_the_peers_recovery_ten_thousand_jobs_are_run_once_each"),
+    "i6": (f"{PEER}::test_what_a_killed_worker_of_ours_held_is_given_back_by_the_peer_within_the_heartbeat",),
+    "i7": (f"{PEER}::test_of_our_rescue_and_the_peer_that_lets_go_of_the_same_entries_exactly_one_wins_each",),
+    "i8": (f"{WIRE}::test_a_file_job_that_the_origin_could_not_read_is_refused_by_the_name_of_its_field",),
+    "i9": (f"{PEER}::test_a_priority_that_the_peer_would_not_know_is_refused_with_those_it_knows",
+           f"{PEER}::test_a_job_of_another_priority_that_the_peer_left_goes_to_the_default_queue"),
+    "i10": (f"{PEER}::test_the_peers_producer_and_ours_share_one_limit",
+            f"{LIMITER}::test_a_go_producer_and_ours_count_into_one_budget"),
+    "i11": (f"{PEER}::test_the_peers_stats_count_our_workers_and_nothing_else_of_ours",),
+    "i12": (f"{PEER}::test_the_peers_list_of_dead_letters_shows_why_ours_died",),
+}  # fmt: skip
