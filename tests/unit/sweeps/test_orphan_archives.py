@@ -477,6 +477,22 @@ async def test_a_reference_to_what_is_in_quarantine_brings_it_back(tmp_path: Pat
     assert len(await field.keys()) == 4
 
 
+async def test_bringing_back_overwrites_nothing_and_keeps_the_copy(tmp_path: Path) -> None:
+    field = Field(tmp_path)
+    await field.put("ws1", "old", data=b"precious")
+    await field.put("ws1", "new")
+    field.refer("ws1", "new")
+    await field.arm()
+    await rounds(field, timedelta(0), 2 * HOUR)
+    await field.objects.create(at_key("ws1", "old"), b"somebody else's")
+    field.refer("ws1", "old")
+    report = await field.run(after=HOUR)
+    assert (report.done, report.lost) == (0, 1)
+    assert await contents(field, at_key("ws1", "old")) == b"somebody else's"
+    (copy,) = [key for key in await field.trash() if key.endswith("home.tar.gz")]
+    assert await contents(field, copy) == b"precioushome.tar.gz"
+
+
 async def contents(field: Field, key: str) -> bytes:
     return b"".join([chunk async for chunk in field.objects.read(key)])
 
