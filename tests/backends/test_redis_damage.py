@@ -12,7 +12,7 @@ from backends.redis_between import Between
 from backends.redis_peer import GoPeer, go_job
 from backends.redis_scene import GROUP, HOUR, MEMBERS, Chance, Plant, Scene
 from conformance.desk import LONGER, SILENCE, Desk
-from conformance.stores import Store
+from conformance.stores import CLUSTER, Store
 from wrasse.backends.redis.damage.check import RedisDamages
 from wrasse.backends.redis.damage.kinds import Kind
 from wrasse.ports.damage import ShowsDamage
@@ -20,9 +20,9 @@ from wrasse.ports.jobs import Job, JobGroup, Place
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 
-@pytest.fixture
-async def bare(tmp_path: Path) -> AsyncIterator[Scene]:
-    store = Store("redis", tmp_path)
+@pytest.fixture(params=["redis", *(pytest.param(name, marks=pytest.mark.full) for name in ("redis-6.2", CLUSTER))])
+async def bare(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Scene]:
+    store = Store(request.param, tmp_path)
     await store.open()
     yield Scene(store)
     await store.close()
