@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, Store
+from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, STREAMS_BACKENDS, Store
 from wrasse.clock import SystemClock
 
 OpenStore = Callable[..., Awaitable[Store]]
 JOBS_SUITES = ("test_jobs", "test_jobs_faults", "test_jobs_moves", "test_jobs_views", "test_comforts", "test_scale")
+STREAMS_SUITES = ("test_streams", "test_groups", "test_messages", "test_messages_unacked")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -22,6 +23,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         suite = metafunc.module.__name__.rpartition(".")[2]
         long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-6.2", CLUSTER)]
         stores: tuple[object, ...] = (*JOBS_BACKENDS, *long) if suite in JOBS_SUITES else BACKENDS
+        if suite in STREAMS_SUITES:
+            stores = (*STREAMS_BACKENDS, pytest.param(CLUSTER, marks=pytest.mark.full))
         if suite == "test_scale":  # half a minute there, and the server's part of it is seconds
             stores = (*BACKENDS, pytest.param("redis", marks=pytest.mark.full))
         metafunc.parametrize("open_store", stores, indirect=True)

@@ -27,6 +27,7 @@ BACKENDS = ("memory", "sqlite")
 CLUSTER = "redis-cluster"
 REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
 JOBS_BACKENDS = (*BACKENDS, "redis")
+STREAMS_BACKENDS = (*BACKENDS, "redis")
 RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3")
 
 
@@ -98,7 +99,8 @@ class Store:
         on_cluster = self.name == CLUSTER
         servers = SHARED_CLUSTER.get().nodes if on_cluster else (SHARED.at(REDIS_SERVERS[self.name]()),)
         nodes = tuple(("127.0.0.1", server.port) for server in servers)
-        options = RedisOptions(nodes=nodes, root=self._root, cluster=on_cluster)
+        prefix = "" if on_cluster else f"{self._root}:stream:"  # a stream named `a` is not that of another test
+        options = RedisOptions(nodes=nodes, root=self._root, cluster=on_cluster, streams_prefix=prefix)
         # Where the clock is ours, the scripts believe in it; where it moves by itself, in the server's.
         return await Redis.open(
             options,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -235,3 +236,17 @@ async def _holders(store: Any, subject: str, group: str) -> list[tuple[str, int]
 
 class TestSqliteAgreesWithMemory(StreamsMachine.TestCase):
     settings = settings(max_examples=25, stateful_step_count=40)
+
+
+class RedisMachine(StreamsMachine):
+    """The same on Redis, where no fields and fields that are empty are the same entry."""
+
+    backend = "redis"
+
+    @rule(batch=st.lists(drafts, min_size=1, max_size=4))
+    def append(self, batch: Sequence[Draft]) -> None:
+        super().append([replace(draft, fields=draft.fields or None) for draft in batch])
+
+
+class TestRedisAgreesWithMemory(RedisMachine.TestCase):
+    settings = settings(max_examples=8, stateful_step_count=40)

@@ -34,8 +34,9 @@ SQL_CLOCK = re.compile(
 LOOP_TIME: dict[str, str] = {}
 # Where a task is started outside a TaskGroup, each with how it is awaited.
 LONE_TASKS = {
+    "backends/redis/groups.py": "a question whose asker was cancelled is awaited, and what it brought is given back",
     "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
-    "app/sync.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
+    "app/sync_hold.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
     "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
     "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
 }

@@ -1,4 +1,4 @@
-"""A Redis or Valkey as the home of jobs and records, for any number of processes on any number of machines.
+"""A Redis or Valkey as the home of jobs, records and streams, for any number of processes on any number of machines.
 
 What is answered is as safe as the server's persistence makes it: `wrasse doctor` says what its settings cost.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from wrasse.backends.redis.advice import judge
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.damage.check import RedisDamages
+from wrasse.backends.redis.groups import RedisGroups
 from wrasse.backends.redis.health import health
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
@@ -19,6 +20,7 @@ from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
+from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.finding import Finding
@@ -37,6 +39,8 @@ class Redis:
         self.jobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
         self.namespaces = RedisNamespaces(link)
+        self.streams: Streams = RedisStreams(link, clock)
+        self.groups: Groups = RedisGroups(link, clock)
 
     @classmethod
     async def open(
@@ -50,6 +54,10 @@ class Redis:
         """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open."""
         wanted = RedisOptions.of(options) if isinstance(options, str) else options
         return cls(await Link.open(wanted, time), clock, done_max=done_max)
+
+    async def check_streams(self) -> None:
+        """Refuses a server that is too old for streams. Jobs and records go on working there."""
+        await check_streams(self.link)
 
     @property
     def strays(self) -> RedisStrays:
@@ -74,16 +82,6 @@ class Redis:
     def journal(self) -> Journal:
         """None: the wiring gives the journal another home."""
         raise AssertionError("Redis keeps no journal")
-
-    @property
-    def streams(self) -> Streams:
-        """None yet: settings that ask for them are refused."""
-        raise AssertionError("Redis keeps no streams")
-
-    @property
-    def groups(self) -> Groups:
-        """None yet."""
-        raise AssertionError("Redis keeps no streams")
 
     async def pulse(self) -> Pulse:
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""

@@ -94,6 +94,11 @@ class Link:
                 await asyncio.sleep(_pause(attempt))
         raise AssertionError("the last attempt answers or raises")
 
+    @property
+    def has_seat(self) -> bool:
+        """Whether a connection for waiting is free."""
+        return not self._seats.locked()
+
     async def block(self, *command: Word, timeout: float) -> Any:
         """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
         repeated."""

@@ -24,7 +24,7 @@ SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 SLOTS = 16_384
 _TEXTS = (
     "root", "default_priority", "processing_list_pattern", "heartbeat_key_pattern", "completed_list",
-    "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password",
+    "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password", "streams_prefix",
 )  # fmt: skip
 _NUMBERS = ("max_retries", "pool_size", "min_idle")
 _TIMES = ("dial_timeout", "read_timeout", "write_timeout")
@@ -61,6 +61,7 @@ class RedisOptions:
     heartbeat_key_pattern: str = ""
     completed_list: str = ""
     dead_letter_list: str = ""
+    streams_prefix: str = ""  # before the key of every stream; on a Cluster it begins with the root
     dial_timeout: timedelta = timedelta(seconds=5)
     read_timeout: timedelta = timedelta(seconds=3)
     write_timeout: timedelta = timedelta(seconds=3)
@@ -71,6 +72,8 @@ class RedisOptions:
     def __post_init__(self) -> None:
         if self.cluster and _TAG.search(self.root) is None:
             _set(self, "root", f"{{{self.root}}}")
+        if self.cluster and not self.streams_prefix:
+            _set(self, "streams_prefix", f"{self.root}:stream:")
         named = {
             "processing_list_pattern": ":worker:%s:processing",
             "heartbeat_key_pattern": ":processing:worker:%s",
@@ -174,6 +177,11 @@ class RedisOptions:
                     f"worker.{name} is outside the hash tag {tag[0]}: on a Cluster all keys share one slot",
                     do=f"begin it with {tag[0]}",
                 )
+        if key_slot(self.streams_prefix) != self.slot:
+            raise ConfigError(
+                f"streams_prefix is outside the hash tag {tag[0]}: on a Cluster all keys share one slot",
+                do=f"begin it with {tag[0]}",
+            )
         for priority, queue in self.queues.items():
             if queue.startswith(tag[1] + ":"):
                 raise ConfigError(

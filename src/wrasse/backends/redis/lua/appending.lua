@@ -1,0 +1,112 @@
+-- Appending entries. KEYS[1] is the registry of streams; of each stream four keys follow one another: the stream, what is
+-- known of it, its idempotency keys, and those by age. After `entry_ids`.
+local WINDOW = 120000 -- ms for which a key is remembered
+local logs = {}
+
+-- The stream whose keys begin at `base`, ready to be appended to. Ids go on where the last one ended, whoever wrote it: ms by
+-- the clock but never back, seq one higher each time, so that entries of ours can be counted by their ids.
+local function open_log(base, subject)
+  if logs[base] then return logs[base] end
+  local log = {key = KEYS[base], facts = KEYS[base + 1], known = KEYS[base + 2], expiry = KEYS[base + 3], subject = subject}
+  log.ms, log.seq, log.entries, log.bytes = 0, 0, 0, 0
+  if redis.call('EXISTS', log.key) == 1 then
+    local ms, seq = string.match(described('STREAM', log.key)['last-generated-id'], '^(%d+)%-(%d+)$')
+    log.ms, log.seq = tonumber(ms), tonumber(seq)
+    if #seq > 15 then log.ms, log.seq = log.ms + 1, 0 end
+  end
+  log.ms = math.max(log.ms, now)
+  log.start = whole(log.ms) .. '-'
+  logs[base] = log
+  return log
+end
+
+-- The id of the entry that this idempotency key stands for.
+local function recall(log, key)
+  local found = redis.call('HGET', log.known, key)
+  if not found then return nil end
+  local noted, id = string.match(found, '^(%d+) (.+)$')
+  return now - tonumber(noted) < WINDOW and id or nil
+end
+
+local function remember(log, key, id)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', log.expiry, '-inf', whole(now - WINDOW), 'LIMIT', 0, 10)) do
+    redis.call('HDEL', log.known, old)
+    redis.call('ZREM', log.expiry, old)
+  end
+  redis.call('HSET', log.known, key, whole(now) .. ' ' .. id)
+  redis.call('ZADD', log.expiry, whole(now), key)
+  redis.call('PEXPIRE', log.known, 600000)
+  redis.call('PEXPIRE', log.expiry, 600000)
+end
+
+-- What a stream holds by its limits' measure: exactly, unless others write to it too; then what it takes in memory.
+local function bytes_in(log)
+  if redis.call('EXISTS', log.key) == 0 then return 0 end
+  local facts = redis.call('HMGET', log.facts, 'bytes', 'ours')
+  if tonumber(facts[2] or 0) == described('STREAM', log.key)['entries-added'] then return tonumber(facts[1] or 0) end
+  return redis.call('MEMORY', 'USAGE', log.key)
+end
+
+-- Whether so much more has room. Gives nil, or what there would be too much of, how much, and how much is allowed.
+local function no_room(log, entries, bytes)
+  local most = redis.call('HMGET', log.facts, 'entries_max', 'bytes_max')
+  if most[1] then
+    local held = redis.call('XLEN', log.key) + entries
+    if held > tonumber(most[1]) then return {'full', log.subject, 'entries', whole(held), most[1]} end
+  end
+  if most[2] then
+    local held = bytes_in(log) + bytes
+    if held > tonumber(most[2]) then return {'full', log.subject, 'bytes', whole(held), most[2]} end
+  end
+  return nil
+end
+
+local function next_id(log)
+  log.seq = log.seq + 1
+  log.entries = log.entries + 1
+  return log.start .. whole(log.seq)
+end
+
+-- A draft begins at ARGV[at]: idempotency key, body, number of words beside the body, the words. Its size, and where the next
+-- one begins.
+local function measured(at)
+  local words = tonumber(ARGV[at + 2])
+  local size = #ARGV[at + 1]
+  for i = at + 3, at + 2 + words do size = size + #ARGV[i] end
+  return size, at + 3 + words
+end
+
+-- How many of the drafts from ARGV[at] on would be new, and how large they are; and where what follows them begins.
+local function count_new(log, at, drafts)
+  local entries, bytes, seen = 0, 0, {}
+  for _ = 1, drafts do
+    local key, size, after = ARGV[at], measured(at)
+    if key == '' or not (seen[key] or recall(log, key)) then entries, bytes = entries + 1, bytes + size end
+    seen[key], at = true, after
+  end
+  return entries, bytes, at
+end
+
+-- Appends the draft at ARGV[at], or finds the entry that its key stands for. Gives its id, and where the next one begins.
+local function append_draft(log, at)
+  local key, size, after = ARGV[at], measured(at)
+  local id = key ~= '' and recall(log, key)
+  if id then return id, after end
+  id = next_id(log)
+  if after == at + 3 then redis.call('XADD', log.key, id, 'envelope', ARGV[at + 1])
+  else redis.call('XADD', log.key, id, 'envelope', ARGV[at + 1], unpack(ARGV, at + 3, after - 1)) end
+  log.bytes = log.bytes + size
+  if key ~= '' then remember(log, key, id) end
+  return id, after
+end
+
+-- Notes what was appended.
+local function close_logs()
+  for _, log in pairs(logs) do
+    if log.entries > 0 then
+      redis.call('ZADD', KEYS[1], 0, log.subject)
+      redis.call('HINCRBY', log.facts, 'bytes', whole(log.bytes))
+      redis.call('HINCRBY', log.facts, 'ours', whole(log.entries))
+    end
+  end
+end

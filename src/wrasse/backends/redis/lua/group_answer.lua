@@ -1,0 +1,67 @@
+-- What consumers say about entries: acked, to be delivered again, or set aside as a dead letter; all in one step.
+-- KEYS: [1] the registry of streams; then three of each group: the stream, single entries by deadline, what wakes the group; and
+--   four of each stream for dead letters, as `appending` has them.
+-- ARGV: [2] number of streams for dead letters, then of each: subject, first of its keys, number of drafts, where they begin
+--   (places in ARGV of each, in order); then the answers:
+--   'ack', first key, group, number, ids    'nak', first key, group, id, delay in us
+--   'dead', first key, group, id, first key of its stream, a draft as `appending` has it
+-- Gives one letter an answer: d for done, l for lost. If a dead letter has no room nothing is done: 'full', subject, what there
+--   would be too much of, how much, how much is allowed.
+-- include entry_ids
+-- include appending
+local at = 3
+for _ = 1, tonumber(ARGV[2]) do
+  local log, drafts = open_log(tonumber(ARGV[at + 1]), ARGV[at]), tonumber(ARGV[at + 2])
+  local entries, bytes = 0, 0
+  for i = at + 3, at + 2 + drafts do
+    local more, size = count_new(log, tonumber(ARGV[i]), 1)
+    entries, bytes = entries + more, bytes + size
+  end
+  local full = no_room(log, entries, bytes)
+  if full then return full end
+  at = at + 3 + drafts
+end
+
+local outcomes = {}
+local function told(done) outcomes[#outcomes + 1] = done and 'd' or 'l' end
+
+local kinds = {}
+
+function kinds.ack()
+  local base, group, count = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
+  local log, due, call = KEYS[base], KEYS[base + 1], redis.call
+  local single = call('EXISTS', due) == 1
+  for i = at + 4, at + 3 + count do
+    told(call('XACK', log, group, ARGV[i]) == 1)
+    if single then call('ZREM', due, padded(ARGV[i])) end
+  end
+  return at + 4 + count
+end
+
+function kinds.nak()
+  local base, group, id = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
+  local claimed = redis.pcall('XCLAIM', KEYS[base], group, NOBODY, 0, id, 'JUSTID')
+  local done = not claimed.err and claimed[1]
+  if done then
+    redis.call('ZADD', KEYS[base + 1], whole(us + tonumber(ARGV[at + 4])), padded(id))
+    wake(KEYS[base + 2])
+  end
+  told(done)
+  return at + 5
+end
+
+function kinds.dead()
+  local base, group, id = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
+  local _, after = measured(at + 5)
+  local done = redis.call('XACK', KEYS[base], group, id) == 1
+  if done then
+    redis.call('ZREM', KEYS[base + 1], padded(id))
+    append_draft(logs[tonumber(ARGV[at + 4])], at + 5)
+  end
+  told(done)
+  return after
+end
+
+while at <= #ARGV do at = kinds[ARGV[at]]() end
+close_logs()
+return table.concat(outcomes)

@@ -1,0 +1,39 @@
+-- Appends a batch, all of it or nothing.
+-- KEYS: [1] the registry of streams; then four of each stream, as `appending` has them.
+-- ARGV: [2] number of streams; then of each: subject, 'bodies' or 'drafts', number of entries, their bytes; and its entries:
+--   of 'bodies' each is its body; of 'drafts' each is a draft as `appending` has it
+-- Gives of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each. If there is no room: 'full',
+--   subject, what there would be too much of, how much, how much is allowed.
+-- include entry_ids
+-- include appending
+local streams, at = {}, 3
+for i = 1, tonumber(ARGV[2]) do
+  local base, plain, drafts = 4 * i - 2, ARGV[at + 1] == 'bodies', tonumber(ARGV[at + 2])
+  local log = open_log(base, ARGV[at])
+  local entries, bytes, after = drafts, tonumber(ARGV[at + 3]), at + 4 + drafts
+  if not plain then entries, bytes, after = count_new(log, at + 4, drafts) end
+  local full = no_room(log, entries, bytes)
+  if full then return full end
+  streams[i] = {log, plain, drafts, at + 4, bytes}
+  at = after
+end
+local ids = {}
+for i, stream in ipairs(streams) do
+  local log, plain, drafts, first = stream[1], stream[2], stream[3], stream[4]
+  if plain then
+    ids[i] = {whole(log.ms), whole(log.seq + 1)}
+    local key, start, seq = log.key, log.start, log.seq
+    local call, format = redis.call, string.format
+    for draft = 0, drafts - 1 do
+      seq = seq + 1
+      call('XADD', key, start .. format('%.0f', seq), 'envelope', ARGV[first + draft])
+    end
+    log.seq, log.entries, log.bytes = seq, drafts, stream[5]
+  else
+    local found = {}
+    for draft = 1, drafts do found[draft], first = append_draft(log, first) end
+    ids[i] = found
+  end
+end
+close_logs()
+return ids

@@ -1,0 +1,154 @@
+"""Entries as Redis answers them, and what an append sends. One field, `envelope`, is the body of an entry; what stands
+beside it are its fields. An entry without that field is another program's, and all of it are fields.
+
+The slots of frozen values are filled directly: that is the same as making them, without the detour that a frozen
+dataclass takes for every field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.redis.wire import Word
+from wrasse.errors import StoreFull
+from wrasse.ports.groups import Delivery
+from wrasse.ports.streams import Draft, Entry, EntryId
+
+ENVELOPE = b"envelope"
+_new: Callable[[Any], Any] = object.__new__
+
+
+def _slots(kind: type) -> list[Callable[[Any, object], None]]:
+    return [vars(kind)[name].__set__ for name in kind.__dataclass_fields__]  # type: ignore[attr-defined]
+
+
+_set_ms, _set_seq = _slots(EntryId)
+_set_id, _set_subject, _set_body, _set_fields = _slots(Entry)
+_set_entry, _set_group, _set_consumer, _set_number, _set_until = _slots(Delivery)
+
+
+def id_of(text: bytes) -> EntryId:
+    """The id that a server wrote."""
+    ms, _, seq = text.partition(b"-")
+    id: EntryId = _new(EntryId)
+    _set_ms(id, int(ms))
+    _set_seq(id, int(seq))
+    return id
+
+
+def entry_of(subject: str, id: bytes, words: Sequence[bytes]) -> Entry:
+    """The entry with these names and values."""
+    if len(words) == 2 and words[0] == ENVELOPE:
+        return made_entry(subject, id, words[1], None)
+    names = [name.decode("utf-8", "backslashreplace") for name in words[::2]]
+    fields = dict(zip(names, words[1::2], strict=True))
+    return made_entry(subject, id, fields.pop("envelope", b""), fields)
+
+
+def made_entry(subject: str, id: bytes, body: bytes, fields: Mapping[str, bytes] | None) -> Entry:
+    """Entry(id_of(id), subject, body, fields)."""
+    entry: Entry = _new(Entry)
+    _set_id(entry, id_of(id))
+    _set_subject(entry, subject)
+    _set_body(entry, body)
+    _set_fields(entry, fields)
+    return entry
+
+
+def deliveries_of(
+    words: Sequence[Any], subjects: Sequence[str], group: str, consumer: str, until: datetime
+) -> list[Delivery]:
+    """The deliveries in the answer of the script."""
+    given: list[Delivery] = []
+    at, end = 0, len(words)
+    while at < end:
+        subject, id, number, length = subjects[words[at] - 1], words[at + 1], words[at + 2], words[at + 3]
+        at += 4
+        if length == 1:
+            entry = made_entry(subject, id, words[at], None)
+        else:
+            entry = entry_of(subject, id, words[at : at + length])
+        at += length
+        delivery: Delivery = _new(Delivery)
+        _set_entry(delivery, entry)
+        _set_group(delivery, group)
+        _set_consumer(delivery, consumer)
+        _set_number(delivery, number)
+        _set_until(delivery, until)
+        given.append(delivery)
+    return given
+
+
+def draft_words(draft: Draft) -> list[Word]:
+    """A draft as the scripts read it."""
+    beside = [word for pair in draft.fields.items() for word in pair] if draft.fields else []
+    return [draft.key, draft.body, len(beside), *beside]
+
+
+class Batch:
+    """The drafts of one append, by stream."""
+
+    __slots__ = ("_by_subject", "_drafts")
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self._drafts = drafts
+        self._by_subject: dict[str, list[Draft]] = {}
+        for draft in drafts:
+            mine = self._by_subject.get(draft.subject)
+            if mine is None:
+                self._by_subject[draft.subject] = [draft]
+            else:
+                mine.append(draft)
+
+    def keys(self, keys: StreamKeys) -> list[str]:
+        """KEYS of the script."""
+        names = [keys.registry]
+        for subject in self._by_subject:
+            of = keys.of(subject)
+            names += (of.log, of.facts, of.known, of.known_expiry)
+        return names
+
+    def args(self) -> list[Word]:
+        """ARGV of the script."""
+        args: list[Word] = [len(self._by_subject)]
+        for subject, drafts in self._by_subject.items():
+            bodies = [draft.body for draft in drafts if not draft.key and not draft.fields]
+            if len(bodies) == len(drafts):
+                args += (subject, "bodies", len(bodies), sum(map(len, bodies)), *bodies)
+            else:
+                args += (subject, "drafts", len(drafts), 0)
+                for draft in drafts:
+                    args += draft_words(draft)
+        return args
+
+    def ids(self, answer: Sequence[Any]) -> Sequence[EntryId]:
+        """The ids in the answer of the script, in the order of the drafts."""
+        found: dict[str, list[EntryId]] = {}
+        for (subject, drafts), ids in zip(self._by_subject.items(), answer, strict=True):
+            plain = not any(draft.key or draft.fields for draft in drafts)
+            found[subject] = _row(int(ids[0]), int(ids[1]), len(drafts)) if plain else [id_of(id) for id in ids]
+        if len(found) == 1:
+            return tuple(*found.values())
+        following = {subject: iter(ids) for subject, ids in found.items()}
+        return tuple(next(following[draft.subject]) for draft in self._drafts)
+
+
+def check_full(answer: Any) -> None:
+    """Raises what a script said that found no room."""
+    if isinstance(answer, list) and answer and answer[0] == b"full":
+        subject, what, held, most = (word.decode() for word in answer[1:])
+        raise StoreFull(
+            f"the stream {subject!r} would hold {held} {what}, and at most {most} are allowed",
+            do="trim it, or raise its limit",
+        )
+
+
+def _row(ms: int, first: int, count: int) -> list[EntryId]:
+    ids: list[EntryId] = [_new(EntryId) for _ in range(count)]
+    for seq, id in enumerate(ids, first):
+        _set_ms(id, ms)
+        _set_seq(id, seq)
+    return ids

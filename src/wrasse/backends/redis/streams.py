@@ -1,0 +1,186 @@
+"""Streams on Redis, 7.0 or newer: native streams under the origin's keys, so that its programs read and write them too.
+
+Every change is one script with the server's clock. Ids go on from whatever stands last in the stream, `ms` by the clock
+and never back, `seq` one higher each time; so where all entries are ours, their ids count them. Where another program
+writes too, sizes and lags are what the server says of itself: an estimate, or unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.discovery import Discovery
+from wrasse.backends.redis.info import sections
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.stream_entries import Batch, check_full, entry_of, id_of
+from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.clock import Clock, from_micros
+from wrasse.errors import ConfigError
+from wrasse.ports.page import Page
+from wrasse.ports.streams import (
+    Draft,
+    Entry,
+    EntryId,
+    GroupState,
+    StreamLimits,
+    StreamState,
+    Trimmed,
+    check_drafts,
+    check_page,
+)
+from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, is_wild, matches
+
+_DEDUP_WINDOW = timedelta(minutes=2)
+_MICROSECOND = timedelta(microseconds=1)
+_OLDEST = (7, 0)
+_PAGE_BYTES = 32 << 20  # what one page is meant to hold at most
+_FIRST_PAGE = 128  # entries of a stream whose entries nobody has seen yet
+_SIZES_MAX = 10_000
+_NAMES = 1_000
+
+
+class RedisStreams:
+    """All streams of one Redis."""
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self._link = link
+        self._keys = StreamKeys(link.options)
+        self._discovery = Discovery(link, self._keys, clock)
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def dedup_window(self) -> timedelta:
+        return _DEDUP_WINDOW
+
+    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
+        check_subject(subject)
+        keys = self._keys.of(subject)
+        most = ["" if limit is None else limit for limit in (limits.entries_max, limits.bytes_max)]
+        names = [self._keys.registry, keys.log, keys.facts]
+        return bool(await self._link.run(load("stream_ensure"), names, [subject, *most]))
+
+    async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
+        check_drafts(drafts)
+        if not drafts:
+            return ()
+        batch = Batch(drafts)
+        answer = await self._link.run(load("stream_append"), batch.keys(self._keys), batch.args())
+        check_full(answer)
+        return batch.ids(answer)
+
+    async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
+        check_subject(subject)
+        check_page(limit)
+        asked = min(limit, _PAGE_BYTES // self._sizes[subject] + 1 if subject in self._sizes else _FIRST_PAGE)
+        command = "XRANGE", self._keys.of(subject).log, f"({after}", "+", "COUNT", asked + 1
+        found, (seconds, micros) = await self._link.ask_many([command, ("TIME",)])
+        shown = [entry_of(subject, id, words) for id, words in found[:asked]]
+        self._note_size(subject, [sum(map(len, words)) for _, words in found])
+        at = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
+        return Page(tuple(shown), tuple(id.decode() for id, _ in found[:asked]), at, len(found) > asked)
+
+    async def info(self, subject: str) -> StreamState | None:
+        check_subject(subject)
+        keys = self._keys.of(subject)
+        answer = await self._link.run(load("stream_info"), [keys.log, keys.facts])
+        if not answer:
+            return None
+        now, length, size, appended, first, last, *groups = answer
+        states = [
+            _group_state(groups[at : at + 5], await self._consumers(subject, groups[at]))
+            for at in range(0, len(groups), 5)
+        ]
+        return StreamState(
+            subject,
+            length=length,
+            bytes=size,
+            appended=appended,
+            first=id_of(first) if first else None,
+            last=id_of(last) if last else None,
+            groups=tuple(sorted(states, key=lambda state: state.name)),
+            at=from_micros(now),
+        )
+
+    async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
+        check_pattern(pattern)
+        check_page(limit)
+        if is_wild(pattern):
+            await self._discovery.look()
+        elif after is None:
+            await self._discovery.register([pattern])
+        found: list[str] = []
+        start, at = fixed_part(pattern), after
+        while len(found) <= limit:
+            low = f"({at}" if at is not None and at >= start else f"[{start}"
+            names = await self._link.ask("ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, _NAMES)
+            decoded = [name.decode() for name in names]
+            found += await self._there([name for name in decoded if matches(pattern, name)])
+            if len(decoded) < _NAMES or not decoded[-1].startswith(start):
+                break
+            at = decoded[-1]
+        (seconds, micros) = await self._link.ask("TIME")
+        shown = tuple(found[:limit])
+        now = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
+        return Page(shown, shown, now, len(found) > limit)
+
+    async def trim(
+        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
+    ) -> Trimmed:
+        check_subject(subject)
+        check_page(limit)
+        keys = self._keys.of(subject)
+        names = [self._keys.registry, keys.log, keys.facts]
+        oldest = "" if age is None else age // _MICROSECOND
+        highest = "" if below is None else str(below.previous)
+        answer = await self._link.run(load("stream_trim"), names, [subject, oldest, highest, limit, *protect])
+        now, count, floor, held_by, more = answer
+        name = protect[held_by - 1] if held_by else ""
+        return Trimmed(count, id_of(floor), name, bool(more), from_micros(now))
+
+    async def _there(self, names: Sequence[str]) -> list[str]:
+        """Those that exist; registered ones that somebody deleted are forgotten."""
+        if not names:
+            return []
+        here = await self._link.ask_many([("EXISTS", self._keys.of(name).log) for name in names])
+        gone = [name for name, exists in zip(names, here, strict=True) if not exists]
+        await self._discovery.register(gone)
+        return [name for name, exists in zip(names, here, strict=True) if exists]
+
+    async def _consumers(self, subject: str, group: bytes) -> int:
+        keys = self._keys.group(subject, group.decode())
+        answer = await self._link.run(load("group_consumers"), [keys.log, keys.consumers], [group])
+        return (len(answer) - 1) // 4
+
+    def _note_size(self, subject: str, sizes: Sequence[int]) -> None:
+        if sizes and (subject in self._sizes or len(self._sizes) < _SIZES_MAX):
+            self._sizes[subject] = max(max(sizes) // 4, sum(sizes) // len(sizes), 1)
+
+
+async def check_streams(link: Link) -> None:
+    """Refuses a server that is too old: what trims and groups rely on came with Redis 7.0."""
+    version = sections(await link.ask("INFO", "server")).get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
+        raise ConfigError(
+            f"{link.options.where} is Redis {version}, and streams need 7.0 or newer",
+            do="use Redis 7.0 or newer, or Valkey; or keep streams in sqlite:wrasse.db (backends.streams)",
+        )
+
+
+def _group_state(words: Sequence[bytes | int], consumers: int) -> GroupState:
+    name, delivered, pending, lowest, lag = words
+    assert isinstance(name, bytes), "a name is text"
+    assert isinstance(delivered, bytes), "an id is text"
+    assert isinstance(lowest, bytes), "an id is text"
+    first = id_of(lowest) if lowest else None
+    read = id_of(delivered)
+    return GroupState(
+        name.decode("utf-8", "backslashreplace"),
+        floor=read if first is None else first.previous,
+        delivered=read,
+        pending=int(pending),
+        oldest_pending_at=None if first is None else from_micros(first.ms * 1_000),
+        consumers=consumers,
+        lag=int(lag) if lag else None,
+    )
