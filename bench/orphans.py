@@ -1,24 +1,27 @@
-"""Orphans at scale: a million objects against a million references, one process, no latency of a store.
+"""Orphans at scale: a million objects against a million references, in one process, without the latency of a store.
 
-    python -m bench.orphans [--objects 1000000] [--orphans 0.01]
+    python -m bench.orphans 1000000        two looks at so many objects, as JSON
 
-Objects and references are made as they are asked for, so that what is measured is ours: spooling, merging, judging,
-noting in SQLite. Memory is the peak above the idle process.
+Objects and references are made as they are asked for, so what is measured is ours: spooling, merging, judging, and
+noting in SQLite. Each size is measured in a process of its own, since the peak of memory is the process's. One object
+in a hundred has no reference.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import json
 import resource
-import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from bench.measure import Benchmark, Rate, Ratio, Result
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
@@ -30,7 +33,11 @@ from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.page import Page
 
+ABOUT = "a complete look at objects and as many references, seconds and memory"
 CLOCK = SystemClock()
+GAP = 100
+SECONDS_MAX = 15.0
+MEBIBYTES_MAX = 40.0
 ROOT = Root(
     "bench",
     parse_template("archives/{id}/{op_id}/{file}"),
@@ -43,10 +50,9 @@ ROOT = Root(
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """So many archives of one file each, in the order of their keys; every `gap`-th has no reference."""
+    """So many archives of one file each, in the order of their keys; every GAP-th has no reference."""
 
     objects: int
-    gap: int
     at: datetime
 
     def key(self, number: int) -> str:
@@ -70,7 +76,7 @@ class Listing(MemoryObjects):
 
 
 class Rows:
-    """A catalog that refers to all but every gap-th."""
+    """A catalog that refers to all but every GAP-th."""
 
     def __init__(self, field: Field) -> None:
         self._field = field
@@ -89,7 +95,7 @@ class Rows:
         """References in order."""
         field, start = self._field, 0 if after is None else int(after)
         end = min(start + limit, field.objects)
-        shown = [n for n in range(start, end) if n % field.gap]
+        shown = [n for n in range(start, end) if n % GAP]
         items = tuple([Reference(field.key(n), owner=str(n), rule="archive_key") for n in shown])
         cursors = tuple([str(n + 1) for n in shown[:-1]] + [str(end)] * bool(shown))
         return Page(items, cursors, field.at, end < field.objects)
@@ -99,45 +105,67 @@ class Rows:
         return [None] * len(keys)
 
 
-async def measure(objects: int, orphans: float) -> None:
-    """Two looks, and what they cost."""
-    place = Path(tempfile.mkdtemp(prefix="wrasse-bench-"))
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What two looks cost: the seconds of the first, and the peak of memory before it and after both."""
+
+    objects: int
+    seconds: float
+    again: float
+    idle: float
+    peak: float
+
+
+async def measure(objects: int, place: Path) -> Looks:
+    """Two looks in this process."""
     store = await Sqlite.open(place / "wrasse.db", CLOCK)
-    idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    field = Field(objects, max(2, round(1 / orphans)), CLOCK.now())
+    idle, field = _peak(), Field(objects, CLOCK.now())
     desk = Desk(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
+    taken = []
     try:
-        for name in ("first look", "second look"):
-            began, cpu = CLOCK.monotonic(), _cpu()
-            looked = await desk.look(note=True)
-            took, used = CLOCK.monotonic() - began, _cpu() - cpu
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            counts = looked.round.counts
-            print(
-                f"{name}: {objects:,} objects x {counts['rows']:,} references in {took:.1f} s ({used:.1f} s CPU, "
-                f"{objects / took:,.0f}/s); {counts['protected']:,} protected, "
-                f"{counts.get('found', 0) + counts.get('waiting', 0):,} orphans; "
-                f"{peak - idle:.0f} MiB above {idle:.0f} MiB idle"
-            )
+        for _ in range(2):
+            began = CLOCK.monotonic()
+            counts = (await desk.look(note=True)).round.counts
+            taken.append(CLOCK.monotonic() - began)
+            assert counts["protected"] == objects - objects // GAP, "all that are referenced"
     finally:
         desk.close()
         await store.close()
-        shutil.rmtree(place)
+    return Looks(objects, taken[0], taken[1], idle, _peak())
 
 
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def main() -> None:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--objects", type=int, default=1_000_000)
-    parser.add_argument("--orphans", type=float, default=0.01)
-    given = parser.parse_args()
-    asyncio.run(measure(given.objects, given.orphans))
+def looked(objects: int) -> Looks:
+    """The same in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.orphans", str(objects)], capture_output=True, text=True, check=True
+    )
+    return Looks(**json.loads(done.stdout))
 
+
+def run(quick: bool) -> Result:
+    """A size, and three times that. The seconds of a quick run are scaled to a million."""
+    size = 100_000 if quick else 1_000_000
+    one, three = looked(size), looked(3 * size)
+    rates = tuple(Rate(f"{each.objects:,} objects", each.objects / each.seconds, "objects/s") for each in (one, three))
+    million = one.seconds * 1_000_000 / size
+    return Result(
+        BENCHMARK.name,
+        ABOUT,
+        rates,
+        (
+            Ratio("seconds for a million", million, SECONDS_MAX, least=False),
+            Ratio("MiB above the idle process", one.peak - one.idle, MEBIBYTES_MAX, least=False),
+            Ratio("memory with three times as many", three.peak / one.peak, 1.1, least=False),
+        ),
+    )
+
+
+BENCHMARK = Benchmark("orphans", ABOUT, run)
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory(prefix="wrasse-bench-") as here:
+        print(json.dumps(asdict(asyncio.run(measure(int(sys.argv[1]), Path(here))))))

@@ -35,7 +35,7 @@ from wrasse.ports.objects import HasUploads, Objects
 from wrasse.ports.sightings import Change, Round, Sightings, Standing
 
 LIST_PAGE = 1_000
-ROW_PAGE = 5_000
+ROW_PAGE = 1_000
 UPLOADS_MAX = 10_000  # unfinished uploads that one round looks at
 NOTES_MAX = 250_000  # new sightings of one round; the rest begin with the next
 _MICROSECOND = timedelta(microseconds=1)
