@@ -41,7 +41,6 @@ from wrasse.app.building import (
 from wrasse.app.config import Config, load
 from wrasse.app.homes import homes
 from wrasse.app.new_job import encoded
-from wrasse.app.redis_settings import is_redis
 from wrasse.app.signals import on_stop
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Store, Stores
@@ -206,7 +205,7 @@ class App:
 
     async def _streams(self) -> Store:
         await self.open()
-        return await self._stores.open(homes(self.config).streams)
+        return await self._stores.open_streams(homes(self.config).streams)
 
     async def _jobs(self) -> tuple[Producer, JobQueue]:
         opened = self._opened
@@ -299,7 +298,7 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
         # What the program says is said: neither a file nor another program's variables have a part in it.
         environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
         environ.pop("WRASSE_CONFIG", None)
-        ports = ("jobs", "records") if is_redis(where) else ("jobs", "records", "streams")
+        ports = ("jobs", "records", "streams")
         everything = {f"backends.{port}": where for port in ports}
         config = load(os.devnull, environ=environ, overrides=everything)
     else:

@@ -26,7 +26,7 @@ def archive_streams(settings: Settings) -> tuple[ArchiveStream, ...]:
 async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: str) -> Archiver:
     """An archiver for what the settings name. Cursors and leases live where engines on all hosts look."""
     where = homes(config)
-    streams, engine = await stores.open(where.streams), await stores.open(where.engine)
+    streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
     lessor = Lessor(engine.records(ENGINE_LEASES), clock, indexed=False)
     ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
     return Archiver(ports, await build_rules(config, stores), clock, owner)

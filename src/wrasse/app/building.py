@@ -83,7 +83,7 @@ async def open_homes(config: Config, stores: Stores) -> Opened:
         await stores.open(where.jobs),
         await stores.open(where.records),
         await stores.open(where.engine),
-        await stores.open(where.streams) if streams else None,
+        await stores.open_streams(where.streams) if streams else None,
         await stores.open_object_store(where.objects) if objects else None,
         await stores.open(where.journal),
         await open_desks(config, stores, stores.clock),

@@ -46,7 +46,7 @@ async def opened(config: Config) -> AsyncIterator[Places]:
     """The stores of archives and the streams, for the length of a command."""
     stores = Stores(SystemClock())
     try:
-        streams = (await stores.open(homes(config).streams)).streams
+        streams = (await stores.open_streams(homes(config).streams)).streams
         yield Places(await shelves(config, stores), streams)
     finally:
         await stores.close()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from wrasse.app.cli_group import LazyGroup
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
-from wrasse.app.wiring import Store, open_store
+from wrasse.app.wiring import Store, check_streams, open_store
 
 HOMES = {
     "publish": ("cli_streams_publish", "publish one message, or one per line"),
@@ -34,6 +34,7 @@ async def opened(config: Config) -> AsyncIterator[Store]:
     """The backend that holds the streams, for the length of a command."""
     store = await open_store(homes(config).streams)
     try:
+        await check_streams(store)
         yield store
     finally:
         await store.close()

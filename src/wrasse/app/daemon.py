@@ -191,7 +191,7 @@ class Daemon:
                 if opened is None:
                     _log.info("stopped")
                     return
-                self._store = await stores.open(homes(self._config).streams)
+                self._store = await stores.open_streams(homes(self._config).streams)
                 engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
                 working = None
                 if self._works:

@@ -36,7 +36,7 @@ async def publish_and_archive(config: Config, clock: Clock) -> Kept:
     """Publishes, archives all of it, and verifies what was written."""
     stores = Stores(clock)
     try:
-        streams = (await stores.open(homes(config).streams)).streams
+        streams = (await stores.open_streams(homes(config).streams)).streams
         messages = [Message(AUDIT, b'{"change": %d}' % number) for number in range(MESSAGES)]
         await Publisher(streams, clock).publish_many(messages)
         await (await build_archiver(config, stores, clock, owner_name())).drain()

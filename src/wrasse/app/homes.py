@@ -32,7 +32,7 @@ def homes(config: Config) -> Homes:
     backends = config.settings.backends
     by_section = selected(config.sources)
     jobs = redis_options(config.settings, config.named).url() if by_section else _whole(backends.jobs, config)
-    records, streams = _whole(backends.records, config), backends.streams
+    records, streams = _whole(backends.records, config), _whole(backends.streams, config)
     given = (
         (records, config.named("backends.records")),
         (jobs, by_section or config.named("backends.jobs")),

@@ -22,10 +22,11 @@ _log = logging.getLogger("wrasse.daemon")
 async def open_patiently(config: Config, stores: Stores, stop: asyncio.Event) -> Opened | None:
     """Every home, as soon as its server answers; None if `stop` is set before that. A file is not waited for."""
     where = homes(config)
-    served = any(parse_store(url).served for url in (where.jobs, where.records, where.engine))
+    served = any(parse_store(url).served for url in (where.jobs, where.records, where.engine, where.streams))
     tries = 0
     while not stop.is_set():
         try:
+            await stores.open_streams(where.streams)
             return await open_homes(config, stores)
         except StoreUnavailable as error:
             if not served:

@@ -45,7 +45,7 @@ def redis_options(settings: Settings, named: Callable[[str], bool], url: str = "
 def idle_names(settings: Settings, sources: Mapping[str, str]) -> tuple[str, ...]:
     """What somebody set for Redis while nothing lives there."""
     backends = settings.backends
-    homes = backends.jobs, backends.records, settings.engine.backend
+    homes = backends.jobs, backends.records, backends.streams, settings.engine.backend
     if selected(sources) or any(is_redis(url) for url in homes):
         return ()
     keys = {f"worker.{name}" for name in _KEYS}

@@ -95,8 +95,10 @@ def parse_jobs(text: str) -> StoreUrl:
 def parse_streams(text: str) -> StoreUrl:
     """The same for a store of streams."""
     url = parse_store(text)
-    if url.served or url.is_bucket:
-        raise ConfigError(f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db")
+    if url.is_bucket:
+        raise ConfigError(
+            f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db or redis://host:6379/0"
+        )
     return url
 
 

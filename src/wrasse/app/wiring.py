@@ -73,6 +73,11 @@ class _KeepsSightings(Protocol):
     def sightings(self) -> Sightings: ...
 
 
+@runtime_checkable
+class _ChecksStreams(Protocol):
+    async def check_streams(self) -> None: ...
+
+
 class ObjectStore(Protocol):
     """A backend of objects as it is opened. It has records, too."""
 
@@ -141,6 +146,12 @@ class RecordsAlone:
     async def close(self) -> None:
         """Lets go of what is open."""
         await self.store.close()
+
+
+async def check_streams(store: Store) -> None:
+    """Refuses a backend that is there but cannot keep streams, such as a server that is too old."""
+    if isinstance(store, _ChecksStreams):
+        await store.check_streams()
 
 
 def probed(store: ObjectStore | Store) -> str:
@@ -229,6 +240,12 @@ class Stores:
             self._stack.push_async_callback(store.close)
             self._open[wanted] = store
         return self._open[wanted]
+
+    async def open_streams(self, url: str) -> Store:
+        """The backend of this URL, if it keeps streams."""
+        store = await self.open(url)
+        await check_streams(store)
+        return store
 
     async def open_objects(self, url: str) -> Objects:
         """The objects of the store of this URL."""

@@ -98,9 +98,14 @@ def test_the_journal_goes_to_the_first_named_home_that_keeps_one(place: Path) ->
     assert where(config).journal == "sqlite:s.db"
 
 
-def test_streams_on_redis_are_refused_at_the_start(place: Path) -> None:
-    with pytest.raises(ConfigError, match="keeps no streams in redis"):
-        loaded(place, "backends: {streams: 'redis://h:1/0'}")
+def test_streams_on_the_same_redis_share_its_connection(place: Path) -> None:
+    config = loaded(place, "redis: {addr: 'h:1'}\nbackends: {streams: 'redis://h:1/0'}")
+    assert parse_store(where(config).streams).resolved() == parse_store(where(config).jobs).resolved()
+
+
+def test_streams_in_a_bucket_are_refused_at_the_start(place: Path) -> None:
+    with pytest.raises(ConfigError, match="keeps no streams in s3"):
+        loaded(place, "backends: {streams: 's3://bucket'}")
 
 
 # What its keys are called
