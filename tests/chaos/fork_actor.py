@@ -1,0 +1,95 @@
+"""Forks workers and rescuers on one Redis and kills them, thousands of times, each after a few milliseconds.
+
+A fork has everything imported already, so that a life costs milliseconds: `fork_actor.py URL KILLS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from uuid import uuid4
+
+from wrasse.backends.redis.connect import Redis
+from wrasse.errors import StoreUnavailable
+from wrasse.ports.jobs import Budget, Finish, Reason, Requeue, Settlement, TakenJob
+
+SILENCE = timedelta(milliseconds=100)
+KEEP_ALL = 1_000_000
+Life = Callable[[str], Coroutine[None, None, None]]
+
+
+async def work(url: str) -> None:
+    """Takes jobs, finishes half of them and fails the others, whose next attempt is at once or a little later."""
+    jobs = (await Redis.open(url, done_max=KEEP_ALL)).jobs
+    while True:
+        taken = await jobs.take(
+            ["low"],
+            random.randint(1, 5),
+            worker=f"w-{os.getpid()}",
+            silence=SILENCE,
+            request=uuid4().hex,
+            wait=timedelta(seconds=1),
+        )
+        if taken.jobs:
+            await jobs.settle([_end(each) for each in taken.jobs], request=uuid4().hex)
+
+
+def _end(taken: TakenJob) -> Settlement:
+    if random.random() < 0.5:
+        return Finish(taken.hold)
+    delay = timedelta(milliseconds=random.choice((0, 20)))
+    return Requeue(taken.hold, Budget.FAILURES, Reason.FAILED, delay=delay)
+
+
+async def rescue(url: str) -> None:
+    """Gives back what is overdue, without end."""
+    jobs = (await Redis.open(url, done_max=KEEP_ALL)).jobs
+    while True:
+        overdue = await jobs.overdue(None, 20)
+        if overdue:
+            await jobs.move([Requeue(each.hold, Budget.RESCUES, Reason.WORKER_DIED) for each in overdue])
+        await asyncio.sleep(0.005)
+
+
+def born(life: Life, url: str) -> int:
+    """A process that lives this life until it is killed."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        random.seed()
+        asyncio.run(life(url))
+    except StoreUnavailable as error:
+        os.write(2, f"{error}\n".encode())
+    finally:
+        os._exit(1)  # only a kill ends a life in order
+
+
+def main() -> None:
+    url, kills = sys.argv[1], int(sys.argv[2])
+    lives: list[Life] = [work, work, work, rescue, rescue]
+    seats = [born(life, url) for life in lives]
+    for _ in range(kills):
+        time.sleep(random.uniform(0.001, 0.02))
+        seat = random.randrange(len(seats))
+        end(seats[seat])
+        seats[seat] = born(lives[seat], url)
+    for pid in seats:
+        end(pid)
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
+        sys.exit("a life ended by itself")
+
+
+if __name__ == "__main__":
+    main()
