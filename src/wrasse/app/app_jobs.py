@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from wrasse.app.job_handle import Duration as Duration, JobHandle as JobHandle, as_duration as as_duration, result_of
-from wrasse.app.new_job import NewJob as NewJob, made, made_group
+from wrasse.app.new_job import NewJob as NewJob, encoded, made, made_group
 from wrasse.errors import UsageError
 from wrasse.jobs.pacing import Pace, put_paced
 from wrasse.jobs.producer import Producer
@@ -21,7 +21,6 @@ from wrasse.ports.jobs import (
     JobRecord,
     JobState,
     Place,
-    Put,
     Revive,
 )
 from wrasse.ports.outcome import Outcome
@@ -60,11 +59,25 @@ class Jobs:
         already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name
         is not finished, or was put within the `window`. `keep`: how long at least the result is kept. `rate`: as with
         `put_many`."""
-        new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
         if rate:
+            new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
             return (await self.put_many([new], rate=rate))[0]
         producer, _ = await self._open()
-        put = await producer.put(made(producer, new))
+        job = producer.job(
+            kind,
+            encoded(data),
+            id=id,
+            priority=priority,
+            queue=queue,
+            delay=as_duration(delay),
+            not_before=not_before,
+            timeout=None if timeout is None else as_duration(timeout),
+            headers=headers,
+            unique=unique,
+            window=as_duration(window),
+            keep=None if keep is None else as_duration(keep),
+        )
+        put = await producer.put(job)
         return JobHandle(self._queue, put.id, put.new)
 
     async def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
@@ -72,15 +85,16 @@ class Jobs:
         so many new jobs a second at most, of all processes together that put with a rate (producer.rate_limit_key)."""
         producer, _ = await self._open()
         new_jobs = (made(producer, new) for new in jobs)
-        puts: list[Put] = []
+        handles: list[JobHandle] = []
         if rate:
             pace = await self._pace(rate)
             while piece := [*islice(new_jobs, pace.batch)]:
                 async for some in put_paced(producer, piece, pace):
-                    puts += some
+                    handles += [JobHandle(self._queue, put.id, put.new) for put in some]
         else:
-            puts += await producer.put_many(new_jobs)
-        return [JobHandle(self._queue, put.id, put.new) for put in puts]
+            async for some in producer.put_pieces(new_jobs):
+                handles += [JobHandle(self._queue, put.id, put.new) for put in some]
+        return handles
 
     async def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
         """Puts jobs, and `then` when all of them are finished, done or dead: once, in the same step as the last. Gives

@@ -13,6 +13,8 @@ from wrasse.errors import UsageError
 from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import NOTHING, Job, JobGroup
 
+_NO_TIME = timedelta(0)
+
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
@@ -23,18 +25,28 @@ class NewJob:
     data: object = b""
     priority: str | None = None
     queue: str | None = None
-    delay: Duration = timedelta(0)
+    delay: Duration = _NO_TIME
     not_before: datetime | None = None
     id: str | None = None
     timeout: Duration | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     unique: str = ""
-    window: Duration = timedelta(0)
+    window: Duration = _NO_TIME
     keep: Duration | None = None
 
 
 def made(producer: Producer, new: NewJob) -> Job:
     """The job of the queue that this describes."""
+    if new.delay is _NO_TIME and new.window is _NO_TIME and new.id is new.timeout is new.keep is new.not_before is None:
+        # Most jobs ask for nothing special: what is not handed over need not be looked at.
+        return producer.job(
+            new.kind,
+            encoded(new.data),
+            priority=new.priority,
+            queue=new.queue,
+            headers=new.headers,
+            unique=new.unique,
+        )
     return producer.job(
         new.kind,
         encoded(new.data),
@@ -74,6 +86,8 @@ def _named(new: NewJob, id: str) -> NewJob:
 
 def encoded(data: object) -> bytes:
     """The payload of some data: bytes as they are, nothing as nothing, anything else as JSON."""
+    if type(data) is bytes:
+        return data
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if data is None:

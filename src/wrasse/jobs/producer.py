@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
@@ -111,9 +111,24 @@ class Producer:
     async def put_many(self, jobs: Iterable[Job]) -> Sequence[Put]:
         """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was put before stays."""
         answers: list[Put] = []
-        for piece in _pieces(jobs):
-            answers += await self.put_piece(piece)
+        async for some in self.put_pieces(jobs):
+            answers += some
         return answers
+
+    async def put_pieces(self, jobs: Iterable[Job]) -> AsyncGenerator[Sequence[Put], None]:
+        """The same, with the answers piece by piece. The next piece is made while the backend has the last one."""
+        sent: asyncio.Task[Sequence[Put]] | None = None
+        try:
+            for piece in _pieces(jobs):
+                answers = await sent if sent is not None else ()
+                sent = asyncio.create_task(self.put_piece(piece))
+                await asyncio.sleep(0)  # it goes out now
+                yield answers
+            if sent is not None:
+                yield await sent
+        finally:
+            if sent is not None:
+                await sent  # also where making the next piece failed: what is under way is not left alone
 
     async def put_group(self, group: JobGroup, members: Sequence[Job]) -> Sequence[Put]:
         """Opens a group and puts its members, in pieces; gives an answer for each. A producer that died halfway may

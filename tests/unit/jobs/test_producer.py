@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from faults import LOST_REPLY, LOST_REQUEST, FaultyJobs, Network, Script
 from wrasse.errors import StoreUnavailable, TooLarge, UnknownName, UsageError
 from wrasse.jobs.producer import BATCH_BYTES_MAX, Producer
-from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Place
+from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job, Place
 
 from .working import CLOCK, memory, record
 
@@ -51,6 +52,22 @@ async def test_many_jobs_go_out_in_pieces_and_come_back_in_order() -> None:
     assert [put.id for put in puts] == [job.id for job in jobs]
     assert script.calls == ["put"] * 3
     assert (await store.jobs.counts()).queues[0].ready == len(jobs)
+
+
+async def test_a_piece_that_was_sent_is_awaited_where_the_next_one_cannot_be_made() -> None:
+    store = memory()
+    lossy = FaultyJobs(store.jobs, Network(Script({0: LOST_REPLY}, only="put")))
+    producer = Producer(lossy, CLOCK)
+
+    def jobs() -> Iterator[Job]:
+        for number in range(BATCH_MAX + 1):
+            yield producer.job(id=f"{number}")
+        raise ValueError("there are no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        await producer.put_many(jobs())
+    assert producer.tally.produced.total() == BATCH_MAX
+    assert (await store.jobs.counts()).queues[0].ready == BATCH_MAX
 
 
 async def test_pieces_are_bounded_by_bytes_too() -> None:

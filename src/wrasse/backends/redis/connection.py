@@ -63,14 +63,14 @@ class Link:
 
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
         """Runs the script once. ARGV[1] is `told`; `args` are ARGV[2] and on."""
-        tail = (len(keys), *keys, self.told, *args)
+        told = self.told
         try:
-            return await self._follow(pack(("EVALSHA", script.sha, *tail)))
+            return await self._follow(pack(("EVALSHA", script.sha, len(keys), *keys, told, *args)))
         except Refusal as refusal:
             if refusal.code != "NOSCRIPT":
                 raise ours(refusal, self.options.where) from refusal
         try:
-            return await self._follow(pack(("EVAL", script.text, *tail)))
+            return await self._follow(pack(("EVAL", script.text, len(keys), *keys, told, *args)))
         except Refusal as refusal:
             raise ours(refusal, self.options.where) from refusal
 
@@ -166,7 +166,9 @@ class Link:
     async def _follow(self, packed: bytes) -> Any:
         """Sends one command to whichever node takes it. Refusals mean that nothing was done; a cut ends it."""
         for hop in range(_HOPS_MAX):
-            wire = await self._ready()
+            wire = self._wire
+            if wire is None or wire.crowded or not wire.open:
+                wire = await self._ready()
             try:
                 return await wire.ask(packed)
             except Cut as cut:

@@ -5,7 +5,7 @@ A plain job has an id made for its put, no name to itself and no time to wait fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -120,15 +120,17 @@ class Putting:
 def pushed(jobs: Sequence[Job], keys: Keys, options: RedisOptions, now: datetime) -> tuple[list[str], list[Word]]:
     """KEYS and ARGV (but for the request) of the script that pushes plain jobs."""
     created, queues = rfc3339(now), options.queues
+    if len(jobs) == 1:  # most puts are of one job: nothing needs sorting
+        (job,) = jobs
+        found = keys.queue(job.queue)
+        names = [*keys.requests, keys.queues, found.list, found.wake]
+        return names, [1, job.queue, 1, _text(job, created, queues)]
     runs: dict[str, list[Word]] = {}  # all of one queue together: in it they keep their order
     for job in jobs:
         run = runs.get(job.queue)
         if run is None:
             run = runs[job.queue] = []
-        try:
-            run.append(encode(job, created, queues.get(job.priority, job.priority)))
-        except UnicodeEncodeError:
-            raise _no_text(job) from None
+        run.append(_text(job, created, queues))
     names = [*keys.requests, keys.queues]
     args: list[Word] = [len(runs)]
     for queue, run in runs.items():
@@ -136,6 +138,13 @@ def pushed(jobs: Sequence[Job], keys: Keys, options: RedisOptions, now: datetime
         names += (found.list, found.wake)
         args += (queue, len(run), *run)
     return names, args
+
+
+def _text(job: Job, created: str, queues: Mapping[str, str]) -> bytes:
+    try:
+        return encode(job, created, queues.get(job.priority, job.priority))
+    except UnicodeEncodeError:
+        raise _no_text(job) from None
 
 
 def _no_text(job: Job) -> UsageError:
