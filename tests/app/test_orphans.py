@@ -198,6 +198,13 @@ def test_mistakes_in_a_root_are_told_before_anything_runs(place: Path, line: str
     assert (answer.code, why in answer.err) == (2, True), answer.err
 
 
+def test_a_root_inside_another_is_refused(place: Path) -> None:
+    inside = "  deep:\n    template: archives/ws1/{op}/{file}\n    database: sqlite:app.db\n    queries: [workspaces]\n"
+    (place / "wrasse.yaml").write_text(CONFIG + inside)
+    answer = wrasse("orphans", "list")
+    assert (answer.code, "lies in the root archives" in answer.err) == (2, True)
+
+
 def test_the_documents_variables_set_interval_and_delay(place: Path) -> None:
     environ = {"GC_INTERVAL": "1800", "GC_ORPHAN_DELAY": "3600"}
     answer = wrasse("config", "show", "--json", env=environ)

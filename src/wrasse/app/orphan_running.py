@@ -106,7 +106,7 @@ async def carry_out(yard: Yard, desk: Desk, looked: Looked) -> Report:
             Frame(yard.opened.journal, yard.clock, Ids(yard.clock)),
             name=instance_of(desk.root.name),
             budget=Budget(_ALL, timedelta(days=1), own.pause),
-            guards=(LostLease(holding), desk.watch),
+            guards=(LostLease(holding), *desk.guards),
         )
 
 

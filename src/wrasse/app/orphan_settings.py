@@ -5,6 +5,7 @@ Defaults differ: the preset of the design document has its short delays, queries
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, TypeVar
@@ -92,12 +93,14 @@ def root_of(name: str, own: OrphanRoot, seed: OrphanSeed) -> Root:
         raise ConfigError(f"{where} needs a preset or queries, one of them", do="write preset: workspaces, or queries:")
     if seed.interval < 0 or seed.orphan_delay < 0:
         raise ConfigError("gc.interval and gc.orphan_delay are seconds", do="use 0 or more")
+    if preset and not template.removeprefix(template.partition("{")[0]).startswith("{id}/{op_id}/"):
+        raise ConfigError(f"{where}: the preset does not fit the template {template!r}", do=f"write {SEED_TEMPLATE!r}")
     shape = parse_template(template, unit=own.unit, owner=own.owner)
     delay = timedelta(seconds=seed.orphan_delay) or SEED_DELAY
     return Root(
         name,
         shape,
-        template[: template.index("{")].rpartition("/")[0] + "/",
+        prefix_of(own),
         store=hide(own.store),
         marker=own.marker,
         graces=_graces(own, delay if preset else None),
@@ -112,14 +115,28 @@ def root_of(name: str, own: OrphanRoot, seed: OrphanSeed) -> Root:
     )
 
 
+def clashing(roots: Mapping[str, OrphanRoot]) -> Iterator[tuple[str, str]]:
+    """Pairs of roots of one store of which one lies in the other: what one protects, the other would take away."""
+    places = [(name, own.store, prefix_of(own)) for name, own in roots.items()]
+    for number, (name, store, prefix) in enumerate(places):
+        for other, elsewhere, beside in places[:number]:
+            if store == elsewhere and (prefix.startswith(beside) or beside.startswith(prefix)):
+                yield other, name
+
+
+def prefix_of(own: OrphanRoot) -> str:
+    """The directories before the first name in the template of a root."""
+    template = own.template or SEED_TEMPLATE
+    return template.partition("{")[0].rpartition("/")[0] + "/"
+
+
 def queries_of(own: OrphanRoot) -> tuple[Query, ...]:
     """Where its references are read."""
     pins = (Query("pin", own.pins),) if own.pins else ()
     if own.preset == WORKSPACES:
-        template = own.template or SEED_TEMPLATE
-        prefix = template[: template.index("{")].rpartition("/")[0] + "/"
+        fixed = (own.template or SEED_TEMPLATE).partition("{")[0]
         concat = "CONCAT({}, {}, {}, {}, {})" if own.database.startswith(("mysql", "mariadb")) else _CONCAT
-        return (*workspaces_queries(Workspaces(own.table, prefix, own.columns), concat=concat), *pins)
+        return (*workspaces_queries(Workspaces(own.table, fixed, own.columns), concat=concat), *pins)
     return (*(Query(f"query {number}", sql) for number, sql in enumerate(own.queries, 1)), *pins)
 
 

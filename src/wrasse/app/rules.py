@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.app.addresses import parse_address
-from wrasse.app.orphan_settings import root_of
+from wrasse.app.orphan_settings import clashing, root_of
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import is_redis, redis_options
 from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
@@ -290,6 +290,8 @@ def _orphans(settings: Settings) -> _Rules:
             yield False, path, f"is not right: {why.message}", why.do
         yield from _parsed(path, own.store, parse_objects)
         yield own.interval is None or own.interval > ZERO, path, "has an interval of 0", "use a time such as 1h"
+    for one, other in clashing(settings.orphans):
+        yield False, f"orphans.{other}", f"lies in the root {one}, or the other way round", "let no root lie in another"
 
 
 def _unfit(url: str) -> Iterator[tuple[str, str]]:

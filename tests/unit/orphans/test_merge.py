@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -177,6 +178,18 @@ def test_memory_does_not_follow_the_number_of_objects() -> None:
         return most
 
     assert peak(40_000) < 1.2 * peak(4_000) + 10_000
+
+
+def test_a_hundred_thousand_objects_are_judged_in_less_than_two_seconds_of_the_processor() -> None:
+    keys = [f"archives/w{n // 10:06}/{n:08}/x".encode() for n in range(100_000)]
+    rows = [Referred(f"archives/w{n:06}/{10 * n:08}/".encode(), True, True) for n in range(10_000)]
+    files = [Listed(key, 1, "v", 0) for key in keys]
+    sinks = Sinks(lambda _: None, lambda _: None, lambda _: None)
+    began = time.process_time()
+    merge = Merge(Scene(SEED, 1, 1, 1, 1), Window(iter(rows)), sinks)
+    counts = merge.run(Units([files], SEED.template), iter(())).counts
+    assert time.process_time() - began < 2
+    assert (counts["protected"], counts["found"]) == (10_000, 90_000)
 
 
 def test_a_grace_is_over_at_its_end_and_at_the_second_look() -> None:

@@ -58,6 +58,7 @@ def test_a_delay_shorter_than_the_writer_may_take_is_refused() -> None:
     (replace(PRESET, template=".trash/{id}/{op_id}/{file}"), "prefix"),
     (replace(PRESET, table="a; DROP TABLE b"), "no name of a table"),
     (replace(PRESET, keep_newest=-1), "below zero"),
+    (replace(PRESET, template="archives/{day}/{id}/{op_id}/{file}"), "does not fit the template"),
 ])  # fmt: skip
 def test_a_root_that_cannot_be_right_is_refused_with_why(own: OrphanRoot, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
@@ -79,6 +80,12 @@ def test_any_change_of_the_configuration_is_another_one() -> None:
 def test_secrets_of_urls_stay_out_of_plans() -> None:
     own = replace(PRESET, database="postgresql://me:secret@db/app", store="s3://key:secret@bucket")
     assert "secret" not in repr(root_of("archives", own, OrphanSeed()))
+
+
+def test_fixed_text_before_the_id_is_part_of_what_the_preset_refers_to() -> None:
+    own = replace(PRESET, template="up/ws-{id}/{op_id}/{file}")
+    assert "'up/ws-' || id || '/' || op_id || '/'" in queries_of(own)[1].sql
+    assert root_of("archives", own, OrphanSeed()).prefix == "up/"
 
 
 def test_mysql_joins_texts_in_its_own_way() -> None:
