@@ -16,7 +16,7 @@ from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.backends.sql.plans import examined
 from wrasse.backends.sql.rows import Source
 from wrasse.backends.sql.snapshot import SqlSnapshot
-from wrasse.errors import ConfigError
+from wrasse.errors import ConfigError, StoreUnavailable
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.finding import Finding
 
@@ -81,7 +81,14 @@ class SqlCatalog:
         await self._thread.close()
 
     def _ask(self, asked: Asked) -> None:
-        self._link.guarded(lambda: self._ask_all(asked))
+        kept = self._link.is_open
+        try:
+            self._link.guarded(lambda: self._ask_all(asked))
+        except StoreUnavailable:
+            # A connection that was kept may have ended while nobody used it. That proves nothing about the server.
+            if not kept or self._link.was_shut:
+                raise
+            self._link.guarded(lambda: self._ask_all(asked))
 
     def _ask_all(self, asked: Asked) -> None:
         link, dialect = self._link, self._link.dialect

@@ -30,6 +30,10 @@ class Dialect(Protocol):
         """A new connection, set for reading."""
         ...
 
+    def escaped(self, sql: str) -> str:
+        """A user's SQL as the driver must have it: some look for parameters in everything they get."""
+        ...
+
     def begin(self, link: Link, seconds: float) -> datetime:
         """Opens one consistent view that cannot write, refuses a server that lags behind another, limits statements to
         so many seconds, and gives the server's time."""

@@ -73,6 +73,7 @@ class Link:
         self.dialect = dialect_of(address.kind)
         self.opened = 0  # how many connections it has had: another number, another session
         self._writes = writes
+        self.was_shut = False  # whether the last connection was shut under a call
         self._connection: Connection | None = None
 
     @property
@@ -81,7 +82,13 @@ class Link:
         if self._connection is None:
             self._connection = _connect(self.address, self._writes)
             self.opened += 1
+            self.was_shut = False
         return self._connection
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as we know."""
+        return self._connection is not None
 
     def guarded(self, call: Callable[[], T]) -> T:
         """The call's answer; after an error the connection is gone, and the error is ours."""
@@ -105,16 +112,16 @@ class Link:
 
     def stream(self, sql: str, values: Params | None = None) -> Iterator[Sequence[Sequence[object]]]:
         """The rows of a large answer, some thousand at a time, as the server has them."""
-        options = {"stream_results": True, "yield_per": STREAM_ROWS}
+        options = {"stream_results": True, "max_row_buffer": STREAM_ROWS}
         result = self.connection.exec_driver_sql(sql, values, execution_options=options)
         try:
-            yield from result.partitions()
+            yield from result.partitions(STREAM_ROWS)
         finally:
             result.close()
 
     def names(self, sql: str) -> Sequence[tuple[str, object]]:
         """Names of the columns of a SELECT, lower-cased, each with what the driver calls its type."""
-        result = self.connection.exec_driver_sql(f"SELECT * FROM ({sql}\n) s LIMIT 0")
+        result = self.connection.exec_driver_sql(f"SELECT * FROM ({self.dialect.escaped(sql)}\n) s LIMIT 0")
         try:
             assert result.cursor is not None, "a SELECT has columns"
             return [(str(each[0]).lower(), each[1]) for each in result.cursor.description]
@@ -139,6 +146,7 @@ class Link:
     def shut(self) -> None:
         """Wakes whoever waits for the server. From any thread."""
         connection = self._connection
+        self.was_shut = True
         if connection is not None:
             with suppress(*_broken()):
                 self.dialect.shut(connection.connection.driver_connection)

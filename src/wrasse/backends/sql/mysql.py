@@ -41,6 +41,9 @@ class MySql:
         connection.rollback()
         return connection
 
+    def escaped(self, sql: str) -> str:
+        return sql.replace("%", "%%")
+
     def begin(self, link: Link, seconds: float) -> datetime:
         ((replica,),) = link.rows("SELECT @@global.read_only")
         link.end()
@@ -65,7 +68,7 @@ class MySql:
             f'COALESCE({column("rule", here, "NULL")}, {rule}) AS "rule", '
             f'CAST({column("ended_at", here, "NULL")} AS CHAR) AS "ended_at", '
             f'CAST({column("started_at", here, "NULL")} AS CHAR) AS "started_at" '
-            f'FROM ({source.sql.replace("%", "%%")}\n) s WHERE "key" IS NOT NULL'
+            f'FROM ({self.escaped(source.sql)}\n) s WHERE "key" IS NOT NULL'
         )
 
     def ordered(self, plain: str, key: str) -> Statement:

@@ -63,6 +63,9 @@ class Postgres:
         that the first has not seen arrive."""
         return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
+    def escaped(self, sql: str) -> str:
+        return sql.replace("%", "%%")
+
     def begin(self, link: Link, seconds: float) -> datetime:
         ((at, replica, encoding, *_),) = link.rows(_BEGIN, {"limit": str(round(seconds * 1000))})
         if replica:
@@ -91,7 +94,7 @@ class Postgres:
             f'{column("owner", here, "NULL")}::text AS "owner", coalesce({column("rule", here, "NULL")}::text, {rule}) '
             f'AS "rule", {column("ended_at", here, "NULL")}::text AS "ended_at", '
             f'{column("started_at", here, "NULL")}::text AS "started_at" '
-            f'FROM ({source.sql.replace("%", "%%")}\n) s WHERE "key" IS NOT NULL'
+            f'FROM ({self.escaped(source.sql)}\n) s WHERE "key" IS NOT NULL'
         )
 
     def ordered(self, plain: str, key: str) -> Statement:

@@ -32,6 +32,9 @@ class Sqlite:
         connection.rollback()
         return connection
 
+    def escaped(self, sql: str) -> str:
+        return sql
+
     def begin(self, link: Link, seconds: float) -> datetime:
         if link.rows("PRAGMA encoding")[0][0] != "UTF-8":
             raise Refused(
