@@ -15,8 +15,9 @@ from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import CLUSTER, Store
 from wrasse.backends.redis.damage.check import RedisDamages
 from wrasse.backends.redis.damage.kinds import Kind
+from wrasse.backends.redis.damage.suspects import Judge, Suspect
 from wrasse.ports.damage import ShowsDamage
-from wrasse.ports.jobs import Job, JobGroup, Place
+from wrasse.ports.jobs import GROUP_DEAD_HEADER, Job, JobGroup, Place
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 
@@ -256,7 +257,7 @@ async def test_a_lost_entry_that_was_put_back_is_finished_by_its_holder(scene: S
 
 async def test_a_job_that_a_peer_requeued_is_not_put_back_a_second_time(scene: Scene) -> None:
     await _hold_left_over(scene)
-    await scene.repair()
+    assert list(await scene.repair()) == [Kind.HOLD_LEFT_OVER.shown]
     assert [await scene.desk.place("held-2"), await scene.desk.finish(scene.holds["held-2"])] == [Place.READY, ["lost"]]
 
 
@@ -293,6 +294,18 @@ async def test_the_callback_of_a_group_whose_member_is_gone_runs_after_the_repai
     assert await scene.desk.place("callback") is Place.READY
 
 
+async def test_a_group_whose_last_member_is_gone_goes_on_with_the_repair(bare: Scene) -> None:
+    await bare.desk.jobs.put(
+        [Job("m1", group="g"), Job("m2", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))]
+    )
+    await bare.desk.finish(await bare.desk.take_one())
+    await bare.do("DEL", bare.keys.queue("low").list)
+    bare.clock.advance(2 * HOUR)
+    await bare.repair()
+    (callback,) = await bare.desk.take()
+    assert (callback.job.id, callback.job.headers[GROUP_DEAD_HEADER]) == ("after", "1")
+
+
 async def test_a_group_that_was_just_opened_may_wait_for_its_members(bare: Scene) -> None:
     await bare.desk.jobs.put([Job("m1", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))])
     assert await bare.check() == []
@@ -303,6 +316,23 @@ async def test_an_id_whose_queue_was_deleted_can_be_put_again_after_the_repair(b
     await bare.do("DEL", bare.keys.queue("low").list)
     await bare.repair()
     assert await bare.desk.put("lost") == [True]
+
+
+async def test_an_id_that_lasts_is_remembered_for_its_time_when_its_job_is_gone(bare: Scene) -> None:
+    await bare.desk.put(Job("lost", lasting=True))
+    await bare.do("DEL", bare.keys.queue("low").list)
+    await bare.repair()
+    assert await bare.desk.put(Job("lost", lasting=True)) == [False]
+
+
+async def test_what_was_taken_after_it_was_looked_for_is_innocent(scene: Scene) -> None:
+    """The takes and the holds that a look did not meet are asked for by the script."""
+    judge = Judge(scene.link, scene.keys, repair=False, silence=SILENCE)
+    raw = await scene.entry("held-1")
+    entry = Suspect(Kind.ENTRY_WITHOUT_HOLD, "", ("w1", raw), worker="w1", raw=raw)
+    name = Suspect(Kind.UNIQUE_LEFT_OVER, "", ("name-1", "held-1"))
+    way = Suspect(Kind.WHERE_LEFT_OVER, "", ("held-1", scene.take_of("held-1")))
+    assert await judge.guilty([entry, name, way]) == []
 
 
 async def test_more_jobs_than_one_step_may_count_are_counted_all_the_same(

@@ -39,6 +39,12 @@ class Grave:
         told = await self.peer.link.ask("INFO", "stats")
         return next(int(line.split(b":")[1]) for line in told.splitlines() if line.startswith(b"total_net_output"))
 
+    async def searches(self) -> int:
+        """How often anybody has looked for an entry of a list."""
+        told = await self.peer.link.ask("INFO", "commandstats")
+        calls = [line for line in told.splitlines() if line.startswith(b"cmdstat_lpos:")]
+        return int(calls[0].split(b"calls=")[1].split(b",")[0]) if calls else 0
+
     async def dead(self) -> list[str]:
         return await self.desk.ids(Place.DEAD)
 
@@ -172,3 +178,19 @@ async def test_one_new_letter_is_adopted_without_reading_a_long_list(grave: Grav
     before = await grave.bytes_sent()
     found = await grave.desk.count()
     assert (found.dead, await grave.bytes_sent() - before < len(go_job("old-0")) * 2_500) == (3_001, True)
+
+
+async def test_many_new_letters_are_adopted_without_a_search_for_each(grave: Grave) -> None:
+    """A search through a list of a hundred thousand takes ten milliseconds, in which the server does nothing else."""
+    await grave.push(*(go_job(f"j{n}") for n in range(1_200)))
+    before = await grave.searches()
+    assert ((await grave.desk.count()).dead, await grave.searches() - before) == (1_200, 0)
+
+
+async def test_letters_that_moved_while_they_were_looked_at_are_adopted_all_the_same(grave: Grave) -> None:
+    await grave.push(*(go_job(f"j{n}") for n in range(700)))
+    link = grave.peer.link
+    moved = Between(link, "dead_list", lambda: link.ask("RPOP", grave.letters))
+    await compare_dead(moved, grave.peer.keys)
+    assert moved.happened
+    assert (len(await grave.dead()), "j0" in await grave.dead()) == (699, False)

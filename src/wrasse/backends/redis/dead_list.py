@@ -33,7 +33,7 @@ _BEHIND = 1_000  # entries of the index read beyond those of the list: jobs that
 
 
 @dataclass(frozen=True, slots=True)
-class _Letter:
+class Letter:
     """An entry of the list, and its place counted from the old end."""
 
     place: int
@@ -82,25 +82,25 @@ async def _adopt_newest(link: Link, keys: Keys, listed: int, missing: int) -> bo
     if unknown.total() != missing:
         return False
     router = Router(link.options, await known_queues(link, keys))
-    new: list[_Letter] = []
+    new: list[Letter] = []
     for place, raw in enumerate(raws):
         if unknown[raw] > 0:
             unknown[raw] -= 1
-            new.append(_Letter(listed - place, raw))
+            new.append(Letter(listed - place, raw))
     await _settle(link, keys, [], list(_adoptions(new, router)))
     return True
 
 
 async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
     router = Router(link.options, await known_queues(link, keys))
-    batch: list[_Letter] = []
+    batch: list[Letter] = []
     place = 0
     async for raw in dead_letters(link, keys):
         digest, place = _digest(raw), place + 1
         if unknown[digest] <= 0:
             continue
         unknown[digest] -= 1
-        batch.append(_Letter(place, raw))
+        batch.append(Letter(place, raw))
         if len(batch) == _BATCH:
             await _settle(link, keys, [], list(_adoptions(batch, router)))
             batch = []
@@ -108,10 +108,9 @@ async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
         await _settle(link, keys, [], list(_adoptions(batch, router)))
 
 
-async def adopt_dead(link: Link, keys: Keys, raws: Sequence[bytes]) -> None:
+async def adopt_dead(link: Link, keys: Keys, letters: Sequence[Letter]) -> None:
     """Gives these entries of the list a place in the index, as far as it has fewer than the list."""
     router = Router(link.options, await known_queues(link, keys))
-    letters = [_Letter(place, raw) for place, raw in enumerate(raws)]
     for start in range(0, len(letters), _BATCH):
         await _settle(link, keys, [], list(_adoptions(letters[start : start + _BATCH], router)))
 
@@ -125,7 +124,7 @@ async def _settle(link: Link, keys: Keys, gone: Sequence[_Indexed], new: Sequenc
     await link.run(load("dead_list"), keys.shared, args)
 
 
-def _adoptions(letters: Sequence[_Letter], router: Router) -> Iterator[tuple[Word, ...]]:
+def _adoptions(letters: Sequence[Letter], router: Router) -> Iterator[tuple[Word, ...]]:
     """Takes begin with the place in the list, so that those who are found dead at one moment keep their order."""
     for letter in letters:
         raw = letter.raw
@@ -134,7 +133,7 @@ def _adoptions(letters: Sequence[_Letter], router: Router) -> Iterator[tuple[Wor
         id, mark = "" if wire is None else wire.id, f"{letter.place:08x}{_digest(raw).hex()[:8]}"
         died = 0 if wire is None or wire.failed_at is None else to_micros(utc(wire.failed_at)) // 1_000
         take = f"{0 if wire is None else wire.token}-{mark}"
-        yield take, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw
+        yield take, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw, letter.place
 
 
 def _text(raw: bytes, queue: str) -> FinishedText:

@@ -14,6 +14,7 @@ from wrasse.backends.redis.hold_text import read_finished
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.states import Take, text_of
+from wrasse.backends.redis.wire import Word
 from wrasse.ports.jobs import Place
 
 
@@ -56,15 +57,17 @@ class FinishedJobs:
         """The list of dead letters beside the index. After `suspects`."""
         met: Counter[bytes] = Counter()
         new: list[Suspect] = []
+        place = 0
         async for raw in dead_letters(self.link, self.keys):
             self.seen(1)
-            mark = digest(raw)
+            mark, place = digest(raw), place + 1
             takes = self._dead.get(mark, [])
             met[mark] += 1
-            if met[mark] == len(takes) + 1:
+            if met[mark] > len(takes):
                 wire = decode(raw)
                 name = "" if wire is None else wire.id
-                new.append(Suspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, name, (raw, *takes[:GROUP_MAX]), raw=raw))
+                words: tuple[Word, ...] = (raw, place, met[mark], *takes[:GROUP_MAX])
+                new.append(Suspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, name, words, raw=raw, place=place))
         for mark, takes in self._dead.items():
             if len(takes) > met[mark]:
                 yield Suspect(Kind.DEAD_WITHOUT_ENTRY, text_of(takes[0]), tuple(takes[:GROUP_MAX]))

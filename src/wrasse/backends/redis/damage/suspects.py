@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.damage.kinds import Kind
-from wrasse.backends.redis.dead_list import adopt_dead
+from wrasse.backends.redis.dead_list import Letter, adopt_dead
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import Ring, in_ms
 from wrasse.backends.redis.scripts import load
@@ -35,6 +35,7 @@ class Suspect:
     worker: str = ""
     queue: str = ""
     raw: bytes = b""  # the entry, where the repair needs it
+    place: int = 0  # of a dead letter in its list, counted from the old end
 
     @property
     def size(self) -> int:
@@ -125,7 +126,7 @@ class Judge:
         await adopt(self._link, self._keys, unheld, self._silence)
 
     async def _index(self, guilty: Sequence[Suspect]) -> None:
-        await adopt_dead(self._link, self._keys, [each.raw for each in guilty])
+        await adopt_dead(self._link, self._keys, [Letter(each.place, each.raw) for each in guilty])
 
 
 async def _batches(suspects: AsyncIterator[Suspect]) -> AsyncIterator[list[Suspect]]:

@@ -2,10 +2,11 @@
 -- KEYS: [1] to [21] as `Keys.shared`
 -- ARGV: [2] how long ids last, ms; [3] number of takes that seem to be gone from the list, then of each: take, bytes;
 --   then of each entry that seems to be new: take, when it died (ms; 0: now), queue, text for `finished` but for its
---   first line, id, bytes
+--   first line, id, bytes, where it stood in the list, counted from its old end
 -- Result: how many entries of the index are gone, how many are new
 -- include putting
 -- include ending
+-- include counting
 local at, gone, twice, new = 4, {}, {}, 0
 
 -- How many more entries the list has than the index.
@@ -15,10 +16,19 @@ local function drop(takes)
   if #takes > 0 then drop_finished('dead', KEYS[16], takes, tonumber(ARGV[2])) end
 end
 
-for _ = 1, tonumber(ARGV[3]) do
+-- Which of the bytes at these places of ARGV are in the list. It may be long, so it is looked through once for all.
+local function listed(first, last, step)
+  local wanted = {}
+  for i = first, last, step do wanted[ARGV[i]] = true end
+  return next(wanted) and count_in(KEYS[20], wanted) or wanted
+end
+
+local seeming = tonumber(ARGV[3])
+local still = listed(at + 1, at + 2 * seeming - 1, 2)
+for _ = 1, seeming do
   local take, bytes = ARGV[at], ARGV[at + 1]
   if redis.call('ZSCORE', KEYS[16], take) then
-    local where = redis.call('LPOS', KEYS[20], bytes) and twice or gone
+    local where = still[bytes] and twice or gone
     where[#where + 1] = take
   end
   at = at + 2
@@ -32,11 +42,19 @@ for _, take in ipairs(twice) do
     dropped = dropped + 1
   end
 end
-for i = at, #ARGV, 6 do
+-- Mostly it stands where it stood. Only if the old end has moved is the list looked through.
+local moved
+local function is_listed(i)
+  if redis.call('LINDEX', KEYS[20], -ARGV[i + 6]) == ARGV[i + 5] then return true end
+  moved = moved or listed(at + 5, #ARGV, 7)
+  return moved[ARGV[i + 5]]
+end
+
+for i = at, #ARGV, 7 do
   local take, died, id = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 4]
   if died == 0 then died = now end
   -- Whoever else compared them may have been first; then nothing is missing any more.
-  if missing() > 0 and redis.call('LPOS', KEYS[20], ARGV[i + 5]) then
+  if missing() > 0 and is_listed(i) then
     while redis.call('ZADD', KEYS[16], 'NX', died, take) == 0 do take = take .. '0' end
     redis.call('HSET', KEYS[17], take, string.format('%.0f', died) .. ' 0\n' .. ARGV[i + 3])
     redis.call('HINCRBY', KEYS[18], 'dead:' .. ARGV[i + 2], 1)

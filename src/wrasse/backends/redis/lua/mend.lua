@@ -6,6 +6,7 @@
 -- Gives of each item how much of it is damaged; 0: nothing, or not any more.
 -- include putting
 -- include ending
+-- include counting
 local repair, silence, ids_kept = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local kinds = {}
 
@@ -182,35 +183,56 @@ function kinds.N(_, take)
   return 1
 end
 
--- takes of dead jobs of equal bytes
-function kinds.D(_, ...)
+-- Of takes of dead jobs of equal bytes: those that are current, and the bytes.
+local function current_dead(takes)
   local current, bytes = {}, nil
-  for _, take in ipairs({...}) do
+  for _, take in ipairs(takes) do
     local text = redis.call('HGET', KEYS[17], take)
     if text and redis.call('ZSCORE', KEYS[16], take) then
       current[#current + 1] = take
       bytes = bytes_of(text)
     end
   end
+  return current, bytes
+end
+
+-- How often each of the dead jobs in question is in the list, which may be long: it is looked through once for all.
+local letters
+local function count_letters()
+  local wanted, at = {}, 6
+  for _ = 1, tonumber(ARGV[5]) do
+    local words = tonumber(ARGV[at + 1])
+    if ARGV[at] == 'D' then
+      local _, bytes = current_dead({unpack(ARGV, at + 3, at + 1 + words)})
+      if bytes then wanted[bytes] = true end
+    end
+    at = at + 2 + words
+  end
+  return count_in(KEYS[20], wanted)
+end
+
+-- takes of dead jobs of equal bytes
+function kinds.D(_, ...)
+  local current, bytes = current_dead({...})
   if not bytes then return 0 end
-  local missing = math.max(0, #current - times(KEYS[20], bytes))
+  letters = letters or count_letters()
+  local missing = math.max(0, #current - (letters[bytes] or 0))
   if repair and missing > 0 then drop_finished('dead', KEYS[16], {unpack(current, 1, missing)}, ids_kept) end
   return missing
 end
 
--- bytes, takes of dead jobs of equal bytes. The caller repairs it.
-function kinds.A(_, bytes, ...)
-  local known = 0
+-- bytes, where they stand counted from the old end, how many entries like it were met, takes of dead jobs of equal
+-- bytes. The caller repairs it.
+function kinds.A(_, bytes, place, met, ...)
+  if redis.call('LINDEX', KEYS[20], -place) ~= bytes then return 0 end
+  local known, newest = 0, redis.call('HGET', KEYS[8], id_of(bytes))
   for _, take in ipairs({...}) do
     if is_finished(take) then known = known + 1 end
-  end
-  local newest = redis.call('HGET', KEYS[8], id_of(bytes))
-  for _, take in ipairs({...}) do
     if take == newest then newest = false end
   end
   local text = newest and redis.call('HGET', KEYS[17], newest)
   if text and bytes_of(text) == bytes then known = known + 1 end
-  return math.max(0, times(KEYS[20], bytes) - known)
+  return known < tonumber(met) and 1 or 0
 end
 
 -- id, take
