@@ -6,6 +6,7 @@ A fork has everything imported already, so that a life costs milliseconds: `fork
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ from wrasse.ports.jobs import Budget, Finish, Reason, Requeue, Settlement, Taken
 
 SILENCE = timedelta(milliseconds=100)
 KEEP_ALL = 1_000_000
+_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 Life = Callable[[str], Coroutine[None, None, None]]
 
 
@@ -63,6 +65,7 @@ def born(life: Life, url: str) -> int:
     if pid:
         return pid
     try:
+        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         random.seed()
         asyncio.run(life(url))
     except StoreUnavailable as error:

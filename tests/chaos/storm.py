@@ -49,6 +49,16 @@ class Seat:
         self.process: subprocess.Popen[bytes] | None = None
 
 
+def spawn(yard: Yard, role: str, url: str, planted: str, *more: object) -> subprocess.Popen[bytes]:
+    """Starts an actor; what it complains about is in the yard's file `errors`."""
+    command = [sys.executable, str(ACTOR), role, url, planted, *map(str, more)]
+    path = os.pathsep.join(filter(None, (str(ACTOR.parents[1]), os.environ.get("PYTHONPATH"))))
+    with (yard.folder / "errors").open("ab") as errors:
+        process = subprocess.Popen(command, cwd=yard.folder, env={**os.environ, "PYTHONPATH": path}, stderr=errors)
+    yard.running.append(process)
+    return process
+
+
 class Storm:
     """Keeps every seat taken, and hits one of them each round."""
 
@@ -65,13 +75,7 @@ class Storm:
         self._started += 1
         more = (f"p{self._started}", self.weather.pause) if seat.role == "producer" else (self.yard.silence,)
         url = self.yard.url.replace(f":{self.server.port}", f":{seat.line.port}")
-        command = [sys.executable, str(ACTOR), seat.role, url, self.weather.planted, *map(str, more)]
-        path = os.pathsep.join(filter(None, (str(ACTOR.parents[1]), os.environ.get("PYTHONPATH"))))
-        with (self.yard.folder / "errors").open("ab") as errors:
-            seat.process = subprocess.Popen(
-                command, cwd=self.yard.folder, env={**os.environ, "PYTHONPATH": path}, stderr=errors
-            )
-        self.yard.running.append(seat.process)
+        seat.process = spawn(self.yard, seat.role, url, self.weather.planted, *more)
 
     async def rounds(self, hits: asyncio.TaskGroup, count: int) -> None:
         """So many blows, one after the other; what lasts goes on in the group."""

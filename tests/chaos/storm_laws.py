@@ -74,11 +74,11 @@ async def dead_by_the_budget_alone(ending: Ending) -> None:
         assert (state.reason, state.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
 
 
-def keys_agree(ending: Ending) -> None:
+def keys_agree(ending: Ending, port: int) -> None:
     """The lists that others see and all that is kept beside them tell the same story, and nothing else is there."""
     options = RedisOptions.of(ending.yard.url)
     keys, done, dead = Keys(options), len(ending.done), len(ending.dead)
-    with redis.Redis(options.nodes[0][0], options.nodes[0][1]) as client:
+    with redis.Redis(port=port) as client:
         names = {name.decode() for name in client.scan_iter(f"{keys.root}:*", 1_000)}
         counts = {name: int(count) for name, count in client.hgetall(keys.counts).items()}
         completed = Counter(_id(raw) for raw in client.lrange(keys.completed, 0, -1))
@@ -106,11 +106,11 @@ def _counted(done: int, dead: int) -> dict[bytes, int]:
     return {name: count for name, count in ((b"done:low", done), (b"dead:low", dead)) if count}
 
 
-async def check_all(yard: Yard) -> Ending:
-    """All of them."""
+async def check_all(yard: Yard, port: int) -> Ending:
+    """All of them, with a look at the server of this port."""
     ending = await ending_of(yard)
     nothing_lost(ending)
     await none_finished_twice(ending)
     await dead_by_the_budget_alone(ending)
-    keys_agree(ending)
+    keys_agree(ending, port)
     return ending

@@ -42,7 +42,7 @@ async def weathered(folder: Path, server: Valkey, weather: Weather, rounds: int,
                 await storm.rounds(hits, 30)
         await storm.calm()
         assert storm.crashes == [], (folder / "errors").read_text()[-2_000:]
-        ending = await check_all(yard)
+        ending = await check_all(yard, server.port)
         return (
             f"seed {seed}: {storm.blows} blows, {storm.restarts} of them at the server, {len(ending.done)} jobs done, "
             f"{len(ending.dead)} dead, {ending.again} handlers started again, {ending.twice} side effects ran twice"

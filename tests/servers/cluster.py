@@ -73,13 +73,13 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(*, replicas: bool = False) -> Iterator[Cluster]:
-    """A cluster that serves every slot."""
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+def cluster(*, replicas: bool = False, durable: bool = False, silence_ms: int = 2_000) -> Iterator[Cluster]:
+    """A cluster that serves every slot. A master that is silent for `silence_ms` is followed by its replica."""
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", silence_ms)
     with contextlib.ExitStack() as stack:
         # The nodes talk to each other on a port of its own, by default 10,000 above, which may be none.
         buses = free_ports(MASTERS * (2 if replicas else 1))
-        nodes = [stack.enter_context(valkey(*options, "--cluster-port", bus)) for bus in buses]
+        nodes = [stack.enter_context(valkey(*options, "--cluster-port", bus, durable=durable)) for bus in buses]
         made = Cluster(tuple(nodes))
         with made.client(nodes[0]) as first:
             for node, bus in zip(nodes[1:], buses[1:], strict=True):
