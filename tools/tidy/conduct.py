@@ -38,6 +38,7 @@ LONE_TASKS = {
     "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
     "app/sync_hold.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
     "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
+    "jobs/producer.py": "a piece that was sent is awaited before the next one, or at the end",
     "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
 }
 NOTES = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")

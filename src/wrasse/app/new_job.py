@@ -14,6 +14,7 @@ from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import NOTHING, Job, JobGroup
 
 _NO_TIME = timedelta(0)
+_NO_TIMES = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class NewJob:
 
 def made(producer: Producer, new: NewJob) -> Job:
     """The job of the queue that this describes."""
-    if new.delay is _NO_TIME and new.window is _NO_TIME and new.id is new.timeout is new.keep is new.not_before is None:
+    times = (new.not_before, new.timeout, new.keep)
+    if new.id is None and new.delay is _NO_TIME and new.window is _NO_TIME and times == _NO_TIMES:
         # Most jobs ask for nothing special: what is not handed over need not be looked at.
         return producer.job(
             new.kind,

@@ -91,6 +91,7 @@ class Bells:
                 continue
             if heard is not None:
                 self._ring(heard[0].decode())
+                await asyncio.sleep(0)  # who was woken takes the job before this listens again
 
     def _ring(self, key: str) -> None:
         for bell in self._waiting:
