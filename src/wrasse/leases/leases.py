@@ -249,37 +249,34 @@ class Leases:
         self.tally.waited += 1
         if wait is not None and wait <= NO_WAIT:
             raise await self._waiting(keys, key, busy)
-        ends = None if wait is None else asyncio.get_running_loop().time() + wait.total_seconds()
-        async with self._lines.place(line) as place:
-            while True:
-                left = None if busy is None else keys.when(busy.until) - self.clock.monotonic()
-                try:
-                    async with asyncio.timeout_at(ends):  # around the pause alone: a try is never given up half way
-                        await place.turn(left, random.random())
-                except TimeoutError:
-                    raise await self._waiting(keys, key, None) from None
-                if place.first:
+        try:
+            async with self._lines.place(line) as place, asyncio.timeout(_seconds(wait)) as limit:
+                while True:
+                    left = None if busy is None else keys.when(busy.until) - self.clock.monotonic()
+                    await place.turn(left, random.random())
+                    if not place.first:
+                        continue
+                    ends = limit.when()
+                    limit.reschedule(None)  # a try is never given up half way
                     answer = await self._try(keys, key, asked, named)
                     if isinstance(answer, Kept):
                         return answer
                     busy = answer
+                    limit.reschedule(ends)
+        except TimeoutError:
+            raise await self._waiting(keys, key, None) from None
 
     async def _try(self, keys: Keys, key: str, asked: Asked, named: bool) -> Kept | Busy:
         """One try, which goes on when its caller goes away: a lease that nobody knows of is given back. One whose id
         the caller chose stays, because the caller may ask for it again."""
-        trying = asyncio.ensure_future(keys.try_acquire(key, asked))
-        try:
-            return await asyncio.shield(trying)
-        except asyncio.CancelledError:
-            await self._afterwards.add(self._given_back(keys, key, trying, named))
-            raise
 
-    async def _given_back(self, keys: Keys, key: str, trying: asyncio.Future[Kept | Busy], named: bool) -> None:
-        answer = await trying
-        grant = answer.meta.grant if isinstance(answer, Kept) else None
-        if grant is not None and not named:
-            await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False)
-        self._lines.wake(f"{keys.namespace}/{key}")
+        async def given_back(answer: Kept | Busy) -> None:
+            grant = answer.meta.grant if isinstance(answer, Kept) else None
+            if grant is not None and not named:
+                await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False)
+            self._lines.wake(f"{keys.namespace}/{key}")
+
+        return await self._afterwards.whole(keys.try_acquire(key, asked), given_back)
 
     async def _waiting(self, keys: Keys, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:
@@ -288,6 +285,10 @@ class Leases:
             busy = None if grant is None else Busy(grant.until)
         left = 1.0 if busy is None else (busy.until - await keys.now()).total_seconds()
         return KeyRefused(Refusal.WAITING, f"{key!r} is held by somebody else", wait=max(left, 0.0))
+
+
+def _seconds(wait: timedelta | None) -> float | None:
+    return None if wait is None else wait.total_seconds()
 
 
 def _same(one: Kept, other: Kept) -> bool:

@@ -1,0 +1,88 @@
+"""The record of a key: kept byte for byte; its memory of what was thrown away never forgets on the wrong side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import assume, given, strategies as st
+
+from unit.leases.key_metas import MOMENTS, START, metas
+from wrasse.errors import StoreBroken
+from wrasse.leases.meta import (
+    DROPPED_MAX,
+    Grant,
+    Kept,
+    Meta,
+    Staged,
+    State,
+    cleared,
+    committed,
+    decode,
+    encode,
+    first_token,
+    released,
+)
+from wrasse.ports.records import VALUE_BYTES_MAX, Record
+
+STATE = State("n" * 200, "v" * 64, "e" * 32, 1 << 40)
+
+
+@given(metas())
+def test_a_record_comes_back_as_it_was(meta: Meta) -> None:
+    assert decode(Record("k", encode(meta), "7", None)) == Kept(meta, "7")
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"token":"x"}', b"\xff", b'{"token":1,"grant":{"id":"a"}}'])
+def test_a_record_that_is_not_ours_is_told(value: bytes) -> None:
+    with pytest.raises(StoreBroken, match="not one that wrasse wrote"):
+        decode(Record("k", value, "1", None))
+
+
+def test_a_record_stays_small() -> None:
+    grant = Grant("i" * 20, "o" * 1_000, 1 << 60, START, "t" * 20)
+    meta = Meta(1 << 60, grant, 9, STATE, Staged("t" * 20, 10, STATE), True, START, START, tuple(range(DROPPED_MAX)), 9)
+    assert len(encode(meta)) < VALUE_BYTES_MAX / 100
+
+
+@given(st.integers(0, 10**10), st.integers(1, 10**6))
+def test_a_key_that_comes_back_after_an_hour_starts_above_every_token_it_can_have_had(born: int, grants: int) -> None:
+    began = START + timedelta(milliseconds=born)
+    last = first_token(began) + grants  # one acquire a millisecond at most, and retention waits until that has passed
+    deleted_at = began + timedelta(milliseconds=grants) + timedelta(hours=1, milliseconds=1)
+    assert first_token(deleted_at) > last
+
+
+@given(metas(), st.lists(st.booleans(), max_size=12), MOMENTS)
+def test_a_lease_that_lost_what_it_staged_is_never_taken_for_one_that_did_not(
+    meta: Meta, stages: list[bool], at: datetime
+) -> None:
+    lost, token = [], max(meta.token, meta.forgotten)
+    for staging in stages:
+        token += 1
+        staged = Staged("t", meta.version + 1, None) if staging else None
+        grant = Grant("i", "o", token, at, "t")
+        meta = cleared(replace(meta, token=token, grant=grant, staged=staged), at, None)
+        lost += [token] * staging
+    assert (all(meta.has_dropped(each) for each in lost), len(meta.dropped) <= DROPPED_MAX) == (True, True)
+
+
+@given(metas(held=True), MOMENTS)
+def test_the_lease_that_just_committed_is_not_taken_for_one_that_lost(meta: Meta, at: datetime) -> None:
+    assert meta.grant is not None
+    assume(not meta.has_dropped(meta.grant.token))
+    assert not committed(meta, at).has_dropped(meta.grant.token)
+
+
+@given(metas(), MOMENTS)
+def test_a_key_given_back_has_no_holder_and_nothing_staged(meta: Meta, at: datetime) -> None:
+    after = released(meta, at)
+    assert (after.grant, after.staged, after.version, after.state) == (None, None, meta.version, meta.state)
+
+
+@given(metas())
+def test_a_record_names_what_counts_and_what_would(meta: Meta) -> None:
+    states = [meta.state, None if meta.staged is None else meta.staged.state]
+    named = {state.name for state in states if state is not None}
+    assert {name for name in ("s1", "s2", "s3") if meta.names(name)} == named
