@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
+
 from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.objects import MemoryObjects
@@ -95,7 +97,7 @@ class Field:
         """Somebody lets the root act by itself, and overrules a refusal."""
         standing = await self.sightings.standing(self.root.name)
         consent = read_consent(standing.value)
-        said = type(consent)(self.root.digest, consent.refused, consent.why, consent.due, allow)
+        said = msgspec.structs.replace(consent, armed=self.root.digest, allowed=allow)
         assert await self.sightings.write(self.root.name, write_consent(said), at=standing.version)
 
     async def run(

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import Refused, StoreBroken
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.orphans.consent import Consent, after, read_consent, refusal, write_consent
 from wrasse.orphans.merge import Before, Merge, Sinks, Tally
@@ -94,6 +94,15 @@ class Look:
 
     async def look(self, *, note: bool) -> Looked:
         """A complete round. With `note`, it is committed; else it leaves no trace."""
+        try:
+            return await self._look(note=note)
+        except OSError as why:
+            raise StoreUnavailable(
+                f"the spool in {self._ports.spool} cannot be written: {why.strerror}",
+                do="make room there: about 150 bytes per object, or set orphans.<root>.spool",
+            ) from why
+
+    async def _look(self, *, note: bool) -> Looked:
         self.close()
         id = self._ids.new()
         place = self._open.enter_context(self._workplace.opened(id))
@@ -236,15 +245,15 @@ class Look:
     ) -> Looked:
         caps, consent = self.root.caps, read_consent(standing.value)
         wrong = implausible(made.counts, None if standing.last is None else standing.last.counts, caps)
-        if wrong and not consent.overruled:
+        if wrong and not consent.believes(made):
             if note:
-                await self._write(refusal(consent, made, wrong), standing)
+                await self._write(refusal(consent, made, wrong, plan=False), standing)
             raise Refused(
                 f"{self.root.name}: {wrong}; nothing was judged",
                 do=f"find out why; if it is right: wrasse orphans arm {self.root.name} --allow {made.id}",
             )
         held = beyond(made.counts, merged.tally.group_most, caps)
-        lifted = bool(held) and consent.covers(made.counts.get("due_objects", 0), caps.objects_max)
+        lifted = bool(held) and consent.covers(made, caps.objects_max)
         if note:
             await self._commit(made, place)
             await self._write(after(consent, made, "" if lifted else held, lifted=lifted), standing)

@@ -96,12 +96,13 @@ class Removal:
         # Noted before anything moves: whatever a crash leaves is known to be in quarantine, and is found again.
         marks = [Mark(text(each.unit), State.SEEN, each.fingerprint, to, round, tick) for each in fresh]
         noted = dict(zip([each.unit for each in fresh], await self._marked(marks), strict=True))
-        return [
-            await self._move(each, each.state_round or round)
-            if noted.get(each.unit, Outcome.DONE) is Outcome.DONE and to is State.MOVED
-            else noted.get(each.unit, Outcome.DONE)
-            for each in units
-        ]
+        ends = []
+        for each in units:
+            end = noted.get(each.unit, Outcome.DONE)
+            if end is Outcome.DONE and State.MOVED in (to, each.state):
+                end = await self._move(each, each.state_round or round)
+            ends.append(end)
+        return ends
 
     async def _move(self, known: Known, round: str) -> Outcome:
         end = await self._trash.put(round, unpack(known.files))

@@ -128,12 +128,23 @@ def test_a_plan_is_held_beyond_any_of_its_caps() -> None:
 
 
 def test_leave_shrinks_with_the_plan_it_was_given_for_and_ends_with_it() -> None:
-    leave = Consent("digest", "r1", "too many", 100, "r1")
+    leave = Consent("digest", "r1", "too many", 100, "r1", plan=True)
     made = Round("r", "r2", 2, AT, AT, 0, {"due_objects": 60})
     lifted = after(leave, made, "", lifted=True)
     assert (lifted.due, lifted.overruled) == (60, True)
     assert after(lifted, made, "", lifted=False) == Consent("digest")
-    assert after(leave, made, "too many", lifted=False) == Consent("digest", "r2", "too many", 60)
+    assert after(leave, made, "too many", lifted=False) == Consent("digest", "r2", "too many", 60, plan=True)
+
+
+@pytest.mark.parametrize(("leave", "rows", "believed"), [
+    (Consent("d", "r1", "why", 0, "r1", rows=700, protected=700), 700, True),
+    (Consent("d", "r1", "why", 0, "r1", rows=700, protected=700), 600, False),
+    (Consent("d", "r1", "why", 0, "r1", plan=True), 700, False),
+    (Consent("d", "r1", "why", 0, "", rows=700, protected=700), 700, False),
+    (Consent("d", "r1", "why", 0, "r0", rows=700, protected=700), 700, False),
+])  # fmt: skip
+def test_leave_to_believe_less_is_no_leave_to_believe_still_less(leave: Consent, rows: int, believed: bool) -> None:
+    assert leave.believes(Round("r", "r2", 2, AT, AT, 0, {"rows": rows, "protected": rows})) is believed
 
 
 def test_a_value_that_is_no_consent_is_an_error() -> None:

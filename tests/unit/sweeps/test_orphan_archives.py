@@ -477,6 +477,36 @@ async def test_a_reference_to_what_is_in_quarantine_brings_it_back(tmp_path: Pat
     assert len(await field.keys()) == 4
 
 
+async def test_what_is_written_where_something_was_moved_away_goes_in_its_turn(tmp_path: Path) -> None:
+    field = Field(tmp_path)
+    await field.put("ws1", "old")
+    await field.put("ws1", "new")
+    field.refer("ws1", "new")
+    await field.arm()
+    await rounds(field, timedelta(0), 2 * HOUR)
+    await field.put("ws1", "old", data=b"another")
+    await rounds(field, HOUR, 7 * DAY)
+    assert (len(await field.keys()), await field.trash()) == (4, [])
+    await rounds(field, HOUR, 2 * HOUR, 7 * DAY)
+    assert (await field.keys(), await field.trash()) == (left(("ws1", "new")), [])
+
+
+async def test_leave_for_a_large_plan_does_not_make_a_broken_database_right(tmp_path: Path) -> None:
+    field = Field(tmp_path, replace(DELETING, caps=Caps(objects_max=5)))
+    for n in range(10):
+        await field.put("ws1", f"old{n}", "home.tar.gz")
+        await field.put(f"other{n}", "a", "home.tar.gz")
+        field.refer(f"other{n}", "a")
+    await field.put("ws1", "new")
+    field.refer("ws1", "new")
+    await field.arm()
+    await rounds(field, timedelta(0), 2 * HOUR)
+    await field.arm(allow=read_consent((await field.sightings.standing("archives")).value).refused)
+    field.rows.remove(*await all_rows(field))
+    assert (await field.run()).stopped_by == ERROR
+    assert len(await field.keys()) == 22
+
+
 async def test_bringing_back_overwrites_nothing_and_keeps_the_copy(tmp_path: Path) -> None:
     field = Field(tmp_path)
     await field.put("ws1", "old", data=b"precious")
