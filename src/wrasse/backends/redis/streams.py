@@ -88,10 +88,7 @@ class RedisStreams:
         if not answer:
             return None
         now, length, size, appended, first, last, *groups = answer
-        states = [
-            _group_state(groups[at : at + 5], await self._consumers(subject, groups[at]))
-            for at in range(0, len(groups), 5)
-        ]
+        states = [_group_state(groups[at : at + 6]) for at in range(0, len(groups), 6)]
         return StreamState(
             subject,
             length=length,
@@ -148,11 +145,6 @@ class RedisStreams:
         await self._discovery.register(gone)
         return [name for name, exists in zip(names, here, strict=True) if exists]
 
-    async def _consumers(self, subject: str, group: bytes) -> int:
-        keys = self._keys.group(subject, group.decode())
-        answer = await self._link.run(load("group_consumers"), [keys.log, keys.consumers], [group])
-        return (len(answer) - 1) // 4
-
     def _note_size(self, subject: str, sizes: Sequence[int]) -> None:
         if sizes and (subject in self._sizes or len(self._sizes) < _SIZES_MAX):
             self._sizes[subject] = max(max(sizes) // 4, sum(sizes) // len(sizes), 1)
@@ -168,8 +160,8 @@ async def check_streams(link: Link) -> None:
         )
 
 
-def _group_state(words: Sequence[bytes | int], consumers: int) -> GroupState:
-    name, delivered, pending, lowest, lag = words
+def _group_state(words: Sequence[bytes | int]) -> GroupState:
+    name, delivered, pending, lowest, lag, consumers = words
     assert isinstance(name, bytes), "a name is text"
     assert isinstance(delivered, bytes), "an id is text"
     assert isinstance(lowest, bytes), "an id is text"
@@ -181,6 +173,6 @@ def _group_state(words: Sequence[bytes | int], consumers: int) -> GroupState:
         delivered=read,
         pending=int(pending),
         oldest_pending_at=None if first is None else from_micros(first.ms * 1_000),
-        consumers=consumers,
+        consumers=int(consumers),
         lag=int(lag) if lag else None,
     )

@@ -1,8 +1,8 @@
 -- One stream with its groups.
 -- KEYS: [1] the stream, [2] what is known of it
 -- Gives nothing if there is no such stream; else us, length, bytes, entries ever added, first and last id ('' for none), then of
---   each group: name, delivered, number of pending entries, lowest of them (''), lag ('' where it cannot be told). The group
---   that the origin makes and nobody reads is left out.
+--   each group: name, delivered, number of pending entries, lowest of them (''), lag ('' where it cannot be told), number
+--   of consumers. The group that the origin makes and nobody reads is left out.
 -- include entry_ids
 local log = KEYS[1]
 if redis.call('EXISTS', log) == 0 then return {} end
@@ -26,6 +26,14 @@ local function lag_of(delivered, said)
   return after[1] and whole(seq_of(last) - seq_of(after[1][1]) + 1) or '0'
 end
 
+-- All but the one that stands for nobody.
+local function consumers_of(group, number)
+  for _, consumer in ipairs(number > 0 and redis.call('XINFO', 'CONSUMERS', log, group) or {}) do
+    if consumer[2] == NOBODY then return number - 1 end
+  end
+  return number
+end
+
 local found = {us, length, bytes, added, first, last == '0-0' and '' or last}
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', log)) do
   local facts = {}
@@ -33,7 +41,7 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', log)) do
   if facts['name'] ~= '_init' then
     local pending = redis.call('XPENDING', log, facts['name'], '-', '+', 1)
     local add = {facts['name'], facts['last-delivered-id'], facts['pending'], pending[1] and pending[1][1] or '',
-      lag_of(facts['last-delivered-id'], facts['lag'])}
+      lag_of(facts['last-delivered-id'], facts['lag']), consumers_of(facts['name'], facts['consumers'])}
     for _, value in ipairs(add) do found[#found + 1] = value end
   end
 end

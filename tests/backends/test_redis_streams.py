@@ -1,0 +1,404 @@
+"""Streams on Redis as others see them: the origin's keys and bytes, programs of others on the same streams and groups,
+races on the server itself, and answers that are lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import pytest
+
+from servers.proxy import Proxy
+from servers.valkey import SHARED, Valkey, oldest, valkey
+from wrasse.app.wiring import Stores
+from wrasse.backends.redis import discovery
+from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.options import RedisOptions, key_slot
+from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.clock import ManualClock, SystemClock
+from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, UsageError
+from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import START, Draft, EntryId, StreamLimits
+from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.envelope import decode
+from wrasse.streams.publisher import Publisher
+from wrasse.streams.received import Received
+
+S, KEY, G = "gbe.events.audit.change", "gbe:events:audit:change", "archiver"
+FIRST = StartAt(first=True)
+TIMEOUT = timedelta(seconds=30)
+# As the origin writes it: compact, in this order, the payload in base64.
+ORIGIN = (
+    b'{"message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","subject":"gbe.events.audit.change","timestamp":1700000000000,'
+    b'"trace_id":"t-1","payload":"AAEC/w=="}'
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    with valkey() as made:
+        yield made
+
+
+@pytest.fixture
+async def redis(server: Valkey) -> AsyncIterator[Redis]:
+    store = await Redis.open(server.url)
+    await store.link.ask("FLUSHALL")
+    yield store
+    await store.close()
+
+
+async def append(store: Redis, *bodies: bytes, subject: str = S) -> list[EntryId]:
+    return list(await store.streams.append([Draft(subject, body) for body in bodies]))
+
+
+async def bodies(store: Redis, subject: str = S) -> list[bytes]:
+    return [entry.body for entry in (await store.streams.read(subject, START, 10_000)).items]
+
+
+async def trim(store: Redis, *protect: str, age: timedelta | None = None, limit: int = 10_000) -> int:
+    return (await store.streams.trim(S, age=age, below=None, protect=protect, limit=limit)).count
+
+
+async def foreign(store: Redis, *words: object) -> object:
+    return await store.link.ask(*words)  # what another program sends
+
+
+# The wire
+
+
+async def test_an_entry_is_the_origins_key_with_one_field_and_its_envelope_byte_for_byte(redis: Redis) -> None:
+    publisher = Publisher(redis.streams, SystemClock())
+    id = await publisher.publish(S, bytes([0, 1, 2, 255]), trace_id="t-1")
+    ((_, (field, envelope)),) = await redis.link.ask("XRANGE", KEY, "-", "+")
+    ours = decode(envelope)
+    same = ORIGIN.replace(b"01ARZ3NDEKTSV4RRFFQ69G5FAV", id.encode()).replace(b"1700000000000", b"%d" % ours.timestamp)
+    assert (field, envelope) == (b"envelope", same)
+
+
+async def test_an_entry_of_the_origin_is_read_and_delivered(redis: Redis) -> None:
+    await foreign(redis, "XADD", KEY, "*", "envelope", ORIGIN)
+    await redis.groups.join(S, G, FIRST)
+    (delivery,) = await redis.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT)
+    assert (decode(delivery.entry.body).payload, await bodies(redis)) == (bytes([0, 1, 2, 255]), [ORIGIN])
+
+
+async def test_an_entry_without_an_envelope_shows_all_its_fields(redis: Redis) -> None:
+    await foreign(redis, "XADD", KEY, "*", "a", "1", "b", b"\xff")
+    (entry,) = (await redis.streams.read(S, START, 10)).items
+    assert (entry.body, entry.fields) == (b"", {"a": b"1", "b": b"\xff"})
+
+
+async def test_a_dead_letter_has_the_origins_fields_first(redis: Redis) -> None:
+    await redis.groups.join(S, G, FIRST)
+    (id,) = await append(redis, ORIGIN)
+    await redis.groups.deliver([S], G, "c", 1, ack_timeout=TIMEOUT)
+    letter = Draft("gbe._deadletter.events", ORIGIN, fields={"reason": b"why"})
+    await redis.groups.answer([DeadLetter(S, G, id, letter)])
+    ((_, words),) = await redis.link.ask("XRANGE", "gbe:_deadletter:events", "-", "+")
+    assert words == [b"envelope", ORIGIN, b"reason", b"why"]
+
+
+async def test_the_origins_archiver_sees_how_far_a_group_is(redis: Redis) -> None:
+    await redis.groups.join(S, G, FIRST)
+    ids = await append(redis, b"1", b"2", b"3")
+    await redis.groups.mark(S, G, ids[1])
+    (group,) = await redis.link.ask("XINFO", "GROUPS", KEY)
+    known = dict(zip(group[::2], group[1::2], strict=True))
+    assert (known[b"last-delivered-id"].decode(), known[b"lag"]) == (str(ids[1]), 1)
+
+
+async def test_a_subject_below_the_root_of_our_own_keys_is_refused(redis: Redis) -> None:
+    with pytest.raises(UsageError, match="keeps for itself"):
+        await append(redis, b"", subject="jobqueue.token")
+
+
+async def test_a_key_that_is_no_stream_is_told(redis: Redis) -> None:
+    await foreign(redis, "SET", KEY, "something else")
+    with pytest.raises(StoreBroken, match="WRONGTYPE"):
+        await append(redis, b"1")
+
+
+# Programs of others
+
+
+async def test_ids_go_on_from_what_another_program_wrote_in_the_future(redis: Redis) -> None:
+    far = f"99999999999999-{(1 << 64) - 2}"
+    await foreign(redis, "XADD", KEY, far, "envelope", ORIGIN)
+    (id,) = await append(redis, b"1")
+    assert id > EntryId.parse(far)
+
+
+async def test_where_others_write_too_length_is_right_and_size_is_what_the_stream_takes(redis: Redis) -> None:
+    await append(redis, b"1")
+    await foreign(redis, "XADD", KEY, "*", "envelope", ORIGIN)
+    state = await redis.streams.info(S)
+    assert state is not None
+    assert (state.length, state.appended, state.bytes > len(ORIGIN)) == (2, 2, True)
+
+
+async def test_a_limit_in_bytes_counts_what_others_wrote(redis: Redis) -> None:
+    await redis.streams.ensure(S, StreamLimits(bytes_max=10_000))
+    await foreign(redis, "XADD", KEY, "*", "envelope", b"x" * 20_000)
+    with pytest.raises(Exception, match="at most 10000"):
+        await append(redis, b"1")
+
+
+async def test_a_group_that_only_the_origin_reads_protects_what_it_has_not_acked(redis: Redis) -> None:
+    await append(redis, b"1", b"2", b"3")
+    await foreign(redis, "XGROUP", "CREATE", KEY, G, "0")
+    before = await trim(redis, G)
+    await foreign(redis, "XREADGROUP", "GROUP", G, "host-1", "COUNT", 2, "STREAMS", KEY, ">")
+    pending = await trim(redis, G)
+    first = (await redis.streams.read(S, START, 1)).items[0].id
+    await foreign(redis, "XACK", KEY, G, str(first))
+    assert (before, pending, await trim(redis, G), await bodies(redis)) == (0, 0, 1, [b"2", b"3"])
+
+
+async def test_a_wrong_lag_does_not_change_a_trim(redis: Redis) -> None:
+    ids = await append(redis, b"1", b"2", b"3", b"4")
+    await redis.groups.join(S, G, FIRST)
+    await foreign(redis, "XDEL", KEY, str(ids[1]))
+    state = await redis.streams.info(S)
+    assert state is not None
+    assert (state.groups[0].lag, await trim(redis, G)) == (None, 0)
+
+
+async def test_what_a_dead_consumer_of_the_origin_held_comes_to_us_with_its_count(redis: Redis) -> None:
+    await append(redis, b"1")
+    await redis.groups.join(S, G, FIRST)
+    await foreign(redis, "XREADGROUP", "GROUP", G, "host-1", "STREAMS", KEY, ">")
+    short = timedelta(milliseconds=150)
+    assert await redis.groups.deliver([S], G, "ours", 10, ack_timeout=TIMEOUT) == []
+    async with asyncio.timeout(20):
+        while not (found := await redis.groups.deliver([S], G, "ours", 10, ack_timeout=short, wait=short)):
+            await redis.link.ask("HDEL", StreamKeys(redis.link.options).group(S, G).consumers, "")  # look again now
+    assert [(delivery.entry.body, delivery.number) for delivery in found] == [(b"1", 2)]
+
+
+async def test_what_a_live_consumer_of_the_origin_works_on_stays_with_it(redis: Redis) -> None:
+    await append(redis, b"1")
+    await redis.groups.join(S, G, FIRST)
+    await foreign(redis, "XREADGROUP", "GROUP", G, "host-1", "STREAMS", KEY, ">")
+    assert await redis.groups.deliver([S], G, "ours", 10, ack_timeout=TIMEOUT) == []
+
+
+async def test_a_quiet_consumer_of_the_origin_is_not_retired(redis: Redis) -> None:
+    await redis.groups.join(S, G, FIRST)
+    await foreign(redis, "XGROUP", "CREATECONSUMER", KEY, G, "host-1")
+    (state,) = await redis.groups.consumers(S, G)
+    assert (state.consumer, await redis.groups.retire(S, G, "host-1")) == ("host-1", Outcome.LOST)
+
+
+async def test_the_group_that_the_origin_makes_and_nobody_reads_is_not_shown(redis: Redis) -> None:
+    await append(redis, b"1")
+    await foreign(redis, "XGROUP", "CREATE", KEY, "_init", "$")
+    state = await redis.streams.info(S)
+    assert state is not None
+    assert state.groups == ()
+
+
+async def test_a_foreign_stream_is_found_by_its_pattern_and_only_then_trimmed(redis: Redis) -> None:
+    await foreign(redis, "XADD", KEY, "1-1", "envelope", ORIGIN)
+    await foreign(redis, "XADD", "not.a.subject", "*", "a", "b")
+    await foreign(redis, "SET", "gbe:events:audit:text", "no stream")
+    unknown = await trim(redis)
+    found = await redis.streams.subjects("gbe.events.*.*", None, 10)
+    assert (unknown, found.items, await trim(redis)) == (0, (S,), 1)
+
+
+async def test_a_foreign_stream_that_comes_later_is_found_by_the_next_pass(
+    server: Valkey, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await redis.streams.subjects(">", None, 10)
+    await foreign(redis, "XADD", KEY, "*", "envelope", ORIGIN)
+    soon = await redis.streams.subjects(">", None, 10)
+    monkeypatch.setattr(discovery, "PASS", 0.0)
+    assert (soon.items, (await redis.streams.subjects(">", None, 10)).items) == ((), (S,))
+
+
+async def test_a_stream_that_somebody_deleted_is_forgotten(redis: Redis) -> None:
+    await append(redis, b"1")
+    await foreign(redis, "DEL", KEY)
+    assert (await redis.streams.subjects(">", None, 10)).items == ()
+    assert await redis.link.ask("ZCARD", "jobqueue:streams") == 0
+
+
+async def test_a_consumer_hears_what_another_program_appends(redis: Redis) -> None:
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def handle(received: Received) -> None:
+        got.put_nowait(received.payload)
+
+    settings = ConsumerSettings(auto_ack=True, start=FIRST)
+    consumer = Consumer(redis.streams, redis.groups, SystemClock(), S, "workers", handle, settings)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        tasks.create_task(consumer.run())
+        await foreign(redis, "XADD", KEY, "*", "envelope", ORIGIN)
+        assert await got.get() == bytes([0, 1, 2, 255])
+        await consumer.close()
+
+
+# Our notes and the server's
+
+
+async def test_what_is_pending_comes_back_though_our_own_notes_are_lost(redis: Redis) -> None:
+    await append(redis, b"1")
+    await redis.groups.join(S, G, FIRST)
+    short = timedelta(milliseconds=100)
+    await redis.groups.deliver([S], G, "gone", 10, ack_timeout=short)
+    keys = StreamKeys(redis.link.options).group(S, G)
+    await redis.link.ask("DEL", keys.held, keys.due, keys.consumers)
+    async with asyncio.timeout(20):
+        while not (found := await redis.groups.deliver([S], G, "c2", 10, ack_timeout=short, wait=short)):
+            await redis.link.ask("HDEL", keys.consumers, "")
+    assert [delivery.number for delivery in found] == [2]
+
+
+async def test_what_others_claimed_from_us_is_not_delivered_again_at_our_deadline(server: Valkey, redis: Redis) -> None:
+    clock = ManualClock()
+    ours = await Redis.open(server.url, clock, time=clock)
+    await append(ours, b"1")
+    await ours.groups.join(S, G, FIRST)
+    (delivery,) = await ours.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT)
+    await foreign(redis, "XCLAIM", KEY, G, "host-1", 0, str(delivery.entry.id))
+    clock.advance(TIMEOUT * 2)
+    assert await ours.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT) == []
+    await ours.close()
+
+
+async def test_acked_batches_leave_nothing_behind(server: Valkey) -> None:
+    clock = ManualClock()
+    store = await Redis.open(server.url, clock, time=clock)
+    await store.groups.join(S, "tidy", StartAt())
+    for _ in range(20):
+        await append(store, b"1", b"2")
+        found = await store.groups.deliver([S], "tidy", "c", 10, ack_timeout=TIMEOUT)
+        await store.groups.answer([Ack(S, "tidy", each.entry.id) for each in found])
+    clock.advance(TIMEOUT)
+    await store.groups.deliver([S], "tidy", "c", 10, ack_timeout=TIMEOUT)
+    keys = StreamKeys(store.link.options).group(S, "tidy")
+    assert await store.link.ask("EXISTS", keys.held, keys.due) == 0
+    await store.close()
+
+
+# Races
+
+
+async def test_no_trim_takes_what_a_racing_archiver_was_given_and_has_not_acked(server: Valkey, redis: Redis) -> None:
+    other = await Redis.open(server.url)
+    await redis.groups.join(S, G, FIRST)
+    total, archived = 600, 0
+
+    async def archive() -> None:
+        nonlocal archived
+        while archived < total:
+            found = await other.groups.deliver([S], G, "c", 7, ack_timeout=TIMEOUT)
+            there = {entry.id for entry in (await other.streams.read(S, START, 10_000)).items}
+            assert all(each.entry.id in there for each in found), "trimmed though it was not acked"
+            await other.groups.answer([Ack(S, G, each.entry.id) for each in found])
+            archived += len(found)
+
+    async def sweep() -> None:
+        while archived < total:
+            await trim(redis, G)
+
+    async def write() -> None:
+        for number in range(total // 10):
+            await append(redis, *(b"%d" % (number * 10 + n) for n in range(10)))
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for work in (archive(), sweep(), write()):
+            tasks.create_task(work)
+    assert archived == total
+    await other.close()
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all_when_its_second_stream_is_full(redis: Redis) -> None:
+    await redis.streams.ensure("b", StreamLimits(entries_max=0))
+    with pytest.raises(Exception, match="at most 0"):
+        await redis.streams.append([Draft("a", b"1"), Draft("b", b"2")])
+    assert await redis.streams.info("a") is None
+
+
+# Answers that are lost
+
+
+@pytest.fixture
+async def lossy(server: Valkey, redis: Redis) -> AsyncIterator[tuple[Redis, Proxy]]:
+    proxy = Proxy(server.port)
+    await proxy.start()
+    store = await Redis.open(f"redis://127.0.0.1:{proxy.port}/0?max_retries=1&read_timeout=2s")
+    yield store, proxy
+    proxy.deaf = False
+    await store.close()
+    await proxy.close()
+
+
+async def test_an_append_with_a_key_whose_answer_was_lost_is_made_once(
+    lossy: tuple[Redis, Proxy], redis: Redis
+) -> None:
+    store, proxy = lossy
+    proxy.deaf = True
+    with pytest.raises(StoreUnavailable):
+        await store.streams.append([Draft(S, b"1", "k")])
+    proxy.deaf = False
+    (id,) = await store.streams.append([Draft(S, b"1", "k")])
+    assert [entry.id for entry in (await redis.streams.read(S, START, 10)).items] == [id]
+
+
+async def test_a_delivery_whose_answer_was_lost_comes_back_after_its_deadline(
+    lossy: tuple[Redis, Proxy], redis: Redis
+) -> None:
+    store, proxy = lossy
+    await append(redis, b"1")
+    await redis.groups.join(S, G, FIRST)
+    short = timedelta(milliseconds=100)
+    proxy.deaf = True
+    with pytest.raises(StoreUnavailable):
+        await store.groups.deliver([S], G, "c", 10, ack_timeout=short)
+    async with asyncio.timeout(20):
+        (again,) = await redis.groups.deliver([S], G, "c2", 10, ack_timeout=short, wait=timedelta(seconds=15))
+    assert (again.entry.body, again.number) == (b"1", 2)
+
+
+async def test_a_dead_letter_whose_answer_was_lost_is_written_once(lossy: tuple[Redis, Proxy], redis: Redis) -> None:
+    store, proxy = lossy
+    (id,) = await append(redis, b"1")
+    await redis.groups.join(S, G, FIRST)
+    await redis.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT)
+    letter = DeadLetter(S, G, id, Draft("gbe._deadletter.events", b"1"))
+    proxy.deaf = True
+    with pytest.raises(StoreUnavailable):
+        await store.groups.answer([letter])
+    proxy.deaf = False
+    again = await store.groups.answer([letter, Nak(S, G, id)])
+    assert (list(again), await bodies(redis, "gbe._deadletter.events")) == ([Outcome.LOST] * 2, [b"1"])
+
+
+# Old servers and Clusters
+
+
+async def test_a_server_older_than_7_is_refused_for_streams_and_kept_for_jobs() -> None:
+    stores = Stores(SystemClock())
+    url = SHARED.at(oldest()).url
+    with pytest.raises(ConfigError, match=r"Redis 6\.2.* streams need 7\.0"):
+        await stores.open_streams(url)
+    assert (await (await stores.open(url)).jobs.counts()) is not None
+    await stores.close()
+
+
+def test_on_a_cluster_every_key_of_a_stream_is_in_the_slot_of_the_root() -> None:
+    options = RedisOptions(nodes=(("h", 1),), cluster=True)
+    keys = StreamKeys(options)
+    log, group = keys.of("a{b}.c"), keys.group("a{b}.c", "g{x}")
+    named = (log.log, log.facts, log.known, log.known_expiry, group.held, group.due, group.consumers, group.wake)
+    assert {key_slot(key) for key in named} == {options.slot}
+    assert keys.subject(log.log.encode()) == "a{b}.c"
+
+
+def test_a_prefix_outside_the_tag_of_a_cluster_is_refused() -> None:
+    with pytest.raises(ConfigError, match="streams_prefix is outside"):
+        RedisOptions(nodes=(("h", 1),), cluster=True, streams_prefix="other:")
