@@ -29,7 +29,6 @@ from wrasse.app.building import (
     Working,
     build_engine,
     build_handlers,
-    build_lessor,
     build_pace,
     build_producer,
     build_repeater,
@@ -57,7 +56,8 @@ from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.retry import Retry
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker
-from wrasse.leases.hold import Holding, hold as holding_of
+from wrasse.leases.hold_key import HeldKey, hold_key
+from wrasse.leases.operations import Operations
 from wrasse.ports.jobs import JobQueue
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:")
@@ -76,6 +76,7 @@ class App:
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
         self._producer: Producer | None = None
+        self._remote: Operations | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.registry = Registry()
         self.tally = Tally()
@@ -152,11 +153,19 @@ class App:
         return AppWorker(self, concurrency, signals)
 
     def hold(
-        self, key: str, *, ttl: Duration = "30s", wait: Duration | None = None, owner: str | None = None
+        self,
+        key: str,
+        *,
+        ttl: Duration = "30s",
+        wait: Duration | None = None,
+        owner: str | None = None,
+        namespace: str = "",
     ) -> AppHold:
         """Holds the lease of a key for the length of an `async with`. It is renewed by itself, and the body is
-        cancelled if it is lost. `wait`: how long to wait for it, for ever without one."""
-        return AppHold(self, key, as_duration(ttl), None if wait is None else as_duration(wait), owner or owner_name())
+        cancelled if it is lost. `wait`: how long to wait for it, for ever without one. What the body saves with
+        `lease.save` is committed when it ends well."""
+        waits = None if wait is None else as_duration(wait)
+        return AppHold(self, key, as_duration(ttl), waits, owner or owner_name(), namespace)
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or ask it for a plan."""
@@ -182,16 +191,16 @@ class App:
 
     async def close(self) -> None:
         """Closes what was opened; the app may be used again."""
-        self._opened = self._producer = self._loop = None
+        self._opened = self._producer = self._loop = self._remote = None
         await self._stores.close()
 
     def forget(self) -> object:
         """Lets go of what was opened without closing it, for a process that was forked: it belongs to the parent, and
         must stay alive here, untouched. The app opens its own on next use."""
-        left = (self._stores, self._opened, self._producer, self._loop)
+        left = (self._stores, self._opened, self._producer, self._loop, self._remote)
         self._stores = Stores(self._clock, done_max=self.config.settings.worker.done_max)
         self._opening = asyncio.Lock()
-        self._opened = self._producer = self._loop = None
+        self._opened = self._producer = self._loop = self._remote = None
         return left
 
     async def __aenter__(self) -> Self:
@@ -202,6 +211,22 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _leases(self) -> Operations:
+        """Leases where the settings have them: in the backend of records, or at a server."""
+        own = self.config.settings.leases
+        opened = await self.open()
+        if not own.server:
+            assert opened.leasing is not None, "what is opened has leases"
+            return opened.leasing.leases
+        if self._remote is None:
+            # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+            from wrasse.leases.client import LeaseClient
+
+            client = LeaseClient(own.server, self._clock, token=own.token)
+            self._stores.finish_first(client.close)
+            self._remote = client
+        return self._remote
 
     async def _streams(self) -> Store:
         await self.open()
@@ -270,18 +295,19 @@ class AppWorker:
 
 
 class AppHold:
-    """`async with app.hold("key") as lease`: `lease.token` is the fencing token."""
+    """`async with app.hold("key") as lease`: `lease.token` is the fencing token, `lease.state` what was saved last."""
 
-    def __init__(self, app: App, key: str, ttl: timedelta, wait: timedelta | None, owner: str) -> None:
+    def __init__(
+        self, app: App, key: str, ttl: timedelta, wait: timedelta | None, owner: str, namespace: str = ""
+    ) -> None:
         self._app = app
-        self._asked = (key, ttl, wait, owner)
-        self._held: holding_of | None = None
+        self._asked = (key, ttl, wait, owner, namespace)
+        self._held: hold_key | None = None
 
-    async def __aenter__(self) -> Holding:
-        key, ttl, wait, owner = self._asked
-        clock = self._app._clock
-        lessor = build_lessor(await self._app.open(), clock)
-        self._held = holding_of(lessor, key, owner, ttl, clock, wait=wait)
+    async def __aenter__(self) -> HeldKey:
+        key, ttl, wait, owner, namespace = self._asked
+        leases = await self._app._leases()
+        self._held = hold_key(leases, key, owner, ttl, self._app._clock, namespace=namespace, wait=wait)
         return await self._held.__aenter__()
 
     async def __aexit__(
@@ -311,9 +337,16 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
 _default: App | None = None
 
 
-def hold(key: str, *, ttl: Duration = "30s", wait: Duration | None = None, owner: str | None = None) -> AppHold:
+def hold(
+    key: str,
+    *,
+    ttl: Duration = "30s",
+    wait: Duration | None = None,
+    owner: str | None = None,
+    namespace: str = "",
+) -> AppHold:
     """`App.hold` on the default configuration, opened once for the process."""
     global _default
     if _default is None:
         _default = connect()
-    return _default.hold(key, ttl=ttl, wait=wait, owner=owner)
+    return _default.hold(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace)

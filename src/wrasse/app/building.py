@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
+from wrasse.app.leasing import open_leasing
 from wrasse.app.orphaning import ORPHANS, instance_of, open_desks
 from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
@@ -29,9 +30,10 @@ from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Guard, MassDeath
+from wrasse.engine.guard import Guard, MassDeath, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
 from wrasse.engine.pulses import backend_guards
+from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.errors import UsageError
 from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
@@ -57,11 +59,15 @@ from wrasse.ports.objects import Objects
 from wrasse.ports.strays import SeesStrays, Strays
 from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
+from wrasse.sweeps.aged_records import AgedRecords
+from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.orphan_archives import OrphanArchives
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 LEASES = leases_in("default")
 JOB_SWEEPS = ("stuck_jobs", "finished_jobs")  # what every worker process also runs
+LEASE_SWEEPS = (ExpiredLeases.name, AgedRecords.name)  # what every process that serves leases also runs
+IDLE = "idle"  # the group of sweeps that keep away from traffic
 
 
 @runtime_checkable
@@ -87,6 +93,7 @@ async def open_homes(config: Config, stores: Stores) -> Opened:
         await stores.open_object_store(where.objects) if objects else None,
         await stores.open(where.journal),
         await open_desks(config, stores, stores.clock),
+        await open_leasing(config, stores),
     )
 
 
@@ -100,10 +107,13 @@ def build_engine(
 ) -> Engine:
     """The engine with the sweeps named in `only`, or with all: wrasse's, then one's own."""
     names = [*CATALOGUE, *(name for name in settings.sweeps if name not in CATALOGUE)]
-    plain = [name for name in names if name != ORPHANS and (only is None or name in only)]
+    apart = (ORPHANS, *LEASE_SWEEPS)
+    plain = [name for name in names if name not in apart and (only is None or name in only)]
+    leases = [name for name in LEASE_SWEEPS if opened.leasing is not None and (only is None or name in only)]
     orphans = opened.orphans if only is None or ORPHANS in only else ()
     return Engine(
         [
+            *(build_lease_sweep(name, settings, opened, clock) for name in leases),
             *(build_sweep(name, settings, opened, clock) for name in plain),
             *(build_orphans(desk, settings, opened, clock) for desk in orphans),
         ],
@@ -156,6 +166,31 @@ def build_orphans(desk: Desk, settings: Settings, opened: Opened, clock: Clock) 
         guards=(*felt, *desk.guards),
         enabled=own.enabled,
         name=instance_of(desk.root.name),
+    )
+
+
+def build_lease_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+    """A sweep of leases. Those of the idle group keep away from traffic; retention does not wait for it."""
+    own, leasing = settings.sweeps[name], opened.leasing
+    assert leasing is not None, "who builds it has leases"
+    guards = backend_guards(opened.records, clock, skew_max=settings.engine.skew_max)
+    sweep: AnySweep = ExpiredLeases(leasing.leases, leasing.namespaces)
+    group = IDLE
+    if name == AgedRecords.name:
+        retention = own.fields["retention"]
+        assert isinstance(retention, timedelta), "a time by its type"
+        sweep, group = AgedRecords(leasing.leases, leasing.namespaces, retention), ""
+    else:
+        guards = (*guards, Traffic(leasing.activity, settings.leases.idle_sweep_grace, clock))
+    return Scheduled(
+        sweep,
+        interval=own.interval,
+        jitter=own.jitter,
+        budget=Budget(own.actions_max, own.runtime_max, own.pause),
+        guards=guards,
+        enabled=own.enabled,
+        name=name,
+        group=group,
     )
 
 
@@ -247,11 +282,6 @@ def build_pace(settings: Settings, opened: Opened, rate: int) -> Pace:
     store = opened.jobs
     limiter = store.limiter if isinstance(store, _Limits) else RecordedLimiter(store.records(BUDGETS))
     return Pace(limiter, settings.producer.rate_limit_key, rate)
-
-
-def build_lessor(opened: Opened, clock: Clock) -> Lessor:
-    """What grants leases to users."""
-    return Lessor(opened.records.records(LEASES), clock)
 
 
 def configured(

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 
 from wrasse.app.ago import ago
-from wrasse.app.building import Opened, build_lessor, open_homes
+from wrasse.app.building import Opened, open_homes
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_jobs_look import show_record
 from wrasse.app.cli_journal import LINE_COLUMNS, line_row
@@ -21,6 +21,7 @@ from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import UsageError
 from wrasse.leases.lease import Lease
+from wrasse.leases.names import DEFAULT_NAMESPACE, BadName, checked_key
 from wrasse.ports.jobs import JobRecord
 from wrasse.ports.journal import Line, LineFilter
 
@@ -48,7 +49,7 @@ async def _explain(asked: Asked, id: str) -> None:
     try:
         opened = await open_homes(config, stores)
         record = await opened.jobs.jobs.get(id)
-        lease = await build_lessor(opened, clock).get(id) if len(id.encode()) <= 256 else None
+        lease = await _lease(opened, id)
         about = await _lines(opened, LineFilter(suspect=id))
         of_run = await _lines(opened, LineFilter(run=id))
         now = (await opened.jobs.pulse()).at
@@ -69,6 +70,20 @@ async def _explain(asked: Asked, id: str) -> None:
         "next": list(next_lines),
     }
     asked.answer(answer, lambda: _text(config, record, lease, lines, next_lines, now))
+
+
+async def _lease(opened: Opened, key: str) -> Lease | None:
+    """Who holds this key of the default namespace, if it can be one."""
+    assert opened.leasing is not None, "what is opened has leases"
+    leases = opened.leasing.leases
+    try:
+        meta = await leases.describe(DEFAULT_NAMESPACE, checked_key(key))
+    except BadName:
+        return None
+    grant = None if meta is None else meta.grant
+    if grant is None or grant.until <= await leases.now(DEFAULT_NAMESPACE):
+        return None
+    return Lease(key, grant.owner, grant.token, grant.until, "")
 
 
 async def _lines(opened: Opened, where: LineFilter) -> Sequence[Line]:

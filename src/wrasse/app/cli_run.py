@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import click
@@ -13,6 +14,7 @@ from wrasse.app.cli_admin import ADMIN, AdminOrders, admin_options, administer
 from wrasse.app.cli_asked import Asked, asks
 from wrasse.app.config import load
 from wrasse.app.logs import start_logging
+from wrasse.app.settings_leases_flags import lease_flags
 
 
 @click.command()
@@ -21,7 +23,7 @@ from wrasse.app.logs import start_logging
     "roles",
     default="all",
     show_default=True,
-    help="all, worker, sweeper, producer or archiver; several with commas; or admin, with --admin-cmd.",
+    help="all, worker, sweeper, producer, archiver or leases; several with commas; or admin, with --admin-cmd.",
 )
 @click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs, or a URL.")
 @click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
@@ -30,6 +32,7 @@ from wrasse.app.logs import start_logging
 @click.option(
     "--listen", metavar="HOST:PORT", help="Address of the status page; empty for none; the setting http.listen."
 )
+@lease_flags
 @admin_options
 @asks
 def run(
@@ -41,10 +44,11 @@ def run(
     concurrency: str | None,
     listen: str | None,
     admin: AdminOrders,
+    leases: Mapping[str, str],
 ) -> None:
-    """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, an archiver if archiver.streams is set, and
-    a producer if there is a producer: section. A producer alone, without --watch, puts the files of producer.scan_dir
-    and ends.
+    """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, an archiver if archiver.streams is set, a
+    producer if there is a producer: section, and the lease API if leases.listen is set. A producer alone, without
+    --watch, puts the files of producer.scan_dir and ends.
 
     The first signal lets running handlers finish within worker.grace; the second ends everything at once.
 
@@ -56,6 +60,7 @@ def run(
       wrasse run --role=archiver,sweeper
       wrasse run --role=producer --set=producer.scan_dir=./inbox
       wrasse run --role=producer --watch
+      wrasse run --role=leases --set=backends.records=s3://bucket/locks --idle-sweep-grace=1m
       wrasse run --role=admin --admin-cmd=peek --queue=low --n=3
     """
     from wrasse.app.daemon import Daemon, Orders, parse_roles
@@ -64,7 +69,7 @@ def run(
     if handler and command:
         raise click.UsageError("--handler and --exec exclude each other\ndo: give one of them")
     given = {"worker.count": concurrency, "http.listen": listen}
-    overrides = {**asked.overrides, **{path: text for path, text in given.items() if text is not None}}
+    overrides = {**asked.overrides, **leases, **{path: text for path, text in given.items() if text is not None}}
     if roles == ADMIN or admin.command:
         administer(Asked(asked.file, overrides, asked.json), roles, replace(admin, handler=handler, exec=command))
         return

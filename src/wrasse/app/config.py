@@ -23,6 +23,7 @@ from wrasse.app.redis_settings import idle_names, with_redis_names
 from wrasse.app.rules import broken_rules
 from wrasse.app.schema import Leaf, leaves, sections
 from wrasse.app.settings import Settings, SweepSettings
+from wrasse.app.settings_leases import followed
 from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar
 from wrasse.duration import format_duration
 from wrasse.errors import ConfigError, UnknownName, UsageError
@@ -235,10 +236,11 @@ def _build(values: Mapping[str, object], own: tuple[Catalogued, ...]) -> Setting
     silence = plain.worker.heartbeat_ttl
     inherited = {"silence": silence, "rescues_max": plain.worker.rescues_max}
     reaper = {key: getattr(plain.reaper, key) for key in ("interval", "jitter")}
-    if "stuck_jobs" in sweeps:
-        # Two names for the same two numbers: the design document's, and that of the sweep, which goes before it.
-        mine = {key: value for key, value in reaper.items() if f"sweeps.stuck_jobs.{key}" not in values}
-        sweeps["stuck_jobs"] = dataclasses.replace(sweeps["stuck_jobs"], **mine)
+    for name, follows in {"stuck_jobs": reaper, **followed(plain.leases)}.items():
+        # Two names for the same numbers: the design document's, and that of the sweep, which goes before it.
+        mine = {key: value for key, value in follows.items() if f"sweeps.{name}.{key}" not in values}
+        fields = {key: mine.pop(key, own) for key, own in sweeps[name].fields.items()}
+        sweeps[name] = dataclasses.replace(sweeps[name], fields=fields, **mine)
     for name, sweep in sweeps.items():
         # A worker's hold lasts `heartbeat_ttl`, and its rescue budget is one number: sweeps follow unless told.
         unset = {

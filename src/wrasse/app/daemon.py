@@ -20,6 +20,7 @@ from wrasse.app.app_streams import Registered, listen
 from wrasse.app.archiving import archive_streams, build_archiver
 from wrasse.app.building import (
     JOB_SWEEPS,
+    LEASE_SWEEPS,
     LEASES,
     Opened,
     Working,
@@ -35,6 +36,9 @@ from wrasse.app.building import (
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.http import Server
+from wrasse.app.leases_http.access import Access
+from wrasse.app.leases_http.server import LeaseServer
+from wrasse.app.leasing import check_state_home
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
 from wrasse.app.opening import open_patiently
 from wrasse.app.process import hand_over_sooner
@@ -55,7 +59,7 @@ from wrasse.jobs.tally import Labels, Tally
 from wrasse.ports.streams import Streams
 from wrasse.streams.tally import StreamTally
 
-ROLES = ("all", "worker", "sweeper", "producer", "archiver")
+ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 _log = logging.getLogger("wrasse.daemon")
 
 
@@ -81,6 +85,7 @@ class Started:
     streams: tuple[str, ...]
     messages: tuple[str, ...]
     producer: bool
+    leases: Address | None
     backend: str
     addresses: tuple[Address, ...]
 
@@ -97,6 +102,8 @@ class Started:
             parts.append(f"an archiver of {', '.join(self.streams)}")
         if self.producer:
             parts.append("a producer of files")
+        if self.leases:
+            parts.append(f"leases on {self.leases}")
         where = f" · status on http://{self.addresses[0]}/" if self.addresses else ""
         return f"wrasse {__version__} runs {' and '.join(parts)} on {self.backend}{where}"
 
@@ -108,6 +115,7 @@ class Started:
             "queues": self.queues,
             "sweeps": self.sweeps,
             "streams": self.streams,
+            "leases": "" if self.leases is None else str(self.leases),
             "address": [str(address) for address in self.addresses],
             "version": __version__,
             "pid": os.getpid(),
@@ -149,6 +157,11 @@ class Daemon:
         self._archiver: Archiver | None = None
         self._repeater: Repeater | None = None
         self._asked_to_stop = False
+        # With the role `all` only if somebody says where: a port is not opened unasked.
+        self._serves_leases = "leases" in orders.roles or ("all" in orders.roles and config.named("leases.listen"))
+        self._lease_server: LeaseServer | None = None
+        if self._serves_leases:
+            check_state_home(config)
 
     def _archived_streams(self, orders: Orders) -> tuple[str, ...]:
         """The patterns of the streams that this process archives."""
@@ -206,9 +219,12 @@ class Daemon:
                 self._engine, self._working = engine, working
                 server = Server(self._watch(opened, self._store.streams, engine, working))
                 try:
-                    self._say(await self._listen(server))
+                    leases = await self._serve_leases(opened)
+                    self._say(await self._listen(server), leases)
                     await self._live(engine, working)
                 finally:
+                    if self._lease_server is not None:
+                        await self._lease_server.close(settings.worker.grace)
                     await server.close()
         finally:
             await stores.close()
@@ -218,6 +234,16 @@ class Daemon:
     def _alone(self) -> bool:
         """Is the producer all that runs here?"""
         return self._roles == (PRODUCER,)
+
+    async def _serve_leases(self, opened: Opened) -> Address | None:
+        """Starts the lease API, if this process has that role; gives its address."""
+        own = self._config.settings.leases
+        if not self._serves_leases or not own.listen:
+            return None
+        assert opened.leasing is not None, "what is opened has leases"
+        access = Access(own.token, own.tls_cert, own.tls_key, own.tls_ca)
+        self._lease_server = LeaseServer(opened.leasing.leases, self._clock, access)
+        return await self._lease_server.listen(parse_address(own.listen))
 
     def _build_producing(self, opened: Opened) -> Producing:
         once = not self._watch_files
@@ -255,6 +281,7 @@ class Daemon:
             archives=None if self._archiver is None else self._archiver.tally,
             spans=None if working is None or working.traces is None else working.traces.tally,
             queues=tuple(settings.worker.queues.values()),
+            leasing=opened.leasing,
         )
         return Watch(subject, settings.observability.queue_sample_interval)
 
@@ -265,6 +292,8 @@ class Daemon:
         self._asked_to_stop = True
         if self._engine is not None:
             self._engine.stop()
+        if self._lease_server is not None:
+            self._lease_server.api.draining = True
         if self._working is not None:
             self._working.worker.stop(grace)
         if self._archiver is not None:
@@ -289,7 +318,7 @@ class Daemon:
             addresses.append(await server.listen(Address("127.0.0.1", port), metrics_only=True))
         return tuple(addresses)
 
-    def _say(self, addresses: tuple[Address, ...]) -> None:
+    def _say(self, addresses: tuple[Address, ...], leases: Address | None) -> None:
         own = None if self._working is None else self._working.worker.settings
         settings = self._config.settings
         started = Started(
@@ -301,6 +330,7 @@ class Daemon:
             streams=self._streams,
             messages=tuple(each.pattern for each in self._messages),
             producer=bool(self._directory),
+            leases=leases,
             backend=str(parse_store(homes(self._config).jobs)),
             addresses=addresses,
         )
@@ -354,4 +384,4 @@ class Daemon:
 def _sweeps_of(roles: tuple[str, ...], config: Config) -> tuple[str, ...]:
     if {"all", "sweeper"} & set(roles):
         return tuple(config.catalogue)
-    return JOB_SWEEPS if "worker" in roles else ()
+    return (*(JOB_SWEEPS if "worker" in roles else ()), *(LEASE_SWEEPS if "leases" in roles else ()))

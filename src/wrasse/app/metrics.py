@@ -23,6 +23,7 @@ from wrasse.engine.report import Totals
 from wrasse.engine.state import Held
 from wrasse.jobs.breakers import BreakerFacts
 from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
+from wrasse.leases.tally import LeaseTally
 from wrasse.ports.jobs import Counts, QueueCount
 from wrasse.streams.tally import StreamTally
 
@@ -61,6 +62,16 @@ _ARCHIVES = {  # to the fields of the archiver's tally
     "lost_events": ("events_lost", "events about archives that could not be published"),
 }
 
+_LEASES = {  # to the fields of LeaseTally
+    "acquired": ("acquired", "leases granted by this process"),
+    "waited": ("waited", "of these or of those refused, asked for while somebody else held the key"),
+    "renewed": ("renewed", "leases renewed"),
+    "released": ("released", "leases given back"),
+    "committed": ("committed", "of these, given back with a commit"),
+    "cleared": ("cleared", "leases that ended by themselves, cleared by an operation or by a sweep"),
+    "index_entries_deleted": ("entries_deleted", "entries taken out of the index of leases"),
+}
+
 METRICS: Mapping[str, Described] = {
     each.name: each
     for each in (
@@ -97,6 +108,10 @@ METRICS: Mapping[str, Described] = {
         Described("wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"),
         *(Described(f"wrasse_messages_{name}_total", "counter", ("group",), doc) for name, doc in _MESSAGES.items()),
         *(Described(f"wrasse_archives_{name}_total", "counter", (), doc) for name, (_, doc) in _ARCHIVES.items()),
+        Described("wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs that a guard or a limit ended early"),
+        *(Described(f"wrasse_leases_{name}_total", "counter", (), doc) for name, (_, doc) in _LEASES.items()),
+        Described("wrasse_leases_waiting", "gauge", (), "callers that wait for a key here"),
+        Described("wrasse_leases_backend_requests_total", "counter", (), "requests sent to a bucket that keeps leases"),
         Described("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
         Described("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
         Described("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
@@ -119,6 +134,15 @@ class SweepFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseFacts:
+    """What leases counted, how many wait, and how many requests the bucket got, where leases are kept in one."""
+
+    tally: LeaseTally
+    waiting: int = 0
+    requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything the metrics are made of, at one moment."""
 
@@ -132,6 +156,7 @@ class Facts:
     messages: Mapping[str, StreamTally] = field(default_factory=dict)  # by group
     archives: ArchiveTally | None = None
     spans: SpanTally | None = None
+    leases: LeaseFacts | None = None
 
 
 def exposition(facts: Facts) -> bytes:
@@ -154,6 +179,7 @@ class _Collected(Collector):
         yield from _sweeps(self._facts.sweeps)
         yield from _messages(self._facts.messages)
         yield from _archives(self._facts.archives)
+        yield from _leases(self._facts.leases)
         yield from _process(self._facts)
 
 
@@ -250,6 +276,14 @@ def _archives(tally: ArchiveTally | None) -> Iterator[Metric]:
         yield _family(f"wrasse_archives_{name}_total", [((), getattr(tally, own))] if tally else [])
 
 
+def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:
+    for name, (own, _) in _LEASES.items():
+        yield _family(f"wrasse_leases_{name}_total", [((), getattr(facts.tally, own))] if facts else [])
+    yield _family("wrasse_leases_waiting", [((), facts.waiting)] if facts else [])
+    requests = None if facts is None else facts.requests
+    yield _family("wrasse_leases_backend_requests_total", [] if requests is None else [((), requests)])
+
+
 def _sum(one: QueueCount, other: QueueCount) -> QueueCount:
     oldest = [at for at in (one.oldest_ready_at, other.oldest_ready_at) if at is not None]
     return QueueCount(
@@ -281,6 +315,8 @@ def _sweeps(sweeps: Mapping[str, SweepFacts]) -> Iterator[Metric]:
         "wrasse_sweep_held_since_timestamp_seconds",
         [((name, each.guard), each.since.timestamp()) for name, each in held],
     )
+    stopped = [((name, by), n) for name, facts in sweeps.items() for by, n in sorted(facts.totals.stopped.items())]
+    yield _family("wrasse_sweep_stopped_total", stopped)
     moved = sum(facts.totals.done for name, facts in sweeps.items() if name.split("@")[0] == STUCK_JOBS)
     yield _family("reaper_jobs_moved_total", [((), moved)])
     yield _family("reaper_recovered_total", [((), moved)])

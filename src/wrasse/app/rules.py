@@ -15,6 +15,7 @@ from wrasse.app.orphan_settings import clashing, root_of
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import is_redis, redis_options
 from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
+from wrasse.app.settings_leases import lease_rules
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store, parse_streams
 from wrasse.app.traces import endpoint
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
@@ -53,6 +54,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("", _archives(settings)),
         ("", _periodic(settings)),
         ("", _orphans(settings)),
+        ("leases.", lease_rules(settings.leases, settings.backends.records)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
     ):
         for right, path, what, do in rules:
@@ -189,7 +191,8 @@ def _producer(producer: ProducerSettings) -> _Rules:
 
 def _addresses(settings: Settings) -> _Rules:
     http = settings.http
-    for path, address in (("http.listen", http.listen), ("http.metrics_listen", http.metrics_listen)):
+    listens = (("http.listen", http.listen), ("http.metrics_listen", http.metrics_listen))
+    for path, address in (*listens, ("leases.listen", settings.leases.listen)):
         yield from _parsed(path, address, parse_address)
     yield from _parsed("redis.addr", settings.redis.addr, parse_addresses)
 

@@ -22,6 +22,7 @@ FIELDS = {
     "done_kept": "how long done jobs are kept",
     "dead_kept": "how long dead jobs are kept",
     "ids_kept": "how long the id of a deleted job that its producer named is still known",
+    "retention": "how long keys that nobody touches are kept; follows leases.disk_retention unless set",
     "batch_max": "how many actions are applied at once",
 }
 

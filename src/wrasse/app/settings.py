@@ -15,6 +15,7 @@ from typing import Annotated
 
 from wrasse.app.orphan_settings import ROOT_KEYS, OrphanRoot, OrphanSeed
 from wrasse.app.setting_key import Key as Key
+from wrasse.app.settings_leases import LeaseSettings
 
 EMBEDDED = "sqlite:wrasse.db"
 EMBEDDED_OBJECTS = "file:wrasse-data"
@@ -363,4 +364,5 @@ class Settings:
         Mapping[str, OrphanRoot], Key(f"where orphans are looked for: a map from a name to {ROOT_KEYS} and more")
     ] = field(default_factory=dict)
     gc: OrphanSeed = field(default_factory=OrphanSeed)
+    leases: LeaseSettings = field(default_factory=LeaseSettings)
     sweeps: Mapping[str, SweepSettings] = field(default_factory=dict)

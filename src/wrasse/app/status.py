@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
+from wrasse.app.lease_ports import Leasing
 from wrasse.app.logs import LogTally, describe
-from wrasse.app.metrics import Facts, SweepFacts
+from wrasse.app.metrics import Facts, LeaseFacts, SweepFacts
 from wrasse.app.traces import SpanTally
 from wrasse.app.wiring import Store
 from wrasse.archives.tally import Tally as ArchiveTally
@@ -25,7 +26,8 @@ from wrasse.errors import WrasseError
 from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.shut_queues import ShutQueue, shut_queues
 from wrasse.jobs.tally import Tally
-from wrasse.leases.lease import Lease, decode
+from wrasse.leases.lease import Lease
+from wrasse.leases.meta import decode
 from wrasse.ports.jobs import Counts, JobState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.records import Records
@@ -105,6 +107,7 @@ class Subject:
     queues: Sequence[str] = ()
     messages: Mapping[str, StreamTally] = field(default_factory=dict)
     archives: ArchiveTally | None = None
+    leasing: Leasing | None = None
     spans: SpanTally | None = None
 
 
@@ -132,6 +135,11 @@ async def _hear(ask: Awaitable[T]) -> _Heard[T]:
         return _Heard(None, describe(why))
     except TimeoutError:
         return _Heard(None, "does not answer")
+
+
+def lease_facts(leasing: Leasing) -> LeaseFacts:
+    """What the metrics of leases are made of."""
+    return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, leasing.requests())
 
 
 class Watch:
@@ -172,6 +180,7 @@ class Watch:
             subject.messages,
             subject.archives,
             subject.spans,
+            None if subject.leasing is None else lease_facts(subject.leasing),
         )
 
     async def _ask(self) -> Snapshot:
@@ -216,10 +225,14 @@ class Watch:
         return lines.items
 
     async def _leases(self) -> Some[Lease]:
-        """Those that end soonest. Only what is held has a due time, so what was given back costs nothing here."""
+        """Those that end soonest. What was given back has no due time, or shows once more an hour after its end."""
         ahead = self._subject.clock.now() + LEASES_AHEAD
         page = await self._subject.leases.due(ahead, None, LEASES)
-        return Some(tuple(decode(record)[0] for record in page), page.more, page.at)
+        found = {}
+        for record in page:
+            if (grant := decode(record).meta.grant) is not None:
+                found[record.key] = Lease(record.key, grant.owner, grant.token, grant.until, record.version)
+        return Some(tuple(found.values()), page.more, page.at)
 
     async def _streams(self) -> Some[StreamState]:
         streams = self._subject.streams

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from wrasse.app.lease_ports import Leasing
 from wrasse.app.wiring import ObjectStore, Store
 from wrasse.orphans.desk import Desk
 from wrasse.ports.groups import Groups
@@ -35,6 +36,7 @@ class Opened:
     objects: ObjectStore | None = None
     journal_store: Store | None = None  # where the journal is, if not where the engine keeps the rest
     orphans: tuple[Desk, ...] = ()  # a desk per root
+    leasing: Leasing | None = None
 
     @property
     def journal(self) -> Journal:

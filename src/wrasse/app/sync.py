@@ -29,14 +29,14 @@ from typing import Any, Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
 from wrasse.app.application import App as AsyncApp, AppWorker, connect as connect_async
+from wrasse.app.sync_hold import Held, StandIn
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.retry import Retry
-from wrasse.leases.hold import Holding
 from wrasse.ports.jobs import NOTHING, Counts, JobRecord, JobState
 
-__all__ = ["App", "JobHandle", "Jobs", "Worker", "connect"]
+__all__ = ["App", "Held", "JobHandle", "Jobs", "Worker", "connect"]
 
 T = TypeVar("T")
 _HANDLER = TypeVar("_HANDLER", bound=Function)
@@ -299,15 +299,24 @@ class App:
 
     @contextlib.contextmanager
     def hold(
-        self, key: str, *, ttl: Duration = "30s", wait: Duration | None = None, owner: str | None = None
-    ) -> Iterator[Holding]:
-        """Holds the lease of a key; it is renewed meanwhile. Ask `lease.alive` before what needs it."""
-        held = _Held(self._app, key, ttl, wait, owner)
+        self,
+        key: str,
+        *,
+        ttl: Duration = "30s",
+        wait: Duration | None = None,
+        owner: str | None = None,
+        namespace: str = "",
+    ) -> Iterator[Held]:
+        """Holds the lease of a key; it is renewed meanwhile. Ask `lease.alive` before what needs it. What the body
+        saves is committed when it ends well."""
+        held = StandIn(self._app.hold(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace))
         lease = self._loop.call(held.enter())
         try:
-            yield lease
-        finally:
-            self._loop.call(held.leave())
+            yield Held(lease, self._loop.call)
+        except BaseException:
+            self._loop.call(held.leave(well=False))
+            raise
+        self._loop.call(held.leave(well=True))
 
     def worker(self, concurrency: int | None = None) -> Worker:
         """A worker with this app's handlers and those of the settings, in the background."""
@@ -341,34 +350,6 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Held:
-    """A hold whose body is in another thread: a task of the loop stands in for it until it is told to leave."""
-
-    def __init__(self, app: AsyncApp, key: str, ttl: Duration, wait: Duration | None, owner: str | None) -> None:
-        self._hold = app.hold(key, ttl=ttl, wait=wait, owner=owner)
-        self._left = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    async def enter(self) -> Holding:
-        granted: asyncio.Future[Holding] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.ensure_future(self._stand_in(granted))
-        either: set[asyncio.Future[Any]] = {self._task, granted}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not granted.done():
-            await self._task
-        return granted.result()
-
-    async def _stand_in(self, granted: asyncio.Future[Holding]) -> None:
-        async with self._hold as holding:
-            granted.set_result(holding)
-            await self._left.wait()
-
-    async def leave(self) -> None:
-        assert self._task is not None, "left before it was entered"
-        self._left.set()
-        await self._task
 
 
 def connect(where: str | Path | None = None) -> App:

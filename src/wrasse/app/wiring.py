@@ -5,7 +5,7 @@ Backends are imported when they are opened: a process pays only for what it uses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol, runtime_checkable
 
@@ -211,7 +211,7 @@ async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
 class Stores:
     """The backends of one process, each opened once, however many ports it serves."""
 
-    __slots__ = ("_clock", "_done_max", "_objects", "_open", "_stack", "examined")
+    __slots__ = ("_clock", "_done_max", "_endings", "_objects", "_open", "_stack", "examined")
 
     def __init__(self, clock: Clock, *, done_max: int = DONE_MAX) -> None:
         self._clock = clock
@@ -220,6 +220,7 @@ class Stores:
         self._objects: dict[StoreUrl, ObjectStore] = {}
         self._stack = AsyncExitStack()
         self.examined: list[Examined] = []  # catalogs with something to tell the doctor
+        self._endings: list[Callable[[], Awaitable[None]]] = []
 
     @property
     def clock(self) -> Clock:
@@ -229,6 +230,10 @@ class Stores:
     def at_end(self, close: Callable[[], None]) -> None:
         """Calls this before what was opened until now is closed."""
         self._stack.callback(close)
+
+    def finish_first(self, finish: Callable[[], Awaitable[None]]) -> None:
+        """Waits for this before anything is closed, whenever it was opened."""
+        self._endings.append(finish)
 
     async def open(self, url: str) -> Store:
         """The backend of this URL."""
@@ -291,6 +296,8 @@ class Stores:
 
     async def close(self) -> None:
         """Closes them all, the last opened first."""
+        while self._endings:
+            await self._endings.pop()()
         self._open.clear()
         self._objects.clear()
         await self._stack.aclose()

@@ -84,6 +84,7 @@ class Totals:
     unknown: int = 0
     seconds: float = 0.0
     last_good_at: datetime | None = None
+    stopped: dict[str, int] = field(default_factory=dict)  # by what: guards and limits, which are few
 
     def add(self, report: Report) -> None:
         """Counts one more run."""
@@ -97,6 +98,8 @@ class Totals:
         self.seconds += report.took.total_seconds()
         if report.good:
             self.last_good_at = report.ended_at
+        if report.stopped_by is not None:
+            self.stopped[report.stopped_by] = self.stopped.get(report.stopped_by, 0) + 1
 
 
 class Tally:

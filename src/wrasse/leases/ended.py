@@ -1,7 +1,8 @@
 """Keys that the due index says should be looked at, namespace by namespace, each getting its turn.
 
 Every look goes to the next namespace and reads one page of its index, so that a namespace with very many entries does
-not keep the others waiting. The cursor remembers where each unfinished one stopped.
+not keep the others waiting. The cursor remembers where each unfinished one stopped. One look asks few namespaces, so
+that guards are heard in between also where thousands of them have nothing to show.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from wrasse.ports.namespaces import Namespaces, in_order
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
 
+LOOKS_MAX = 50  # namespaces without anything to show that one look asks
+UNFINISHED_MAX = 100  # namespaces read in turns; with so many no other is begun before one of them is finished
+
 
 @dataclass(frozen=True, slots=True)
 class EndedKey:
@@ -32,13 +36,21 @@ class EndedKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Where a run is: the namespace visited last, where each unfinished one stopped, and whether all of them have
-    been visited once."""
+class Quiet:
+    """Namespaces up to this one had nothing to show."""
 
-    last: str = ""
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Where a run is: the namespace begun last, whether there are no others, where each unfinished one stopped, and
+    which of those had its turn last."""
+
+    begun: str = ""
+    all_begun: bool = False
     unfinished: Mapping[str, str] = field(default_factory=dict)
-    again: bool = False
+    turn: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,40 +60,46 @@ class EndedKeys:
     leases: Leases
     namespaces: Namespaces
 
-    async def page(self, after: str | None, limit: int) -> Page[EndedKey]:
+    async def page(self, after: str | None, limit: int) -> Page[EndedKey | Quiet]:
         """One page of the next namespace that has something."""
         state = Round() if after is None else _parse(after)
-        while True:
-            namespace = await self._next(state)
-            if namespace is None and not state.unfinished:
-                return Page((), (), self.leases.clock.now(), more=False)
-            if namespace is None:
-                state = replace(state, last="", again=True)
-                continue
-            page = await self.leases.records(leases_in(namespace)).due(None, state.unfinished.get(namespace), limit)
-            unfinished = {name: place for name, place in state.unfinished.items() if name != namespace}
-            state = Round(namespace, unfinished, state.again)
+        at, name = self.leases.clock.now(), ""
+        for _ in range(LOOKS_MAX):
+            state, found = await self._next(state)
+            if found is None:
+                return Page((), (), at, more=False)
+            name = found
+            page = await self.leases.records(leases_in(name)).due(None, state.unfinished.get(name), limit)
+            at = page.at
+            rest = {each: place for each, place in state.unfinished.items() if each != name}
+            state = replace(state, unfinished=rest)
             if len(page):
-                return await self._shown(namespace, page, state)
+                return _shown(name, page, state)
+        return Page((Quiet(name),), (_text(state),), at, more=True)
 
-    async def _shown(self, namespace: str, page: Page[Record], state: Round) -> Page[EndedKey]:
-        cursors = []
-        for number, place in enumerate(page.cursors, 1):
-            ended = number == len(page) and not page.more
-            unfinished = state.unfinished if ended else {**state.unfinished, namespace: place}
-            cursors.append(_text(replace(state, unfinished=unfinished)))
-        found = tuple(
-            EndedKey(namespace, record.key, decode(record), record.due_at or page.at) for record in page
-        )
-        return Page(found, tuple(cursors), page.at, more=True)
+    async def _next(self, state: Round) -> tuple[Round, str | None]:
+        """The next namespace to visit: a new one, as long as there is room for one, else one that is not finished."""
+        if not state.all_begun and len(state.unfinished) < UNFINISHED_MAX:
+            page = await self.namespaces.page(state.begun or None, 1)
+            if page.items:
+                return replace(state, begun=page.items[0]), page.items[0]
+            state = replace(state, all_begun=True)
+        left = sorted(state.unfinished, key=in_order)
+        if not left:
+            return state, None
+        later = [name for name in left if in_order(name) > in_order(state.turn)]
+        name = (later or left)[0]
+        return replace(state, turn=name), name
 
-    async def _next(self, state: Round) -> str | None:
-        """The next namespace to visit: any, or, once all have been visited, one that is not finished."""
-        if not state.again:
-            page = await self.namespaces.page(state.last or None, 1)
-            return page.items[0] if page.items else None
-        left = sorted((name for name in state.unfinished if in_order(name) > in_order(state.last)), key=in_order)
-        return left[0] if left else None
+
+def _shown(namespace: str, page: Page[Record], state: Round) -> Page[EndedKey | Quiet]:
+    cursors = []
+    for number, place in enumerate(page.cursors, 1):
+        ended = number == len(page) and not page.more
+        unfinished = state.unfinished if ended else {**state.unfinished, namespace: place}
+        cursors.append(_text(replace(state, unfinished=unfinished)))
+    found = tuple(EndedKey(namespace, record.key, decode(record), record.due_at or page.at) for record in page)
+    return Page(found, tuple(cursors), page.at, more=True)
 
 
 def _text(state: Round) -> str:

@@ -294,6 +294,9 @@ class Keys:
             kept = Kept(meta, written.version)
             self._known.note(key, kept)
             return kept
+        self._known.forget(key)
+        if written.outcome is Outcome.LOST:
+            return None
         current = await self._read(key)
         return current if current is not None and current.meta == meta else None
 

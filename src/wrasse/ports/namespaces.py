@@ -1,7 +1,8 @@
 """Namespaces: which ones a store holds keys of, asked of the store itself, so that a restart forgets nothing.
 
 Promise. A namespace that has a key is listed; one that had some may be, and in a bucket any other folder at its top.
-Names that begin with a dot are reserved and never listed. Costs. One round trip per page, which follows the number of namespaces, not of keys.
+Names that begin with a dot are reserved and never listed. Costs. One round trip per page,
+which follows the number of namespaces, not of keys.
 """
 
 from __future__ import annotations

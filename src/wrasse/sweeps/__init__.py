@@ -12,6 +12,8 @@ from datetime import timedelta
 
 from wrasse.engine.budget import Budget
 from wrasse.engine.run import AnySweep
+from wrasse.sweeps.aged_records import AgedRecords
+from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.orphan_archives import OrphanArchives
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -60,6 +62,21 @@ CATALOGUE: Mapping[str, Catalogued] = {
             unless="the root is not armed; anything refers to it; it was changed; the database or the plan looks wrong",
             interval=timedelta(hours=1),
             budget=Budget(actions_max=10_000, runtime_max=timedelta(minutes=10)),
+        ),
+        Catalogued(
+            ExpiredLeases.name,
+            ExpiredLeases,
+            takes_away="leases that ended by themselves, and an hour later what their holders left behind",
+            unless="the lease was renewed, given back or taken over; keys are in use",
+            interval=timedelta(minutes=5),
+            budget=Budget(pause=timedelta(milliseconds=100)),
+        ),
+        Catalogued(
+            AgedRecords.name,
+            AgedRecords,
+            takes_away="keys that nobody has touched for `leases.disk_retention`, with their state",
+            unless="no retention is set; the key is held; it was touched meanwhile",
+            interval=timedelta(hours=1),
         ),
     )
 }

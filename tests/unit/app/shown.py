@@ -15,7 +15,7 @@ from wrasse.breaker import BreakerSettings
 from wrasse.clock import ManualClock
 from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.shut_queues import SHUT_QUEUES
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import Job, WorkerInfo
 
 NASTY = "<script>alert(1)</script>&\"'"
@@ -31,7 +31,7 @@ class Shown:
         settings = load("none", environ={}).settings
         opened = Opened(self.store, self.store, self.store)
         self.engine = build_engine(settings, opened, self.clock, "me")
-        self.lessor = Lessor(self.store.records(LEASES), self.clock)
+        self.leases = Leases(self.store.records, self.store.objects, self.clock)
         self.network = Network(Script({}))
         self.wrong: str | None = None
         self.breakers = Breakers(("high", "low"), BreakerSettings(), self.clock)

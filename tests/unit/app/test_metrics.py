@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exposition import complaints
 from wrasse.app.logs import LogTally
-from wrasse.app.metrics import METRICS, Facts, SweepFacts, exposition
+from wrasse.app.metrics import METRICS, Facts, LeaseFacts, SweepFacts, exposition
 from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.breaker import BreakerState
@@ -21,6 +21,7 @@ from wrasse.engine.report import Totals
 from wrasse.engine.state import Held
 from wrasse.jobs.breakers import BreakerFacts
 from wrasse.jobs.tally import QUEUES_MAX, Labels, Tally
+from wrasse.leases.tally import LeaseTally
 from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
 from wrasse.streams.tally import StreamTally
 
@@ -50,7 +51,8 @@ def facts(queues: int = 2) -> Facts:
         tally.fail(queue, Reason.TIMEOUT)
         tally.durations.of(queue).observe(0.02)
         counted.append(QueueCount(queue, ready=n, held=1, oldest_ready_at=NOW - timedelta(seconds=n)))
-    totals = Totals(runs=3, seen=9, kept=4, done=5, lost=1, failed=2, unknown=1, seconds=1.5, last_good_at=NOW)
+    totals = Totals(3, seen=9, kept=4, done=5, lost=1, failed=2, unknown=1, seconds=1.5, last_good_at=NOW)
+    totals.stopped["traffic"] = 1
     messages = StreamTally()
     messages.acked = 7
     held = Held("mass_death", "5 of 6 workers fell silent", NOW)
@@ -66,6 +68,7 @@ def facts(queues: int = 2) -> Facts:
         {"mail": messages},
         ArchiveTally(archives=2, messages=50, bytes=900),
         SpanTally(),
+        LeaseFacts(LeaseTally(), 1, 12),
     )
 
 

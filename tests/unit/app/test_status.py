@@ -57,7 +57,7 @@ async def test_what_jobs_and_workers_are_called_cannot_become_markup(shown: Show
     shown.clock.advance(timedelta(minutes=5))
     report = await shown.engine.sweep_now("stuck_jobs")
     await shown.leave_behind(NASTY + "again", worker=NASTY)
-    await shown.lessor.acquire(NASTY, NASTY, timedelta(hours=1))
+    await shown.leases.acquire("orders/42", NASTY, ttl=timedelta(minutes=10))
     await shown.store.groups.join("a.b", NASTY, StartAt(first=True))
     shown.clock.advance(timedelta(minutes=5))
     text = await shown.page()
@@ -95,23 +95,22 @@ async def test_a_job_of_a_silent_worker_is_shown_as_stuck_until_it_is_rescued(sh
 
 
 async def test_leases_are_shown_with_owner_token_and_end_until_they_are_given_back(shown: Shown) -> None:
-    lease = await shown.lessor.acquire("orders/42", "ann", timedelta(minutes=2))
-    assert lease is not None
-    await shown.lessor.acquire("ends/first", "bob", timedelta(seconds=1))
+    lease = await shown.leases.acquire("orders/42", "ann", ttl=timedelta(minutes=2))
+    await shown.leases.acquire("ends/first", "bob", ttl=timedelta(seconds=1))
     leases = json.loads(to_json(snapshot_json(await shown.look())))["leases"]
     assert [(each["key"], each["owner"], each["held"]) for each in leases] == [
         ("ends/first", "bob", False), ("orders/42", "ann", True),
     ]  # fmt: skip
     text = await shown.page()
-    words = ("orders/42", "ann", f">{lease.token}<", "in 1m56s", "ended</span>")
+    words = ("orders/42", "ann", f">{lease.grant.token}<", "in 1m56s", "ended</span>")
     assert [each for each in words if each not in text] == []
-    await shown.lessor.release(lease)
+    await shown.leases.release("default", lease.held)
     assert "orders/42" not in await shown.page()
 
 
 async def test_a_page_of_leases_is_the_most_that_is_read(shown: Shown) -> None:
     for n in range(LEASES_MAX + 1):
-        await shown.lessor.acquire(f"k/{n}", "ann", timedelta(minutes=n + 1))
+        await shown.leases.acquire(f"k/{n}", "ann", ttl=timedelta(seconds=10 + n))
     leases = (await shown.look()).leases
     assert leases is not None
     assert (len(leases.items), leases.more) == (LEASES_MAX, True)

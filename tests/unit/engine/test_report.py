@@ -77,7 +77,8 @@ def test_totals_add_up_what_runs_did_and_when_the_last_good_one_ended() -> None:
     totals = Totals()
     totals.add(replace(QUIET, seen=3, kept={"young": 2}, done=1, took=timedelta(seconds=2)))
     totals.add(replace(QUIET, stopped_by="backend_down", ended_at=T0 + timedelta(hours=1)))
-    assert totals == Totals(runs=2, seen=3, kept=2, done=1, seconds=2.0, last_good_at=QUIET.ended_at)
+    stopped = {"backend_down": 1}
+    assert totals == Totals(2, seen=3, kept=2, done=1, seconds=2.0, last_good_at=QUIET.ended_at, stopped=stopped)
 
 
 def test_a_sweep_with_endless_reasons_fills_neither_report_nor_memory() -> None:

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from orphan_field import HOUR, Field
+from wrasse.leases.leases import Leases
+from wrasse.leases.names import DEFAULT_NAMESPACE
 from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Revive, WorkerInfo
 from wrasse.sweeps import CATALOGUE
+from wrasse.sweeps.aged_records import AgedRecords
+from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.orphan_archives import OrphanArchives
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -85,7 +89,56 @@ async def they_are_restored(world: World) -> None:
     FIELDS[id(world)].refer("ws", "b")
 
 
+def leases_of(world: World) -> Leases:
+    return Leases(world.records, world.store.objects, world.clock)
+
+
+async def holds(world: World, *keys: str, ttl: timedelta, give_back: bool = False) -> None:
+    leases = leases_of(world)
+    for key in keys:
+        lease = await leases.acquire(key, "me", ttl=ttl)
+        await leases.update(DEFAULT_NAMESPACE, lease.held, b"{}")
+        if give_back:
+            await leases.release(DEFAULT_NAMESPACE, lease.held)
+    await leases.close()
+
+
+async def some_leases_ended(world: World) -> None:
+    await holds(world, "a", "b/c", ttl=SILENCE)
+    await holds(world, "d", ttl=10 * SILENCE)
+    world.clock.advance(SILENCE)
+
+
+async def they_are_taken_again(world: World) -> None:
+    await holds(world, "a", "b/c", ttl=SILENCE)
+
+
+async def some_keys_are_old(world: World) -> None:
+    await holds(world, "a", "b/c", ttl=SILENCE, give_back=True)
+    await holds(world, "d", ttl=SILENCE)
+    world.clock.advance(2 * DAY)
+    await holds(world, "e", ttl=SILENCE, give_back=True)
+
+
+async def they_are_used_again(world: World) -> None:
+    await holds(world, "a", "b/c", ttl=SILENCE, give_back=True)
+
+
 CASES = {
+    "expired_leases": SweepCase(
+        lambda world: ExpiredLeases(leases_of(world), world.store.namespaces),
+        some_leases_ended,
+        they_are_taken_again,
+        ("default/d",),
+        grace=SILENCE,
+    ),
+    "aged_records": SweepCase(
+        lambda world: AgedRecords(leases_of(world), world.store.namespaces, retention=2 * DAY),
+        some_keys_are_old,
+        they_are_used_again,
+        ("default/d", "default/e"),
+        grace=2 * DAY,
+    ),
     "orphan_archives": SweepCase(
         orphans_of, two_are_superseded, they_are_restored, ("archives/ws/c/",), grace=2 * HOUR
     ),
@@ -100,7 +153,7 @@ CASES = {
         grace=2 * DAY,
     ),
 }
-ACTIONS = {"orphan_archives": 2, "stuck_jobs": 3, "finished_jobs": 3}
+ACTIONS = {"expired_leases": 2, "aged_records": 2, "orphan_archives": 2, "stuck_jobs": 3, "finished_jobs": 3}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

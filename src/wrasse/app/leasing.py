@@ -1,0 +1,132 @@
+"""Leases as a process has them: keys where records live, state in objects, and who notices that they are used.
+
+A bucket or a directory holds both. Where records live in a database, state goes to `backends.objects`, which is opened
+when the first state is written or looked for: who only takes turns needs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.lease_ports import Leasing
+from wrasse.app.store_url import parse_store
+from wrasse.app.wiring import RecordsAlone, Store, Stores
+from wrasse.engine.guard import Activity
+from wrasse.errors import ConfigError
+from wrasse.leases.leases import Leases
+from wrasse.leases.rules import Terms
+from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+FINISH_SECONDS_MAX = 5.0
+
+
+@runtime_checkable
+class _HasObjects(Protocol):
+    @property
+    def objects(self) -> Objects: ...
+
+
+async def open_leasing(config: Config, stores: Stores) -> Leasing:
+    """Leases where the settings keep records."""
+    own, where = config.settings.leases, homes(config)
+    store = await stores.open(where.records)
+    activity = Activity(stores.clock)
+    leases = Leases(
+        store.records,
+        _objects(store, config, stores),
+        stores.clock,
+        terms=Terms(max(own.margin, _margin(store)), own.lock_delay),
+        ttl_max=own.ttl_max,
+        traffic=activity.note,
+    )
+    stores.finish_first(partial(_finish, leases))
+    inner = store.store if isinstance(store, RecordsAlone) else store
+    return Leasing(leases, store.namespaces, activity, lambda: getattr(inner, "requests", None))
+
+
+async def _finish(leases: Leases) -> None:
+    """What is left to do after the last answers; a sweep finds by its index entry what takes too long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FINISH_SECONDS_MAX):
+            await leases.close()
+
+
+def check_state_home(config: Config) -> None:
+    """Refuses to keep keys where every host sees them and their state where only this one does."""
+    served = parse_store(homes(config).records).served
+    if served and not config.named("backends.objects"):
+        raise ConfigError(
+            "keys live on a server, and their state would live in a directory of this host alone",
+            do="set backends.objects to a store that every host reaches, such as s3://bucket/prefix",
+        )
+
+
+def _objects(store: Store, config: Config, stores: Stores) -> Objects:
+    inner = store.store if isinstance(store, RecordsAlone) else store
+    if isinstance(inner, _HasObjects):
+        return inner.objects
+
+    async def opened() -> Objects:
+        check_state_home(config)
+        return await stores.open_objects(homes(config).objects)
+
+    return LateObjects(opened)
+
+
+def _margin(store: Store) -> timedelta:
+    """How far the time that a store tells may be off."""
+    inner = store.store if isinstance(store, RecordsAlone) else store
+    margin = getattr(inner, "margin", timedelta(0))
+    assert isinstance(margin, timedelta), "a margin is a time"
+    return margin
+
+
+class LateObjects:
+    """Objects that are opened when they are first used."""
+
+    def __init__(self, opened: Callable[[], Awaitable[Objects]]) -> None:
+        self._open = opened
+        self._opening = asyncio.Lock()
+        self._objects: Objects | None = None
+
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+        """See the port."""
+        return await (await self._opened()).create(key, data, metadata=metadata)
+
+    async def replace(
+        self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA
+    ) -> Stored:
+        """See the port."""
+        return await (await self._opened()).replace(key, data, at=at, metadata=metadata)
+
+    async def head(self, key: str) -> ObjectHead | None:
+        """See the port."""
+        return await (await self._opened()).head(key)
+
+    async def read(self, key: str, *, at: str | None = None) -> AsyncIterator[bytes]:
+        """See the port."""
+        async for chunk in (await self._opened()).read(key, at=at):
+            yield chunk
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
+        """See the port."""
+        return await (await self._opened()).page(prefix, after, limit)
+
+    async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
+        """See the port."""
+        return await (await self._opened()).delete(deletes)
+
+    async def _opened(self) -> Objects:
+        async with self._opening:
+            if self._objects is None:
+                self._objects = await self._open()
+            return self._objects

@@ -1,0 +1,87 @@
+"""Settings of leases: the API, care about clocks, and the idle sweeps in the words of their design document.
+
+Those words and the settings of the sweeps themselves name the same numbers; the latter go before the former.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+
+from wrasse.app.setting_key import Key
+
+ZERO = timedelta(0)
+JANITOR_MIN, JANITOR_MAX = timedelta(minutes=1), timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """Leases and state: who may ask for them over HTTP, and when they are tidied."""
+
+    listen: Annotated[str, Key("address of the lease API, which the role leases serves")] = "127.0.0.1:9342"
+    token: Annotated[str, Key("what callers show as Authorization: Bearer …", secret=True)] = ""
+    tls_cert: Annotated[str, Key("file of the server's certificate")] = ""
+    tls_key: Annotated[str, Key("file of its key")] = ""
+    tls_ca: Annotated[str, Key("file of the authorities whose certificates callers may show instead of a token")] = ""
+    server: Annotated[
+        str, Key("URL of a lease API that programs ask for leases, such as http://locks:9342; empty: backends.records")
+    ] = ""
+    margin: Annotated[
+        timedelta,
+        Key("how far clocks may be off: contenders wait that much longer, holders stop that much earlier"),
+    ] = ZERO
+    lock_delay: Annotated[timedelta, Key("how long a key stays closed after a lease that ended by itself")] = ZERO
+    ttl_max: Annotated[timedelta, Key("how long a lease may last without renewal")] = timedelta(minutes=30)
+    sweeper_interval: Annotated[timedelta, Key("how often the idle sweeps run; sweeps.expired_leases.interval")] = (
+        timedelta(minutes=5)
+    )
+    idle_sweep_grace: Annotated[timedelta, Key("how long no lease may have been asked for before they start")] = (
+        timedelta(minutes=5)
+    )
+    idle_sweep_max_ops: Annotated[int, Key("how many actions one run of them may take together")] = 1_000
+    idle_sweep_max_runtime: Annotated[timedelta, Key("how long one run may take")] = timedelta(seconds=30)
+    idle_sweep_op_delay: Annotated[timedelta, Key("rest after every entry")] = timedelta(milliseconds=100)
+    disk_retention: Annotated[
+        timedelta, Key("how long a key that nobody touches is kept, with its state; 0s: for ever; not on s3://")
+    ] = ZERO
+    disk_janitor_interval: Annotated[
+        timedelta, Key("how often aged keys are looked for; 0s: half of disk_retention, at least 1m and at most 1h")
+    ] = ZERO
+
+
+def followed(own: LeaseSettings) -> Mapping[str, Mapping[str, object]]:
+    """What the settings of sweeps are unless they are set themselves."""
+    every = own.disk_janitor_interval or min(max(own.disk_retention / 2, JANITOR_MIN), JANITOR_MAX)
+    return {
+        "expired_leases": {
+            "interval": own.sweeper_interval,
+            "actions_max": own.idle_sweep_max_ops,
+            "runtime_max": own.idle_sweep_max_runtime,
+            "pause": own.idle_sweep_op_delay,
+        },
+        "aged_records": {"interval": every, "enabled": own.disk_retention > ZERO, "retention": own.disk_retention},
+    }
+
+
+def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, str, str]]:
+    """What is right: whether it is, of which setting, what is wrong, and what to write."""
+    for name in ("margin", "lock_delay", "idle_sweep_grace", "idle_sweep_op_delay", "disk_retention"):
+        yield getattr(own, name) >= ZERO, name, "is negative", "use 0s or more"
+    for name in ("ttl_max", "sweeper_interval", "idle_sweep_max_runtime"):
+        yield getattr(own, name) > ZERO, name, "is 0", "use a time such as 5m"
+    yield own.disk_janitor_interval >= ZERO, "disk_janitor_interval", "is negative", "use a time such as 1h"
+    yield (
+        not own.server or own.server.startswith(("http://", "https://")),
+        "server",
+        "is no URL of a lease API",
+        "use one such as http://127.0.0.1:9342",
+    )
+    yield own.idle_sweep_max_ops >= 1, "idle_sweep_max_ops", f"is {own.idle_sweep_max_ops}", "use 1 or more"
+    yield (
+        own.disk_retention == ZERO or not records.startswith("s3:"),
+        "disk_retention",
+        "is set, and keys live in a bucket, where looking for aged ones would list all of them again and again",
+        "remove it, or keep keys elsewhere",
+    )

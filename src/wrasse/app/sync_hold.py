@@ -1,0 +1,98 @@
+"""Holding a key from a program without an event loop: the lease lives in the loop, the body in the caller's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import Any
+
+from wrasse.app.application import AppHold
+from wrasse.leases.hold_key import HeldKey
+
+
+class Held:
+    """A key that is held: `HeldKey` for programs without an event loop."""
+
+    def __init__(self, held: HeldKey, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._held, self._call = held, call
+
+    @property
+    def key(self) -> str:
+        """What is held."""
+        return self._held.key
+
+    @property
+    def owner(self) -> str:
+        """Who holds it."""
+        return self._held.owner
+
+    @property
+    def token(self) -> int:
+        """The fencing token: it does not change while the key is held, and the next holder's is higher."""
+        return self._held.token
+
+    @property
+    def until(self) -> datetime:
+        """When the lease ends unless it is renewed, by the store's clock."""
+        return self._held.until
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease is still ours, by monotonic time and without asking anybody."""
+        return self._held.alive
+
+    @property
+    def state(self) -> Any:
+        """As it was committed last, or saved since; None if there is none."""
+        return self._held.state
+
+    def save(self, state: Any) -> int:
+        """Stages a new state, which is committed when the block ends well; gives the version it will have."""
+        version: int = self._call(self._held.save(state))
+        return version
+
+    def remove(self) -> bool:
+        """Stages the removal of the state; False if there is none."""
+        removed: bool = self._call(self._held.remove())
+        return removed
+
+
+class _BodyFailed(Exception):
+    """Tells a hold that its body raised, in another thread."""
+
+
+class StandIn:
+    """A hold whose body is in another thread: a task of the loop stands in for it until it is told to leave."""
+
+    def __init__(self, hold: AppHold) -> None:
+        self._hold = hold
+        self._left = asyncio.Event()
+        self._well = True
+        self._task: asyncio.Task[None] | None = None
+
+    async def enter(self) -> HeldKey:
+        """Waits for the lease."""
+        granted: asyncio.Future[HeldKey] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.ensure_future(self._stand_in(granted))
+        either: set[asyncio.Future[Any]] = {self._task, granted}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not granted.done():
+            await self._task
+        return granted.result()
+
+    async def _stand_in(self, granted: asyncio.Future[HeldKey]) -> None:
+        with contextlib.suppress(_BodyFailed):
+            async with self._hold as held:
+                granted.set_result(held)
+                await self._left.wait()
+                if not self._well:
+                    raise _BodyFailed
+
+    async def leave(self, *, well: bool) -> None:
+        """The body has ended, well or not: commits or rolls back."""
+        assert self._task is not None, "left before it was entered"
+        self._well = well
+        self._left.set()
+        await self._task

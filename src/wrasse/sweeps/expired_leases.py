@@ -1,0 +1,80 @@
+"""Expired leases: ended by themselves, and nobody has asked for the key since.
+
+evidence      the key's record shows a lease whose end has passed; or the index still names a key whose lease is gone
+grace         the skew margin and the lock delay of the leases; one hour before a key's loose objects are looked for
+precondition  the record has the same version at the write that clears it; an object goes only if, after the lease was
+              cleared, the record read again does not name it and its token is not above the cleared lease's
+if wrong      nothing: whoever needs the key clears its lease first anyway, and a live lease is another version
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from wrasse.engine.sweep import Action, Keep
+from wrasse.leases.ended import EndedKey, EndedKeys, Quiet
+from wrasse.leases.leases import Leases
+from wrasse.leases.rules import over
+from wrasse.ports.namespaces import Namespaces
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Clear the lease of this key."""
+
+    ended: EndedKey
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """Take the key's loose objects away, up to this token, and then its index entry."""
+
+    ended: EndedKey
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredLeases:
+    """Clears leases that ended, and an hour later whatever their holders left behind."""
+
+    name: ClassVar[str] = "expired_leases"
+    each: ClassVar[bool] = False
+    batch_max: ClassVar[int] = 1  # so that it stops within one entry of new traffic
+
+    leases: Leases
+    namespaces: Namespaces
+
+    async def find(self, after: str | None, limit: int) -> Page[EndedKey | Quiet]:
+        return await EndedKeys(self.leases, self.namespaces).page(after, limit)
+
+    def decide(self, suspect: EndedKey | Quiet, at: datetime) -> Action[Clear | Tidy] | Keep:
+        if isinstance(suspect, Quiet):
+            return Keep("nothing is due there")
+        meta = suspect.kept.meta
+        name = f"{suspect.namespace}/{suspect.key}"
+        if meta.look_at is not None and at < meta.look_at and meta.grant is None:
+            return Keep("cleared, to be looked at once more")
+        if meta.grant is None:
+            return Action("tidy", name, "its lease is gone", Tidy(suspect, meta.token))
+        if not over(meta.grant, at, self.leases.terms):
+            if suspect.entry_at >= meta.grant.until or (meta.look_at is not None and at < meta.look_at):
+                return Keep("held")
+            return Action("tidy", name, "an earlier lease ended by itself", Tidy(suspect, meta.grant.token - 1))
+        return Action("clear", name, f"{meta.grant.owner} let its lease end", Clear(suspect))
+
+    async def apply(self, actions: Sequence[Action[Clear | Tidy]]) -> Sequence[Outcome]:
+        return [await self._applied(action.change) for action in actions]
+
+    async def _applied(self, change: Clear | Tidy) -> Outcome:
+        ended = change.ended
+        keys = self.leases.keys(ended.namespace)
+        if isinstance(change, Clear):
+            cleared = await keys.clear(ended.key, ended.kept, await keys.now())
+            return Outcome.LOST if cleared is None else Outcome.DONE
+        await keys.clean(ended.key, change.token, ended.kept)
+        return Outcome.DONE if await keys.settle(ended.key, ended.kept, ended.entry_at) else Outcome.LOST
