@@ -1,7 +1,8 @@
 """Jobs on Redis: puts beside raw round trips, and one worker process with its costs.
 
-Puts take turns in small slices, so that whatever else the machine does hits all of them. The worker is the command
-`wrasse run` with its defaults, measured as the peers are (bench/peers/contest.py).
+Puts take turns in small slices, so that whatever else the machine does hits all of them. Raw is redis-py, in an event
+loop as ours is, and blocking. The worker is the command `wrasse run` with its defaults, measured as the peers are
+(bench/peers/contest.py).
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def _result(puts: dict[str, float], loop: float, size: int, worker: Figures, pla
     ratios = (
         Ratio("put to a raw LPUSH", puts["raw LPUSH"] / puts["put"], 0.65),
         Ratio("put to the same script, raw", puts["the same script, raw"] / puts["put"], 0.9),
+        Ratio("put to a raw LPUSH, blocking", puts["raw LPUSH, blocking"] / puts["put"], 0.65),
         Ratio("put_many, thousands/s", 1 / puts["put_many"] / 1_000, 150),
         Ratio("worker, thousands/s", worker.rate / 1_000, 25),
         Ratio("worker to the raw loop", worker.rate / loop, 0.25),
@@ -83,8 +85,10 @@ async def _puts(url: str, rounds: int) -> dict[str, float]:
 
         taken: dict[str, list[float]] = {}
         for _ in range(rounds):
-            taken.setdefault("raw LPUSH", []).append(raw.lpush(SLICE) / SLICE)
-            taken.setdefault("the same script, raw", []).append(raw.script(SLICE) / SLICE)
+            taken.setdefault("raw LPUSH", []).append(await raw.lpush_async(SLICE) / SLICE)
+            taken.setdefault("the same script, raw", []).append(await raw.script_async(SLICE) / SLICE)
+            taken.setdefault("raw LPUSH, blocking", []).append(raw.lpush(SLICE) / SLICE)
+            taken.setdefault("the same script, raw, blocking", []).append(raw.script(SLICE) / SLICE)
             taken.setdefault("put", []).append(await put() / SLICE)
             taken.setdefault("put_many", []).append(await put_many() / MANY)
             taken.setdefault("raw LPUSH of 100", []).append(raw.lpush_many(MANY) / MANY)

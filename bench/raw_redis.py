@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 
 import redis
+import redis.asyncio
 
 from bench.measure import seconds
 from wrasse.backends.redis.keys import Keys
@@ -37,6 +38,7 @@ class RawRedis:
     """redis-py with hiredis on one connection."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self._redis = redis.Redis.from_url(url)
         self._options = RedisOptions.of(url)
         self._keys = Keys(self._options)
@@ -60,6 +62,26 @@ class RawRedis:
         """Seconds for the very calls that a put of ours makes, made beforehand."""
         calls = [self._call(Job(self._ids.new(), minted=True)) for _ in range(count)]
         return seconds(lambda: [self._redis.evalsha(self._push.sha, *call) for call in calls])
+
+    async def lpush_async(self, count: int) -> float:
+        """As `lpush`, in an event loop as a put of ours is."""
+        jobs = self._jobs(count)
+        async with redis.asyncio.Redis.from_url(self._url) as client:
+            await client.ping()
+            begun = self._clock.monotonic()
+            for job in jobs:
+                await client.lpush("raw", job)
+            return self._clock.monotonic() - begun
+
+    async def script_async(self, count: int) -> float:
+        """As `script`, in an event loop as a put of ours is."""
+        calls = [self._call(Job(self._ids.new(), minted=True)) for _ in range(count)]
+        async with redis.asyncio.Redis.from_url(self._url) as client:
+            await client.ping()
+            begun = self._clock.monotonic()
+            for call in calls:
+                await client.evalsha(self._push.sha, *call)
+            return self._clock.monotonic() - begun
 
     def work(self, count: int, handle: Callable[[], object]) -> float:
         """Seconds for the raw loop and so many jobs."""
