@@ -325,14 +325,15 @@ async def test_an_id_that_lasts_is_remembered_for_its_time_when_its_job_is_gone(
     assert await bare.desk.put(Job("lost", lasting=True)) == [False]
 
 
-async def test_what_was_taken_after_it_was_looked_for_is_innocent(scene: Scene) -> None:
-    """The takes and the holds that a look did not meet are asked for by the script."""
+async def test_what_moved_on_after_it_was_looked_at_is_innocent(scene: Scene) -> None:
+    """Takes and holds that a look did not meet, and letters that are gone since, are asked for by the script."""
     judge = Judge(scene.link, scene.keys, repair=False, silence=SILENCE)
     raw = await scene.entry("held-1")
     entry = Suspect(Kind.ENTRY_WITHOUT_HOLD, "", ("w1", raw), worker="w1", raw=raw)
     name = Suspect(Kind.UNIQUE_LEFT_OVER, "", ("name-1", "held-1"))
     way = Suspect(Kind.WHERE_LEFT_OVER, "", ("held-1", scene.take_of("held-1")))
-    assert await judge.guilty([entry, name, way]) == []
+    letter = Suspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, "", (go_job("gone"), 1, 1))
+    assert await judge.guilty([entry, name, way, letter]) == []
 
 
 async def test_more_jobs_than_one_step_may_count_are_counted_all_the_same(
