@@ -57,8 +57,8 @@ def _answering(url: str) -> None:
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[str]:
-    """A server of its own, without fsync; gives its URL."""
+def postgres(*, replica: bool = False) -> Iterator[str]:
+    """A server of its own, without fsync; gives its URL. A replica is one that waits for a primary for ever."""
     (port,) = free_ports(1)
     with folder() as place:
         env = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "HOME": str(place)}
@@ -72,6 +72,8 @@ def postgres() -> Iterator[str]:
             check=True, capture_output=True, cwd=place, env=env, user=user, group=user,
             extra_groups=None if user is None else [],
         )  # fmt: skip
+        if replica:
+            (place / "d" / "standby.signal").touch()
         argv = [found / "postgres", "-D", place / "d", "-h", "127.0.0.1", "-p", port, "-k", place]
         for option in ("fsync=off", "synchronous_commit=off", "shared_buffers=64MB"):
             argv += ["-c", option]

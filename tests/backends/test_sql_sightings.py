@@ -1,0 +1,121 @@
+"""Sightings on PostgreSQL: tables that two make at once, rights that are missing, connections that end, replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from conformance.sightings_stores import fresh_postgres
+from servers.postgres import postgres
+from wrasse.backends.sql.catalog import SqlCatalog
+from wrasse.backends.sql.sightings import PostgresSightings
+from wrasse.backends.sql.sightings_schema import SCHEMA
+from wrasse.errors import ConfigError, Refused, StoreUnavailable
+from wrasse.ports.catalog import Query
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.sightings import Change, Evidence, Mark, Round, Seen, Sighting, State
+
+END_SESSIONS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wrasse'"
+AT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def url(postgres_url: str) -> AsyncIterator[str]:
+    async with fresh_postgres(postgres_url) as url:
+        yield url
+
+
+def sighting(unit: str) -> Sighting:
+    return Sighting(unit, Evidence.SUPERSEDED, "f1", 7, b"files", 1, AT, 0)
+
+
+def made(number: int) -> Round:
+    return Round("r", f"round-{number}", number, AT, AT, number, {})
+
+
+async def test_several_processes_may_make_the_tables_at_once(url: str) -> None:
+    opened = await asyncio.gather(*(PostgresSightings.open(url) for _ in range(4)))
+    assert [(await each.standing("r")).last for each in opened] == [None] * 4
+    for each in opened:
+        await each.close()
+
+
+async def test_of_two_rounds_at_once_one_is_kept_and_the_other_is_told(url: str) -> None:
+    first, second = await PostgresSightings.open(url), await PostgresSightings.open(url)
+    ends = await asyncio.gather(
+        first.commit(made(1), [[Seen(sighting("a/"))]]), second.commit(made(1), [[Seen(sighting("b/"))]])
+    )
+    assert sorted(ends) == [False, True]
+    kept = "a/" if ends[0] else "b/"
+    assert [each.unit for each in await first.page("r", None, 10)] == [kept]
+    await first.close()
+    await second.close()
+
+
+async def test_a_connection_that_ends_in_the_middle_of_a_round_leaves_the_one_before_it(url: str) -> None:
+    store = await PostgresSightings.open(url)
+    assert await store.commit(made(1), [[Seen(sighting("a/"))]])
+
+    class Cut:
+        def __iter__(self) -> Iterator[Sequence[Change]]:
+            yield [Seen(sighting("b/"))]
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute(END_SESSIONS)
+            yield [Seen(sighting("c/"))]
+
+    with pytest.raises(StoreUnavailable):
+        await store.commit(made(2), Cut())
+    assert (await store.standing("r")).last == made(1)
+    assert [each.unit for each in await store.page("r", None, 10)] == ["a/"]
+    await store.close()
+
+
+async def test_marks_from_two_processes_in_any_order_never_wait_for_each_other_for_ever(url: str) -> None:
+    first, second = await PostgresSightings.open(url), await PostgresSightings.open(url)
+    units = [f"{number:03}/" for number in range(200)]
+    await first.commit(made(1), [[Seen(sighting(unit)) for unit in units]])
+    marks = [Mark(unit, State.SEEN, "f1", State.MOVED, "round-1", 1) for unit in units]
+    one, other = await asyncio.gather(first.mark("r", marks), second.mark("r", marks[::-1]))
+    ends = [{mine, theirs} for mine, theirs in zip(one, list(other)[::-1], strict=True)]
+    assert ends == [{Outcome.DONE, Outcome.LOST}] * 200
+    await first.close()
+    await second.close()
+
+
+async def test_whoever_may_not_create_tables_is_told_and_can_use_those_that_were_made(url: str) -> None:
+    schema = url.rpartition("%3D")[2]
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(f"CREATE ROLE plain_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO plain_{schema}")  # type: ignore[arg-type]
+    plain = url.replace("postgres@", f"plain_{schema}@")
+    with pytest.raises(ConfigError, match="refuses this user"):
+        await PostgresSightings.open(plain)
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(SCHEMA)  # type: ignore[arg-type]
+        db.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO plain_{schema}")  # type: ignore[arg-type]
+    store = await PostgresSightings.open(plain)
+    assert await store.commit(made(1), [[Seen(sighting("a/"))]])
+    await store.close()
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(f"DROP OWNED BY plain_{schema}; DROP ROLE plain_{schema}")  # type: ignore[arg-type]
+
+
+async def test_a_replica_is_refused_for_references_and_for_sightings() -> None:
+    with postgres(replica=True) as url:
+        catalog = SqlCatalog.open(url, [Query("q", "SELECT 'a' AS key")])
+        with pytest.raises(Refused, match="is a replica"):
+            await catalog.referenced(["a"])
+        with pytest.raises(Refused, match="is a replica"):
+            async with catalog.snapshot():
+                raise AssertionError("it opened")
+        await catalog.close()
+        with pytest.raises(Refused, match="is a replica"):
+            await PostgresSightings.open(url)
+
+
+async def test_other_databases_keep_no_sightings() -> None:
+    with pytest.raises(ConfigError, match="keeps no sightings"):
+        await PostgresSightings.open("mysql://db/app")
