@@ -1,8 +1,9 @@
 """Streams on Redis: publishing, and reading as a group with acks, against the bare protocol with the same envelopes.
 
 The raw loops have one socket and the same parser, send XADD, XREADGROUP and XACK of a batch at a time, and do nothing
-else: no deadline beside a delivery, no limits, no sizes, no port, event loop or dataclasses. On our side two tasks work at a
-time, as in a program, and making the envelope is part of publishing; the raw loop's are ready before its clock starts.
+else: no deadline beside a delivery, no limits, no sizes, no port, event loop or dataclasses. On our side two tasks work
+at a time, as in a program, and making the envelope is part of publishing; the raw loop's are ready before its clock
+starts.
 """
 
 from __future__ import annotations

@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from servers.proxy import Proxy
 from servers.valkey import SHARED, Valkey, oldest, valkey
+from wrasse.app.config import load
+from wrasse.app.demo_archive import MESSAGES, publish_and_archive
 from wrasse.app.wiring import Stores
 from wrasse.backends.redis import discovery
 from wrasse.backends.redis.connect import Redis
@@ -239,6 +242,19 @@ async def test_a_consumer_hears_what_another_program_appends(redis: Redis) -> No
         await foreign(redis, "XADD", KEY, "*", "envelope", ORIGIN)
         assert await got.get() == bytes([0, 1, 2, 255])
         await consumer.close()
+
+
+async def test_an_archiver_keeps_every_message_with_streams_and_cursor_on_redis(
+    server: Valkey, redis: Redis, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrasse.yaml"
+    file.write_text(
+        f"backends: {{streams: '{server.url}', records: '{server.url}', objects: 'file://{tmp_path}/kept'}}\n"
+        "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10}]}\n"
+    )
+    kept = await publish_and_archive(load(file), SystemClock())
+    (group,) = await redis.link.ask("XINFO", "GROUPS", KEY)
+    assert (kept.whole, await trim(redis, "archiver"), group[1]) == (True, MESSAGES, b"archiver")
 
 
 # Our notes and the server's
