@@ -91,18 +91,17 @@ class HeldJobs:
         newest = await takes_of(self.link, self.keys, ids)
         own = {each.name: {*each.words} for each in suspects}
         found |= {id for id, take in zip(ids, newest, strict=True) if take is not None and take not in own[id]}
+        workers = await workers_with(self.link, self.link.options.processing_list_pattern, "list")
+        lists = [self.keys.completed, self.keys.dead_letter, *map(self.keys.processing, workers)]
         for each in suspects:
-            if each.name not in found and await self._listed(each):
+            if each.name not in found and await self._listed(each, lists):
                 found.add(each.name)
         return found
 
-    async def _listed(self, suspect: Suspect) -> bool:
-        """Whether another list has the very bytes: another worker took them, or another program finished the job."""
+    async def _listed(self, suspect: Suspect, lists: Sequence[str]) -> bool:
+        """Whether one of these has the very bytes: another worker took them, or another program finished the job."""
         text = await self.link.ask("HGET", self.keys.holds, suspect.words[0])
         if text is None:
             return True
         raw = read_hold(text).bytes
-        lists = [self.keys.completed, self.keys.dead_letter]
-        workers = await workers_with(self.link, self.link.options.processing_list_pattern, "list")
-        lists += map(self.keys.processing, workers)
         return any(found is not None for found in await self.link.ask_many([("LPOS", key, raw) for key in lists]))

@@ -27,7 +27,12 @@ local function is_indexed(take) return redis.call('ZSCORE', KEYS[15], take) or r
 
 local function expires_never(key) return redis.call('PTTL', key) == -1 end
 
-local function times(list, bytes) return #redis.call('LPOS', list, bytes, 'COUNT', 0) end
+-- How often a processing list has these bytes. It is looked through once for all items.
+local lists = {}
+local function times(list, bytes)
+  lists[list] = lists[list] or count_in(list)
+  return lists[list][bytes] or 0
+end
 
 local function whose(text)
   local w, q, i, at = string.match(text, '^%d+ %d+ %d+ (%d+) (%d+) (%d+)\n()')
@@ -124,6 +129,7 @@ function kinds.P(worker, ...)
   if repair and missing > 0 then
     redis.call('SET', KEYS[worker + 1], now, 'PX', silence, 'NX')
     for _ = 1, missing do redis.call('LPUSH', KEYS[worker], bytes) end
+    lists[KEYS[worker]][bytes] = times(KEYS[worker], bytes) + missing
   end
   return missing
 end
