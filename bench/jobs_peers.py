@@ -7,6 +7,7 @@ verdict is about peers that give what wrasse gives: a job outlives its worker (a
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from bench.measure import Benchmark, Rate, Ratio, Result
 from bench.peers.contest import Figures, contest, median
@@ -71,11 +72,16 @@ def _ratios(every: Every) -> tuple[Ratio, ...]:
     return (
         Ratio("worker to the fastest safe peer", ours.rate / max(each.rate for each in safe), 5),
         Ratio("threads to the fastest threaded peer", plain.rate / max(each.rate for each in threads), 2),
-        Ratio("server's CPU to the leanest safe peer", ours.server_us / min(each.server_us for each in safe), 1, False),
-        Ratio("worker's CPU to the leanest safe peer", ours.worker_us / min(each.worker_us for each in safe), 1, False),
+        Ratio("server's CPU to the leanest safe peer", ours.server_us / _least(each.server_us for each in safe), 1, False),
+        Ratio("worker's CPU to the leanest safe peer", ours.worker_us / _least(each.worker_us for each in safe), 1, False),
         Ratio("put to the fastest safe peer", ours.put / max(each.put for each in safe), 1),
-        Ratio("latency p50 to the soonest safe peer", ours.p50 / min(each.p50 for each in safe), 1.5, False),
+        Ratio("latency p50 to the soonest safe peer", ours.p50 / _least(each.p50 for each in safe), 1.5, False),
     )
+
+
+def _least(values: Iterable[float]) -> float:
+    """Of those that were measured: a glance may be too short for a processor's clock."""
+    return min(value for value in values if value)
 
 
 def _is(mode: Mode, wanted: str) -> bool:
