@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TypeVar
+from collections.abc import Awaitable
 
 from wrasse.errors import WrasseError
 
 AT_ONCE_MAX = 64
-
-T = TypeVar("T")
 
 _log = logging.getLogger("wrasse.leases")
 
@@ -38,15 +35,6 @@ class Afterwards:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def whole(self, work: Coroutine[object, object, T], left: Callable[[T], Awaitable[object]]) -> T:
-        """Does this now and to its end, whether or not the caller goes away meanwhile; then `left` gets the answer."""
-        task = asyncio.create_task(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await self.add(_handed(task, left))
-            raise
-
     async def finished(self) -> None:
         """Until everything that was added is done."""
         while self._tasks:
@@ -59,6 +47,3 @@ class Afterwards:
             self.failed += 1
             _log.debug("left for a sweep: %s", error.message)
 
-
-async def _handed(task: asyncio.Task[T], left: Callable[[T], Awaitable[object]]) -> None:
-    await left(await task)

@@ -166,7 +166,8 @@ class Keys:
 
         def change(meta: Meta, at: datetime) -> Meta:
             after = committed(meta, at) if commit else released(meta, at)
-            return replace(after, look_at=self._second_look(held, meta, after, at))
+            look_at = self._second_look(held, meta, after, at)
+            return after if look_at == after.look_at else replace(after, look_at=look_at)
 
         try:
             changed = await self._change(held, change, kept=kept, entry_stays=True)
@@ -264,9 +265,10 @@ class Keys:
         """One change by the holder. A race that is lost to a change of our own (a renewal) is run again."""
         kept = kept if kept is not None else self._mine(held)
         for _ in range(RACES_MAX):
-            if kept is None or self._refused(kept, held, await self.now()):
-                kept = await self._checked(held, None, None)
             at = await self.now()
+            if kept is None or self._refused(kept, held, at):
+                kept = await self._checked(held, None, None)
+                at = await self.now()
             wanted = change(kept.meta, at)
             if wanted is None:
                 return Changed(kept.meta, kept.meta)

@@ -267,16 +267,23 @@ class Leases:
             raise await self._waiting(keys, key, None) from None
 
     async def _try(self, keys: Keys, key: str, asked: Asked, named: bool) -> Kept | Busy:
-        """One try, which goes on when its caller goes away: a lease that nobody knows of is given back. One whose id
-        the caller chose stays, because the caller may ask for it again."""
+        """One try. If its caller goes away meanwhile, a lease that nobody knows of is given back; one whose id the
+        caller chose stays, because the caller may ask for it again."""
+        try:
+            return await keys.try_acquire(key, asked)
+        except asyncio.CancelledError:
+            if not named:
+                await self._afterwards.add(self._given_back(keys, key, asked))
+            raise
 
-        async def given_back(answer: Kept | Busy) -> None:
-            grant = answer.meta.grant if isinstance(answer, Kept) else None
-            if grant is not None and not named:
-                await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False)
-            self._lines.wake(f"{keys.namespace}/{key}")
-
-        return await self._afterwards.whole(keys.try_acquire(key, asked), given_back)
+    async def _given_back(self, keys: Keys, key: str, asked: Asked) -> None:
+        """Asks once more and gives back: of two writes over one version only one counts, so that the one which may
+        still be on its way changes nothing any more."""
+        answer = await keys.try_acquire(key, asked)
+        grant = answer.meta.grant if isinstance(answer, Kept) else None
+        if grant is not None:
+            await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False)
+        self._lines.wake(f"{keys.namespace}/{key}")
 
     async def _waiting(self, keys: Keys, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:

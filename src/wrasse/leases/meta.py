@@ -125,11 +125,14 @@ def first_token(at: datetime) -> int:
 def committed(meta: Meta, at: datetime) -> Meta:
     """The key after a commit of what is staged, its lease given back."""
     staged = meta.staged
-    meta = released(meta, at)
     if staged is None:
-        return meta
+        return released(meta, at)
     return replace(
         meta,
+        grant=None,
+        staged=None,
+        updated_at=at,
+        look_at=_look_left(meta, at),
         version=staged.version,
         state=meta.state if staged.same else staged.state,
         hidden=meta.hidden if staged.hidden is None else staged.hidden,
@@ -137,10 +140,8 @@ def committed(meta: Meta, at: datetime) -> Meta:
 
 
 def released(meta: Meta, at: datetime) -> Meta:
-    """The key after its lease was given back and what was staged thrown away. Once the time for a second look has
-    come, the index entry that is left behind stands for it."""
-    look_at = meta.look_at if meta.look_at is not None and at < meta.look_at else None
-    return replace(meta, grant=None, staged=None, updated_at=at, look_at=look_at)
+    """The key after its lease was given back and what was staged thrown away."""
+    return replace(meta, grant=None, staged=None, updated_at=at, look_at=_look_left(meta, at))
 
 
 def cleared(meta: Meta, at: datetime, look_at: datetime | None) -> Meta:
@@ -158,3 +159,8 @@ def cleared(meta: Meta, at: datetime, look_at: datetime | None) -> Meta:
         dropped=dropped[:DROPPED_MAX],
         forgotten=forgotten,
     )
+
+
+def _look_left(meta: Meta, at: datetime) -> datetime | None:
+    """Once the time for a second look has come, the index entry that is left behind stands for it."""
+    return meta.look_at if meta.look_at is not None and at < meta.look_at else None

@@ -13,6 +13,7 @@ import threading
 from wrasse.clock import Clock
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"
+_PAIRS = [one + two for one in _ALPHABET for two in _ALPHABET]
 _FORM = re.compile(r"[0-9a-v]{19}[0g]")  # 96 bits in 20 characters of five: the last four bits are unused
 _COUNTS = 1 << 24
 
@@ -35,7 +36,7 @@ class Xids:
             count = self._count
         number = (int(self._clock.now().timestamp()) & 0xFFFFFFFF) << 64 | self._process << 24 | count
         number <<= 4
-        return "".join(_ALPHABET[number >> shift & 31] for shift in range(95, -1, -5))
+        return "".join([_PAIRS[number >> shift & 1023] for shift in range(90, -1, -10)])
 
 
 def is_xid(text: str) -> bool:

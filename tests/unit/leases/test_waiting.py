@@ -150,22 +150,37 @@ def test_only_the_first_in_line_asks_the_store() -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-@pytest.mark.parametrize("wait", [timedelta(0), None])
+@pytest.mark.parametrize("arrived", [False, True])
 def test_a_caller_that_goes_away_in_the_middle_of_its_acquire_leaves_no_lease_unless_it_named_it(
-    named: bool, wait: timedelta | None
+    named: bool, arrived: bool
 ) -> None:
     async def story() -> bool:
         world = World(Script({0: Fault(slow_request=1.0, slow_reply=1.0)}, "create"))
         id = "000000000000000000a0" if named else ""
-        asking = asyncio.create_task(world.leases.acquire("k", "me", ttl=TTL, wait=wait, id=id))
-        await asyncio.sleep(0.5)  # the write is on its way
+        asking = asyncio.create_task(world.leases.acquire("k", "me", ttl=TTL, wait=None, id=id))
+        await asyncio.sleep(1.5 if arrived else 0.5)  # its write is on its way, or its answer is
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await world.leases.close()
         meta = await world.leases.describe(NS, "k")
         return meta is not None and meta.grant is not None
 
-    assert run_virtual(story()) is named
+    assert run_virtual(story()) is (named and arrived)
+
+
+def test_a_write_that_arrives_after_its_caller_went_away_changes_nothing() -> None:
+    async def story() -> bool:
+        world = World(Script({0: Fault(late=5.0)}, "create"))  # told that it failed, and made all the same
+        asking = asyncio.create_task(world.leases.acquire("k", "me", ttl=TTL))
+        await asyncio.sleep(0.001)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await world.leases.close()
+        await world.network.close()
+        meta = await world.leases.describe(NS, "k")
+        return meta is not None and meta.grant is not None
+
+    assert run_virtual(story()) is False
 
 
 def test_a_wait_that_ends_in_the_middle_of_a_try_gives_the_lease_that_the_try_got() -> None:
