@@ -10,7 +10,7 @@ from __future__ import annotations
 WIRE, STRAYS, DEAD = "backends/test_redis_wire.py", "conformance/test_strays.py", "backends/test_redis_dead_list.py"
 JOBS, MOVES, FAULTS = "conformance/test_jobs.py", "conformance/test_jobs_moves.py", "conformance/test_jobs_faults.py"
 VIEWS, LIMIT, PEER = "conformance/test_jobs_views.py", "conformance/test_limiter.py", "interop/test_go_peer.py"
-ADMIN, WORK, STORM = "app/test_redis_admin.py", "app/test_redis_worker.py", "chaos/test_storm.py"
+ADMIN, WORK, STORM = "app/test_redis_admin.py", "app/test_redis_working.py", "chaos/test_storm.py"
 FILES, WALK, INTAKE = "unit/jobs/test_files.py", "unit/jobs/test_walk.py", "unit/jobs/test_intake.py"
 PRODUCER, WORKER, STOPS = "app/test_producer.py", "unit/jobs/test_worker.py", "unit/jobs/test_worker_stops.py"
 BREAKER, PROBES, TRACE = "unit/test_breaker.py", "unit/jobs/test_worker_breaker.py", "unit/jobs/test_trace.py"
