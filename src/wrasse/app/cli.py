@@ -25,6 +25,7 @@ COMMANDS = {
     "periodic": ("cli_periodic", "jobs that are put again and again: last slot and next"),
     "streams": ("cli_streams", "publish and read messages, and see who is how far"),
     "archives": ("cli_archives", "list, read and verify what was archived of streams"),
+    "leases": ("cli_leases", "take, show and give back leases on keys, with their state; check all of them"),
     "orphans": ("cli_orphans", "find, take away and bring back objects that nothing refers to"),
     "journal": ("cli_journal", "what sweeps did, when and why"),
     "explain": ("cli_explain", "everything known about a job, a lease or a run, and what happens next"),

@@ -63,6 +63,12 @@ def state_name(namespace: str, key: str, token: int, id: str) -> str:
     return f"{state_folder(namespace, key)}{token:020d}-{id}"
 
 
+def key_of_state(namespace: str, name: str) -> str | None:
+    """The key that a state object belongs to; None if the name is not one of ours."""
+    key, middle, _ = name.removeprefix(f"{namespace}/state/").rpartition("/.v/")
+    return key if middle and key and token_of(name) is not None else None
+
+
 def token_of(name: str) -> int | None:
     """The token under which a state object was written; None if the name is not one of ours."""
     number = name.rpartition("/")[2].partition("-")[0]

@@ -16,6 +16,7 @@ from wrasse.leases.meta import State
 from wrasse.leases.names import state_folder, state_name, token_of
 from wrasse.ports.objects import DELETES_MAX, ObjectDelete, ObjectInfo, Objects
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
 
 PAGE = 100
 
@@ -61,6 +62,14 @@ class Versions:
             after = page.cursor
             if after is None:
                 return [info for info in found if token_of(info.key) is not None]
+
+    async def there(self, name: str) -> bool:
+        """Whether an object is there."""
+        return await self._objects.head(name) is not None
+
+    async def page(self, after: str | None, limit: int) -> Page[ObjectInfo]:
+        """Every state object of the namespace. Only `fsck` asks: nothing else may list them all."""
+        return await self._objects.page(f"{self._namespace}/state/", after, limit)
 
     async def delete(self, infos: Sequence[ObjectInfo]) -> int:
         """Takes these away, as they were listed; gives how many went."""

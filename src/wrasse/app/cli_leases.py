@@ -1,0 +1,49 @@
+"""wrasse leases: the group, and how its commands get at leases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from wrasse.app.cli_asked import Asked
+from wrasse.app.cli_group import LazyGroup
+from wrasse.app.lease_ports import Leasing
+from wrasse.app.leasing import open_leasing
+from wrasse.app.wiring import Stores
+from wrasse.clock import SystemClock
+
+HOMES = {
+    "list": ("cli_leases_look:list_", "keys, and who holds them"),
+    "show": ("cli_leases_look", "everything about a key"),
+    "get": ("cli_leases_look", "the state of a key"),
+    "acquire": ("cli_leases_hold", "take the lease of a key"),
+    "keep": ("cli_leases_hold", "renew a lease"),
+    "update": ("cli_leases_hold", "stage a new state under a lease"),
+    "remove": ("cli_leases_hold", "stage the removal of the state under a lease"),
+    "release": ("cli_leases_hold", "give a lease back, with a commit of what is staged or without"),
+    "fsck": ("cli_leases_fsck", "look at every key, object and index entry, and repair what can be"),
+}
+
+leases = LazyGroup(
+    "leases",
+    HOMES,
+    about="Leases on keys, and the state that changes with them.",
+    examples="""\b
+Examples:
+  wrasse leases acquire orders/42 --ttl=5m
+  wrasse leases update orders/42 --lease=d5arif5qkajneqfrmsb0 '{"paid": true}'
+  wrasse leases release orders/42 --lease=d5arif5qkajneqfrmsb0
+  wrasse leases get orders/42
+""",
+)
+
+
+@asynccontextmanager
+async def opened_leases(asked: Asked) -> AsyncIterator[Leasing]:
+    """Leases of this configuration, for the length of a command."""
+    config = asked.config()
+    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
+    try:
+        yield await open_leasing(config, stores)
+    finally:
+        await stores.close()

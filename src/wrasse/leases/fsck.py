@@ -1,0 +1,165 @@
+"""Everything about the keys of a namespace, read in full and compared: what is loose, missing or not indexed.
+
+The one place that lists all records and all state objects. Nothing is believed that was seen once: what looks wrong is
+read again, and a repair is the same conditional step that operations and sweeps use. Records are read before the index
+and before the objects, since both are there before the record that needs them.
+
+A due bucket that the list of buckets has lost is put back by the very look at the index, where a store can lose one.
+It keeps the name of each object and of each due key in memory: some 200 bytes a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from wrasse.leases.keys import Keys
+from wrasse.leases.leases import Leases
+from wrasse.leases.lessor import leases_in
+from wrasse.leases.meta import Meta, decode, first_token
+from wrasse.leases.names import key_of_state, token_of
+from wrasse.leases.rules import LOOK_AGAIN, over
+from wrasse.ports.records import Record, Records
+
+PAGE = 500
+AHEAD = timedelta(days=36_500)  # further than any lease lasts
+
+
+class Trouble(StrEnum):
+    """What can be wrong."""
+
+    LOOSE = "loose object"  # no record names it, and none will
+    MISSING = "missing object"  # a record names it, and it is not there; only a backup helps
+    NOT_INDEXED = "missing index entry"  # a lease that no sweep would find
+    STALE = "stale index entry"  # of a key that is neither held nor to be looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong, and whether it was put right."""
+
+    namespace: str
+    trouble: Trouble
+    key: str
+    name: str = ""  # of the object
+    repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    named: dict[str, str]  # object to key
+    due: dict[str, Record]  # by key
+
+
+class Fsck:
+    """One look at one namespace. `keys` and `objects` count what was read."""
+
+    def __init__(self, leases: Leases, namespace: str, *, repair: bool) -> None:
+        self._leases, self._namespace, self._repair = leases, namespace, repair
+        self._records: Records = leases.records(leases_in(namespace))
+        self._keys: Keys = leases.keys(namespace)
+        self.keys = self.objects = 0
+
+    async def run(self) -> AsyncIterator[Damage]:
+        """Everything that is wrong, as it is found."""
+        seen = await self._read()
+        if self._records.resolution:
+            async for damage in self._index(seen):
+                yield damage
+        async for damage in self._objects(seen):
+            yield damage
+
+    async def _read(self) -> _Seen:
+        seen, after = _Seen({}, {}), None
+        while True:
+            page = await self._records.page("", after, PAGE)
+            for record in page:
+                self.keys += 1
+                for name in _names(decode(record).meta):
+                    seen.named[name] = record.key
+                if record.due_at is not None:
+                    seen.due[record.key] = record
+            after = page.cursor
+            if after is None:
+                return seen
+
+    async def _index(self, seen: _Seen) -> AsyncIterator[Damage]:
+        left, after = dict(seen.due), None
+        while True:
+            page = await self._records.due(self._leases.clock.now() + AHEAD, after, PAGE)
+            for record in page:
+                known = left.get(record.key)
+                if known is not None and known.due_at == record.due_at:
+                    del left[record.key]
+                elif record.due_at is not None and _stale(decode(record).meta, record.due_at, page.at):
+                    yield await self._stale(record, record.due_at)
+            after = page.cursor
+            if after is None:
+                break
+        for key, record in left.items():
+            current = await self._records.get(key)
+            if current is not None and current.version == record.version:
+                yield await self._not_indexed(current)
+
+    async def _stale(self, record: Record, entry_at: datetime) -> Damage:
+        if self._repair:
+            await self._keys.clean(record.key, decode(record).meta.token)
+            await self._keys.leave(record.key, entry_at)
+        return Damage(self._namespace, Trouble.STALE, record.key, repaired=self._repair)
+
+    async def _not_indexed(self, record: Record) -> Damage:
+        repaired = False
+        if self._repair:
+            await self._records.get(record.key, entering=record.due_at)
+            # Written again as it is: where the entry is made with the record, this makes it.
+            repaired = bool(await self._records.put(record.key, record.value, at=record.version, due_at=record.due_at))
+        return Damage(self._namespace, Trouble.NOT_INDEXED, record.key, repaired=repaired)
+
+    async def _objects(self, seen: _Seen) -> AsyncIterator[Damage]:
+        left, after = dict(seen.named), None
+        while True:
+            page = await self._keys.versions.page(after, PAGE)
+            for info in page:
+                self.objects += 1
+                key = key_of_state(self._namespace, info.key)
+                if left.pop(info.key, None) is None and key is not None:
+                    ceiling = await self._ceiling(key, info.key)
+                    if ceiling is not None:
+                        repaired = self._repair and await self._keys.clean(key, ceiling) >= 0
+                        yield Damage(self._namespace, Trouble.LOOSE, key, info.key, repaired)
+            after = page.cursor
+            if after is None:
+                break
+        for name, key in left.items():
+            kept = await self._keys.look(key)
+            if kept is not None and kept.meta.names(name) and not await self._keys.versions.there(name):
+                again = await self._keys.look(key)
+                if again is not None and again.meta.names(name):
+                    yield Damage(self._namespace, Trouble.MISSING, key, name)
+
+    async def _ceiling(self, key: str, name: str) -> int | None:
+        """The highest token up to which objects of the key that no record names are loose, if this one is."""
+        kept, token, at = await self._keys.look(key), token_of(name) or 0, await self._keys.now()
+        if kept is None:
+            highest = first_token(at - LOOK_AGAIN)
+        elif kept.meta.names(name) or (kept.meta.look_at is not None and at < kept.meta.look_at):
+            return None  # named by now, or a sweep will look for it
+        else:
+            grant = kept.meta.grant
+            if grant is not None and over(grant, at, self._leases.terms):
+                return None  # whoever clears the lease takes it away
+            highest = kept.meta.token if grant is None else grant.token - 1
+        return highest if token <= highest else None
+
+
+def _names(meta: Meta) -> list[str]:
+    staged = None if meta.staged is None else meta.staged.state
+    return [state.name for state in (meta.state, staged) if state is not None]
+
+
+def _stale(meta: Meta, entry_at: datetime, at: datetime) -> bool:
+    if meta.grant is not None or (meta.look_at is not None and at < meta.look_at):
+        return False
+    return entry_at + 2 * LOOK_AGAIN <= at  # the sweep had its chance
