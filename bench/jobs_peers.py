@@ -69,13 +69,14 @@ def _ratios(every: Every) -> tuple[Ratio, ...]:
 
     ours, plain = every[OURS, "async"], every[OURS, "threads"]
     safe, threads = others("safe"), others("threads")
+    server, worker = _least(each.server_us for each in safe), _least(each.worker_us for each in safe)
     return (
         Ratio("worker to the fastest safe peer", ours.rate / max(each.rate for each in safe), 5),
         Ratio("threads to the fastest threaded peer", plain.rate / max(each.rate for each in threads), 2),
-        Ratio("server's CPU to the leanest safe peer", ours.server_us / _least(each.server_us for each in safe), 1, False),
-        Ratio("worker's CPU to the leanest safe peer", ours.worker_us / _least(each.worker_us for each in safe), 1, False),
+        Ratio("server's CPU to the leanest safe peer", ours.server_us / server, 1, least=False),
+        Ratio("worker's CPU to the leanest safe peer", ours.worker_us / worker, 1, least=False),
         Ratio("put to the fastest safe peer", ours.put / max(each.put for each in safe), 1),
-        Ratio("latency p50 to the soonest safe peer", ours.p50 / _least(each.p50 for each in safe), 1.5, False),
+        Ratio("latency p50 to the soonest safe peer", ours.p50 / _least(each.p50 for each in safe), 1.5, least=False),
     )
 
 

@@ -251,6 +251,8 @@ def rfc3339(moment: datetime) -> str:
 
 def utc(moment: datetime) -> datetime:
     """The same moment, aware; one without a zone is taken for UTC."""
+    if moment.tzinfo is UTC:
+        return moment
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 

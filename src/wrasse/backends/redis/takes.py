@@ -69,12 +69,13 @@ def granted(answer: list[Any], wanted: Wanted, nonce: str) -> Granted:
         for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
             hold = read_hold(text)
             held = _held(take.decode(), hold.worker.decode(), hold.queue.decode(), hold.taken, hold.bytes)
-            _add(given, held, from_ms(float(until)))
+            number, _, with_nonce = held.take.partition("-")
+            _add(given, held, int(number), with_nonce, from_ms(float(until)))
         return given
     until = from_ms(now + in_ms(wanted.silence))
     for queue, raws in zip(wanted.queues, found, strict=True):
         for raw in raws:
-            _add(given, _held(f"{token}-{nonce}", wanted.worker, queue, now, raw), until)
+            _add(given, _held(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
             token += 1
     return given
 
@@ -92,16 +93,15 @@ def _held(take: str, worker: str, queue: str, taken: int, raw: bytes) -> Held:
     return held
 
 
-def _add(given: Granted, held: Held, until: datetime) -> None:
+def _add(given: Granted, held: Held, token: int, nonce: str, until: datetime) -> None:
     wire = held.wire
     job = None if wire is None else job_of(wire, held.queue)
     if wire is None or job is None:
         given.bad.append(held)
         return
-    token, _, nonce = held.take.partition("-")
     hold = _new(Hold)
     _hold_id(hold, wire.id)
-    _token(hold, int(token))
+    _token(hold, token)
     _nonce(hold, nonce)
     taken = _new(TakenJob)
     _job(taken, job)
