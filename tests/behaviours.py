@@ -9,15 +9,16 @@ from __future__ import annotations
 
 WIRE, STRAYS, DEAD = "backends/test_redis_wire.py", "conformance/test_strays.py", "backends/test_redis_dead_list.py"
 JOBS, MOVES, FAULTS = "conformance/test_jobs.py", "conformance/test_jobs_moves.py", "conformance/test_jobs_faults.py"
-VIEWS, LIMIT, PEER = "conformance/test_jobs_views.py", "conformance/test_limiter.py", "interop/test_go_peer.py"
+PEER = "interop/test_go_peer.py"
 ADMIN, WORK, STORM = "app/test_redis_admin.py", "app/test_redis_working.py", "chaos/test_storm.py"
 FILES, WALK, INTAKE = "unit/jobs/test_files.py", "unit/jobs/test_walk.py", "unit/jobs/test_intake.py"
-PRODUCER, WORKER, STOPS = "app/test_producer.py", "unit/jobs/test_worker.py", "unit/jobs/test_worker_stops.py"
+PRODUCER, WORKER = "app/test_producer.py", "unit/jobs/test_worker.py"
 BREAKER, PROBES, TRACE = "unit/test_breaker.py", "unit/jobs/test_worker_breaker.py", "unit/jobs/test_trace.py"
 DAEMON, BEATS, RETRY = "app/test_daemon.py", "app/test_worker_beats.py", "unit/jobs/test_retry.py"
 RUN, SEARCH, SCHEDULE = "app/test_redis_run.py", "unit/jobs/test_stray_search.py", "unit/engine/test_schedule.py"
+CHAOS, KILLS = "chaos/test_redis_worker.py", "chaos/test_many_kills.py"
 STUCK, REDIS_STRAYS = "unit/sweeps/test_stuck_jobs.py", "app/test_redis_strays.py"
-LIMITER, RATE, LISTING = "backends/test_redis_limiter.py", "app/test_producer_rate.py", "backends/test_redis_listing.py"
+LIMITER, RATE = "backends/test_redis_limiter.py", "app/test_producer_rate.py"
 
 BEHAVIOURS: dict[str, tuple[str, ...]] = {
     # jobs
@@ -32,7 +33,8 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "6": (f"{WIRE}::test_what_is_no_job_is_buried_with_its_bytes",),
     "7": (f"{WIRE}::test_jobs_of_any_program_are_served_in_the_order_they_were_pushed",),
     "8": (f"{WIRE}::test_a_job_is_in_exactly_one_list_after_every_step",),
-    "9": (f"{STORM}::test_a_storm_loses_no_job_finishes_none_twice_and_leaves_none_stuck",),
+    "9": (f"{KILLS}::test_at_every_moment_of_ten_thousand_kills_each_job_is_in_one_list",
+          f"{STORM}::test_a_storm_loses_no_job_finishes_none_twice_and_leaves_none_stuck"),
     "10": (f"{WIRE}::test_what_is_no_job_is_buried_with_its_bytes",),
     "11": (f"{WIRE}::test_the_completed_list_never_exceeds_its_bound",
            f"{WIRE}::test_the_completed_list_can_be_turned_off"),
@@ -54,9 +56,10 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "20": (f"{WALK}::test_a_link_out_of_the_directory_is_not_followed",),
     "21": (f"{INTAKE}::test_without_a_rate_the_limiter_is_not_asked",),
     # worker
-    "22": (f"{PEER}::test_beside_the_peers_recovery_every_millisecond_no_job_is_lost_or_run_twice",),
-    "23": (f"{BEATS}::test_a_worker_whose_interpreter_is_frozen_for_three_silences_keeps_its_job",
-           f"{WIRE}::test_a_beat_renews_the_heartbeat_of_one_who_holds_something"),
+    "22": (f"{CHAOS}::test_a_heartbeat_is_there_from_before_an_entry_appears_until_it_is_gone_however_long_it_runs",
+           f"{PEER}::test_beside_the_peers_recovery_every_millisecond_no_job_is_lost_or_run_twice",),
+    "23": (f"{CHAOS}::test_a_heartbeat_is_there_from_before_an_entry_appears_until_it_is_gone_however_long_it_runs",
+           f"{BEATS}::test_a_worker_whose_interpreter_is_frozen_for_three_silences_keeps_its_job"),
     "24": (f"{WIRE}::test_our_own_put_wakes_a_taker_that_would_not_look_by_itself",
            f"{WIRE}::test_a_job_that_another_program_pushes_is_found_while_a_taker_waits"),
     "25": (f"{WORK}::test_jobs_of_the_high_queue_run_before_those_of_the_low_one",
@@ -74,8 +77,8 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "33": (f"{WORK}::test_a_stop_puts_back_what_does_not_finish_with_its_retries_as_they_were",),
     "34": (f"{DAEMON}::test_a_second_signal_ends_the_process_at_once_with_1",
            f"{DAEMON}::test_a_second_signal_is_heard_while_a_handler_blocks_the_loop"),
-    "35": (f"{RUN}::test_a_daemon_waits_for_its_server_and_outlives_its_restarts",
-           f"{STOPS}::test_a_backend_that_is_down_for_a_while_costs_no_job_and_no_restart"),
+    "35": (f"{CHAOS}::test_a_server_that_is_gone_for_half_a_minute_costs_no_job_and_no_restart",
+           f"{RUN}::test_a_daemon_waits_for_its_server_and_outlives_its_restarts"),
     "36": (f"{WORKER}::test_raising_timing_out_and_being_cancelled_have_distinct_reasons",
            f"{PROBES}::test_what_counts_is_what_is_charged_to_the_failure_budget"),
     "37": (f"{WORKER}::test_worker_ids_hold_no_colon_and_never_repeat",),
@@ -98,8 +101,8 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "47": (f"{STRAYS}::test_a_name_of_another_kind_is_no_trouble",
            f"{STRAYS}::test_a_job_is_adopted_once_however_often_it_is_seen"),
     "48": (f"{STRAYS}::test_names_follow_the_configured_patterns",),
-    "49": (f"{REDIS_STRAYS}::test_the_daemon_gives_back_what_a_dead_worker_of_another_program_left",
-           f"{BEATS}::test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends"),
+    "49": (f"{CHAOS}::test_the_job_of_a_killed_worker_is_rescued_within_a_silence_an_interval_and_a_run",
+           f"{REDIS_STRAYS}::test_the_daemon_gives_back_what_a_dead_worker_of_another_program_left"),
     "50": (f"{STRAYS}::test_nothing_is_left_of_the_list_of_a_dead_worker",),
     "51": (f"{STRAYS}::test_a_dry_look_sees_the_same_and_changes_nothing",
            f"{REDIS_STRAYS}::test_a_dry_run_adopts_nothing",
