@@ -1,4 +1,7 @@
-"""The environment of each peer, made once below .bench/ from its pinned requirements in pins/."""
+"""The environment of each peer, made once below .bench/ from its pinned requirements in pins/.
+
+To renew the pins of a peer: install it into an empty environment, and write what `pip freeze` says there into its file.
+"""
 
 from __future__ import annotations
 
