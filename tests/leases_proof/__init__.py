@@ -1,0 +1,1 @@
+"""Leases and state held to their promises: defects of the origin, races, requests, random histories, kills."""

@@ -1,0 +1,172 @@
+"""SIGKILL of the lease server under load, at random points: every commit that was acknowledged is there, once.
+
+A state is a list to which every commit appends a mark of its own, so the last state tells the whole history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conformance.object_stores import S3Place
+from leases_proof.history import History, nothing_is_left
+from leases_proof.places import NS, Place
+from servers.process import free_ports
+from servers.seaweed import S3 as S3Server
+from wrasse.backends.directory.connect import Directory
+from wrasse.clock import ManualClock, SystemClock
+from wrasse.errors import StoreUnavailable
+from wrasse.leases.client import LeaseClient
+from wrasse.leases.leases import Leases
+from wrasse.leases.lessor import leases_in
+from wrasse.leases.refusal import KeyRefused, Refusal
+
+ACTOR = Path(__file__).with_name("lease_actor.py")
+CLOCK = SystemClock()
+KEYS = [f"accounts/{n}" for n in range(16)]
+CLIENTS = 6
+
+
+@dataclass
+class Yard:
+    """A server that is killed and started again, and what its clients were told."""
+
+    url: str
+    actor: asyncio.subprocess.Process
+    acknowledged: dict[str, list[str]] = field(default_factory=lambda: {key: [] for key in KEYS})
+    refused: list[str] = field(default_factory=list)
+    served: asyncio.Event = field(default_factory=asyncio.Event)
+    stop: bool = False
+
+    async def start(self) -> int:
+        """One more server; its pid."""
+        assert self.actor.stdin is not None
+        assert self.actor.stdout is not None
+        self.actor.stdin.write(b"\n")
+        async with asyncio.timeout(30):
+            return int(await self.actor.stdout.readline())
+
+
+@asynccontextmanager
+async def yard(*where: str) -> AsyncIterator[Yard]:
+    (port,) = free_ports(1)
+    actor = await asyncio.create_subprocess_exec(
+        sys.executable, ACTOR, str(port), *where, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield Yard(f"http://127.0.0.1:{port}", actor)
+    finally:
+        assert actor.stdin is not None
+        actor.stdin.close()
+        await actor.wait()
+
+
+async def client(yard: Yard, name: str) -> None:
+    """Appends marks to the states of random keys until told to stop."""
+    made, draw = 0, random.Random(name)
+    async with LeaseClient(yard.url, CLOCK, patience=timedelta(seconds=20)) as leases:
+        while not yard.stop:
+            key, made = draw.choice(KEYS), made + 1
+            with suppress(StoreUnavailable, KeyRefused):
+                await append(yard, leases, key, f"{name}-{made}")
+
+
+async def append(yard: Yard, leases: LeaseClient, key: str, mark: str) -> None:
+    leased = await leases.acquire(key, mark, ttl=timedelta(seconds=1))
+    seen = await leases.read(NS, leased.held)
+    marks = [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
+    await leases.update(NS, leased.held, msgspec.json.encode([*marks, mark]))
+    try:
+        await leases.release(NS, leased.held)
+    except KeyRefused as refused:
+        if refused.code is Refusal.LEASE_EXPIRED:
+            yard.refused.append(mark)
+        return
+    yard.acknowledged[key].append(mark)
+    yard.served.set()
+
+
+async def killed_often(yard: Yard, rounds: int) -> dict[str, list[str]]:
+    """Kills the server so often under load; gives the states in the end."""
+    draw = random.Random()
+    async with asyncio.TaskGroup() as tasks:
+        for n in range(CLIENTS):
+            tasks.create_task(client(yard, f"c{n}"))
+        for _ in range(rounds):
+            pid = await yard.start()
+            yard.served.clear()
+            async with asyncio.timeout(30):
+                await yard.served.wait()
+            await asyncio.sleep(draw.uniform(0, 0.03))
+            os.kill(pid, signal.SIGKILL)
+        yard.stop = True
+        last = await yard.start()
+    async with LeaseClient(yard.url, CLOCK) as leases:
+        found = {key: await leases.read_public(NS, key) for key in KEYS}
+    os.kill(last, signal.SIGKILL)
+    return {
+        key: [] if seen is None else msgspec.json.decode(seen.data, type=list[str]) for key, seen in found.items()
+    }
+
+
+def check_states(yard: Yard, states: dict[str, list[str]], rounds: int) -> None:
+    assert sum(map(len, yard.acknowledged.values())) >= rounds
+    for key, marks in states.items():
+        assert len(marks) == len(set(marks)), f"a commit of {key} happened twice"
+        assert set(yard.acknowledged[key]) - set(marks) == set(), f"acknowledged commits of {key} are lost"
+        assert set(yard.refused) & set(marks) == set(), f"refused commits of {key} have happened"
+
+
+async def check_directory(place: Path, rounds: int) -> None:
+    async with yard("directory", str(place)) as scene:
+        states = await killed_often(scene, rounds)
+    check_states(scene, states, rounds)
+    clock = ManualClock(CLOCK.now())
+    backend, history = await Directory.open(place, clock), History()
+    for _ in range(3):  # what the dead left goes with the sweeps
+        clock.advance(timedelta(hours=2))
+        swept = Place("directory", place)
+        swept.opened.append(backend)
+        await swept.sweep(Leases(backend.records, backend.objects, clock))
+    history.steps.update({key: {} for key, marks in states.items() if marks})
+    await nothing_is_left(backend.records(leases_in(NS)), backend.objects, NS, history)
+    await backend.close()
+
+
+async def check_bucket(server: S3Server, rounds: int) -> None:
+    address = await S3Place(CLOCK, server).address()
+    where = (server.endpoint, address.bucket, address.prefix, server.key, server.secret)
+    async with yard("s3", *where) as scene:
+        states = await killed_often(scene, rounds)
+    check_states(scene, states, rounds)
+
+
+async def test_no_acknowledged_commit_is_lost_when_the_server_of_a_directory_is_killed(tmp_path: Path) -> None:
+    await check_directory(tmp_path / "data", 30)
+
+
+async def test_no_acknowledged_commit_is_lost_when_the_server_of_a_bucket_is_killed(s3: S3Server) -> None:
+    await check_bucket(s3, 30)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+async def test_two_hundred_kills_over_a_directory(tmp_path: Path) -> None:
+    await check_directory(tmp_path / "data", 200)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+async def test_two_hundred_kills_over_a_bucket(s3: S3Server) -> None:
+    await check_bucket(s3, 200)
