@@ -150,7 +150,7 @@ class Storm:
             self.replace_the_dead()
             return all(q.ready + q.delayed + q.held == 0 for q in (await self.yard.jobs.counts()).queues)
 
-        await eventually(at_rest, within=120)
+        await eventually(at_rest, within=200)
         self.replace_the_dead()
 
 

@@ -12,6 +12,7 @@ import redis
 from app.kill_yard import Yard
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.options import RedisOptions
+from wrasse.ports.damage import ShowsDamage
 from wrasse.ports.jobs import JobState, Place, Reason
 
 RESCUES_MAX = 3
@@ -106,6 +107,13 @@ def _counted(done: int, dead: int) -> dict[bytes, int]:
     return {name: count for name, count in ((b"done:low", done), (b"dead:low", dead)) if count}
 
 
+async def no_damage(ending: Ending) -> None:
+    """What `wrasse jobs fsck` looks for is not there."""
+    assert isinstance(ending.yard.store, ShowsDamage)
+    found = await ending.yard.store.damages.check(repair=False, silence=ending.yard.one_silence())
+    assert [(each.kind, each.count) for each in found if each.count] == [], "damage"
+
+
 async def check_all(yard: Yard, port: int) -> Ending:
     """All of them, with a look at the server of this port."""
     ending = await ending_of(yard)
@@ -113,4 +121,5 @@ async def check_all(yard: Yard, port: int) -> Ending:
     await none_finished_twice(ending)
     await dead_by_the_budget_alone(ending)
     keys_agree(ending, port)
+    await no_damage(ending)
     return ending

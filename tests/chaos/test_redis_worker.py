@@ -9,17 +9,18 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-import redis.asyncio
 
 from app.kill_yard import Yard, eventually, open_yard
 from conformance.stores import forget
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.scripts import Script
 from wrasse.clock import SystemClock
 from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import Place
 
+LOOK = Script.of("look", "return {redis.call('LLEN', KEYS[1]), redis.call('EXISTS', KEYS[2])}")
 PASS_MAX = 10.0  # seconds a run of the sweep may take on a machine that does much else
 
 
@@ -44,19 +45,17 @@ class Poller:
 
     def __init__(self, yard: Yard, worker: str) -> None:
         assert isinstance(yard.store, Redis)
-        options = yard.store.link.options
-        keys = Keys(options)
+        self._link = yard.store.link
+        keys = Keys(self._link.options)
         self._names = keys.processing(worker), keys.heartbeat(worker)
-        self._client = redis.asyncio.Redis(port=options.nodes[0][1])
         self.held = self.missing = 0
 
     async def run(self) -> None:
-        async with self._client as client:
-            while True:
-                entries, heartbeat = await client.pipeline().llen(self._names[0]).exists(self._names[1]).execute()
-                self.held += entries > 0
-                self.missing += entries > 0 and not heartbeat
-                await asyncio.sleep(0.001)
+        while True:
+            entries, heartbeat = await self._link.run(LOOK, self._names)
+            self.held += entries > 0
+            self.missing += entries > 0 and not heartbeat
+            await asyncio.sleep(0.001)
 
 
 async def test_a_heartbeat_is_there_from_before_an_entry_appears_until_it_is_gone_however_long_it_runs(

@@ -49,9 +49,9 @@ async def weathered(folder: Path, server: Valkey, weather: Weather, rounds: int,
         )
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(360)
 async def test_a_storm_loses_no_job_finishes_none_twice_and_leaves_none_stuck(tmp_path: Path, server: Valkey) -> None:
-    print(await weathered(tmp_path, server, Weather(), rounds=50))
+    print(await weathered(tmp_path, server, Weather(), rounds=40))
     assert server.pid
 
 
@@ -64,7 +64,7 @@ async def test_a_storm_over_fifty_thousand_jobs_loses_none_and_finishes_none_twi
     assert server.pid
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize(
     ("planted", "blow", "aim", "law"),
     [
