@@ -28,3 +28,17 @@ async def test_an_entry_left_behind_is_shown_until_it_is_taken_away(tmp_path: Pa
     left = await records.due(None, None, 10)
     await directory.close()
     assert ([[r.value for r in page] for page in shown], list(left)) == ([[b"2"], [b"2"]], [])
+
+
+async def test_a_bucket_that_the_list_has_lost_is_found_and_listed_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    directory = await Directory.open(tmp_path, clock)
+    records = directory.records(TENDED)
+    await records.create("a", b"1", due_at=clock.now())
+    listed = tmp_path / "things/due/buckets.json"
+    before = listed.read_bytes()
+    listed.unlink()
+    clock.advance(timedelta(hours=2))
+    shown = await records.due(None, None, 10)
+    await directory.close()
+    assert ([record.key for record in shown], listed.read_bytes()) == (["a"], before)

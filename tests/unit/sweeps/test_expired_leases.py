@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from conformance.stores import Store
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
+from wrasse.backends.s3.connect import S3
 from wrasse.clock import ManualClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Traffic
@@ -71,14 +73,17 @@ class Place:
         return await self.leases.keys(lease.namespace).versions.write(lease.held.key, lease.held.token, b"late")
 
 
-@pytest.fixture(params=["memory", "directory"])
+@pytest.fixture(params=["memory", "directory", "strict s3"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     clock = ManualClock()
-    store = Memory(clock) if request.param == "memory" else await Directory.open(tmp_path / "data", clock)
+    opened = Store(request.param, tmp_path, clock=clock)
+    await opened.open()
+    store = opened.backend
+    assert isinstance(store, Memory | Directory | S3)
     place = Place(clock, Leases(store.records, store.objects, clock), store.objects, store.namespaces)
     yield place
     await place.leases.close()
-    await store.close()
+    await opened.close()
 
 
 async def test_a_lease_that_ended_is_cleared_with_what_was_staged_under_it(place: Place) -> None:

@@ -2,7 +2,7 @@
 
 An entry is on the disk before the record that it is for, and goes after it: a stale entry is looked at once and
 removed, a missing one would be a record that nobody finds. A bucket leaves the list only together with its directory,
-and that only when it is empty, while nobody adds to any bucket.
+and that only when it is empty, while nobody adds to any bucket. One that the list has lost is found by its directory.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Buckets:
 
     def over(self, horizon: datetime, first: str) -> Iterator[str]:
         """Buckets that are over, earliest first, from `first` on."""
-        for bucket in self._load():
+        for bucket in self._discovered():
             if bucket >= first and self.calendar.is_over(bucket, horizon):
                 yield bucket
 
@@ -105,6 +105,21 @@ class Buckets:
                 finally:
                     self._files.close(file)
             return True
+
+    def _discovered(self) -> list[str]:
+        """The list, with buckets put back that are there and not on it: somebody restored or deleted the list. One
+        look at one directory, which has a name per hour."""
+        listed = self._load()
+        if self._folders() <= set(listed):
+            return listed
+        with self._locks.file(self._lock):
+            listed = sorted({*self._load(), *self._folders()})
+            self._store(listed)
+            return listed
+
+    def _folders(self) -> set[str]:
+        names = [name.decode("utf-8", "replace") for name, is_folder in self._files.names(self.folder) if is_folder]
+        return {name for name in names if self.calendar.is_one(name)}
 
     def _is_open(self, bucket: str) -> bool:
         return bucket in self._load() and self._files.state(self._folder(bucket)) is not None
