@@ -129,7 +129,6 @@ function kinds.P(worker, ...)
   if repair and missing > 0 then
     redis.call('SET', KEYS[worker + 1], now, 'PX', silence, 'NX')
     for _ = 1, missing do redis.call('LPUSH', KEYS[worker], bytes) end
-    lists[KEYS[worker]][bytes] = times(KEYS[worker], bytes) + missing
   end
   return missing
 end
