@@ -15,7 +15,7 @@ from servers.valkey import SHARED, Valkey, oldest, valkey
 from wrasse.app.config import load
 from wrasse.app.demo_archive import MESSAGES, publish_and_archive
 from wrasse.app.wiring import Stores
-from wrasse.backends.redis import discovery
+from wrasse.backends.redis import discovery, groups
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.stream_keys import StreamKeys
@@ -273,12 +273,17 @@ async def test_what_is_pending_comes_back_though_our_own_notes_are_lost(redis: R
     assert [delivery.number for delivery in found] == [2]
 
 
-async def test_what_others_claimed_from_us_is_not_delivered_again_at_our_deadline(server: Valkey, redis: Redis) -> None:
+@pytest.mark.parametrize("extended", [False, True])
+async def test_what_others_claimed_from_us_is_not_delivered_again_at_our_deadline(
+    server: Valkey, redis: Redis, extended: bool
+) -> None:
     clock = ManualClock()
     ours = await Redis.open(server.url, clock, time=clock)
     await append(ours, b"1")
     await ours.groups.join(S, G, FIRST)
     (delivery,) = await ours.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT)
+    if extended:
+        await ours.groups.extend("c", [delivery], ack_timeout=TIMEOUT)
     await foreign(redis, "XCLAIM", KEY, G, "host-1", 0, str(delivery.entry.id))
     clock.advance(TIMEOUT * 2)
     assert await ours.groups.deliver([S], G, "c", 10, ack_timeout=TIMEOUT) == []
@@ -298,6 +303,46 @@ async def test_acked_batches_leave_nothing_behind(server: Valkey) -> None:
     keys = StreamKeys(store.link.options).group(S, "tidy")
     assert await store.link.ask("EXISTS", keys.held, keys.due) == 0
     await store.close()
+
+
+async def test_a_server_that_forgot_our_scripts_delivers_everything_once_and_in_order(redis: Redis) -> None:
+    await redis.groups.join(S, G, FIRST)
+    await append(redis, *(b"%d" % n for n in range(6)))
+    numbered = []
+    for _ in range(3):
+        found = await redis.groups.deliver([S], G, "c", 2, ack_timeout=TIMEOUT)
+        numbered += [(delivery.entry.body, delivery.number) for delivery in found]
+        await foreign(redis, "SCRIPT", "FLUSH")
+    assert numbered == [(b"%d" % n, 1) for n in range(6)]
+
+
+async def test_a_consumer_gets_no_more_than_it_asked_for_when_some_are_due_and_some_are_new(redis: Redis) -> None:
+    await redis.groups.join(S, G, FIRST)
+    ids = await append(redis, *(b"%d" % n for n in range(9)))
+    await redis.groups.deliver([S], G, "c", 3, ack_timeout=TIMEOUT)
+    await redis.groups.answer([Nak(S, G, id) for id in ids[:3]])
+    steps = [await redis.groups.deliver([S], G, "c", 4, ack_timeout=TIMEOUT) for _ in range(3)]
+    numbered = [[(delivery.entry.body, delivery.number) for delivery in step] for step in steps]
+    assert numbered == [
+        [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 1)],
+        [(b"4", 1), (b"5", 1), (b"6", 1), (b"7", 1)],
+        [(b"8", 1)],
+    ]
+
+
+async def test_who_waits_hears_of_a_nak_without_looking_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "_BLOCK_MAX", 600.0)
+    await redis.groups.join(S, G, FIRST)
+    (id,) = await append(redis, b"1")
+    long = timedelta(minutes=10)
+    await redis.groups.deliver([S], G, "c", 1, ack_timeout=long)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(redis.groups.deliver([S], G, "c2", 1, ack_timeout=long, wait=long))
+        rows = StreamKeys(redis.link.options).group(S, G).consumers
+        while not await redis.link.ask("HEXISTS", rows, "c2"):  # noqa: ASYNC110  # it asks in another task
+            await asyncio.sleep(0.01)
+        await redis.groups.answer([Nak(S, G, id)])
+    assert [delivery.number for delivery in waiting.result()] == [2]
 
 
 # Races

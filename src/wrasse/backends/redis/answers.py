@@ -42,7 +42,7 @@ class Answers:
         for (kind, subject, group), run in groupby(answers, key=lambda each: (type(each), each.subject, each.group)):
             base = self._base(subject, group)
             if kind is Ack:
-                ids = [str(each.id) for each in run]
+                ids = [f"{each.id.ms}-{each.id.seq}" for each in run]
                 words += ("ack", base, group, len(ids), *ids)
                 continue
             for each in run:

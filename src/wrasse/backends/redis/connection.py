@@ -74,6 +74,25 @@ class Link:
         except Refusal as refusal:
             raise ours(refusal, self.options.where) from refusal
 
+    async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Runs commands as one step, once. A command that was refused has its Refusal among the answers; the others
+        were done all the same."""
+        packed = b"".join([pack(each) for each in (("MULTI",), *commands, ("EXEC",))])
+        for hop in range(_HOPS_MAX):
+            wire = await self._ready()
+            try:
+                answers = await wire.ask_many(packed, len(commands) + 2)
+            except Cut as cut:
+                raise ours(cut, self.options.where) from cut
+            if isinstance(answers[-1], list):
+                return answers[-1]
+            refusal = next(answer for answer in answers if isinstance(answer, Refusal))
+            self._note(refusal, wire)
+            if refusal.code not in ("MOVED", "ASK", "TRYAGAIN") or hop == _HOPS_MAX - 1:
+                raise ours(refusal, self.options.where) from refusal
+            await asyncio.sleep(_pause(hop))
+        raise AssertionError("the last hop answers or raises")
+
     async def ask(self, *command: Word) -> Any:
         """A read; repeated if its answer is lost."""
         (answer,) = await self.ask_many((command,))

@@ -11,18 +11,18 @@ what we do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from wrasse.backends.redis.answers import Answers
 from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.handouts import Asking, Given, Handouts, Places
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.stream_entries import check_full, deliveries_of
-from wrasse.backends.redis.stream_keys import GroupKeys, StreamKeys
+from wrasse.backends.redis.stream_entries import check_full
+from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import Refused, UsageError
+from wrasse.errors import Refused
 from wrasse.ports.groups import (
     Answer,
     ConsumerState,
@@ -49,6 +49,7 @@ class RedisGroups:
         self._link = link
         self._clock = clock
         self._keys = StreamKeys(link.options)
+        self._handouts = Handouts(link, self._keys)
 
     async def join(self, subject: str, group: str, start: StartAt) -> bool:
         check_group(subject, group)
@@ -66,14 +67,14 @@ class RedisGroups:
         wait: timedelta = timedelta(0),
     ) -> Sequence[Delivery]:
         limit = check_deliver(limit, ack_timeout)
-        asking = _Asking(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
+        asking = Asking(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
         began, waited = self._clock.monotonic(), 0.0
         while asking.subjects:
-            answer = await self._ask(asking)
+            given = await self._ask(asking)
             left = wait.total_seconds() - max(waited, self._clock.monotonic() - began)
-            if answer[2] or not limit or left <= 0:
-                return asking.read(answer)
-            waited += await self._stirred(asking, answer, left)
+            if given.deliveries or not limit or left <= 0:
+                return given.deliveries
+            waited += await self._stirred(asking, given, left)
         return ()
 
     async def extend(
@@ -81,7 +82,7 @@ class RedisGroups:
     ) -> Sequence[bool]:
         if not deliveries:
             return ()
-        places = _Places(self._keys)
+        places = Places(self._keys)
         args: list[Word] = [consumer, ack_timeout // _MICROSECOND]
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.consumers))
@@ -125,98 +126,30 @@ class RedisGroups:
             pass  # what it holds goes over in pieces; it is silent, so there are no more of them to come
         return Outcome(answer.decode())
 
-    async def _ask(self, asking: _Asking) -> list[Any]:
-        asked = asyncio.ensure_future(self._link.run(load("group_deliver"), asking.names, asking.args))
+    async def _ask(self, asking: Asking) -> Given:
+        asked = asyncio.ensure_future(self._handouts.ask(asking))
         try:
-            answer = await asyncio.shield(asked)
+            return await asyncio.shield(asked)
         except asyncio.CancelledError:
-            await self._take_back(asking, asked)
+            # Whoever asked is gone, and what comes now is nobody's.
+            given = await asked
+            await self._handouts.give_back(given.deliveries)
             raise
-        if answer[0] == b"none":
-            raise UsageError(
-                f"there is no group {asking.group!r} on {asking.subjects[answer[1] - 1]!r}",
-                do="join it before asking for deliveries",
-            )
-        return list(answer)
 
-    async def _take_back(self, asking: _Asking, asked: asyncio.Future[list[Any]]) -> None:
-        """Whoever asked is gone, and what came meanwhile is nobody's."""
-        answer = await asked
-        if answer[0] == b"none" or not answer[2]:
-            return
-        places = _Places(self._keys)
-        args: list[Word] = [asking.group, asking.consumer]
-        for each in asking.read(answer):
-            base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.wake))
-            args += (base, str(each.entry.id), each.number)
-        await self._link.run(load("group_return"), places.names, args)
-
-    async def _stirred(self, asking: _Asking, answer: Sequence[Any], left: float) -> float:
+    async def _stirred(self, asking: Asking, given: Given, left: float) -> float:
         """Waits until there may be something: an entry, somebody's nak, or the time of what is due. Gives the seconds
         for which nothing happened."""
-        now, due, _, positions = answer
-        if due >= 0:
-            left = min(left, (due - now) / 1_000_000)
+        if given.due >= 0:
+            left = min(left, (given.due - given.now) / 1_000_000)
         seconds = min(max(left, _SHORTEST_WAIT), _BLOCK_MAX)
         if not self._link.has_seat:
             await asyncio.sleep(min(seconds, _POLL))
             return min(seconds, _POLL)
         block = max(int(seconds * 1_000), 1)
         heard = await self._link.block(
-            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *asking.logs, *positions, timeout=seconds
+            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *asking.logs, *given.positions, timeout=seconds
         )
         return seconds if heard is None else 0.0
-
-
-class _Asking:
-    """One question for deliveries."""
-
-    __slots__ = ("_until", "args", "consumer", "group", "logs", "names", "subjects")
-
-    def __init__(
-        self,
-        subjects: tuple[str, ...],
-        group: str,
-        consumer: str,
-        limit: int,
-        ack_timeout: timedelta,
-        keys: StreamKeys,
-    ) -> None:
-        self.subjects, self.group, self.consumer = subjects, group, consumer
-        self._until = ack_timeout // _MICROSECOND
-        self.names: list[str] = []
-        self.logs: list[str] = []  # what a wait blocks on: of each stream itself, and what wakes the group
-        for subject in subjects:
-            of = keys.group(subject, group)
-            self.names += (of.log, of.held, of.due, of.consumers, of.wake)
-            self.logs += (of.log, of.wake)
-        self.args: list[Word] = [group, consumer, limit, self._until]
-
-    def read(self, answer: Sequence[Any]) -> list[Delivery]:
-        """The deliveries in an answer."""
-        now, _, count, words = answer
-        if not count:
-            return []
-        return deliveries_of(words, self.subjects, self.group, self.consumer, from_micros(now + self._until))
-
-
-class _Places:
-    """KEYS of a script that names several groups, each once."""
-
-    __slots__ = ("_bases", "_keys", "names")
-
-    def __init__(self, keys: StreamKeys) -> None:
-        self._keys = keys
-        self._bases: dict[tuple[str, str], int] = {}
-        self.names: list[str] = []
-
-    def of(self, subject: str, group: str, chosen: Callable[[GroupKeys], tuple[str, ...]]) -> int:
-        """The number of the first key of this group."""
-        base = self._bases.get((subject, group))
-        if base is None:
-            base = self._bases[subject, group] = len(self.names) + 1
-            self.names += chosen(self._keys.group(subject, group))
-        return base
 
 
 def _begin(start: StartAt) -> str:

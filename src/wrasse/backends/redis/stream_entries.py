@@ -82,6 +82,22 @@ def deliveries_of(
     return given
 
 
+def new_deliveries(
+    found: Sequence[Any], subject: str, group: str, consumer: str, until: datetime
+) -> list[Delivery]:
+    """The deliveries in what the server answers to a group that reads."""
+    given: list[Delivery] = []
+    for id, words in found:
+        delivery: Delivery = _new(Delivery)
+        _set_entry(delivery, entry_of(subject, id, words))
+        _set_group(delivery, group)
+        _set_consumer(delivery, consumer)
+        _set_number(delivery, 1)
+        _set_until(delivery, until)
+        given.append(delivery)
+    return given
+
+
 def draft_words(draft: Draft) -> list[Word]:
     """A draft as the scripts read it."""
     beside = [word for pair in draft.fields.items() for word in pair] if draft.fields else []

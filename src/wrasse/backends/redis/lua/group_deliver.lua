@@ -1,6 +1,7 @@
 -- Hands out entries to a consumer: first what is due again, then what is new, and notes that the consumer is alive.
 -- KEYS: five of each stream: the stream, batches by deadline, single entries by deadline, the consumers, what wakes the group
--- ARGV: [2] group, [3] consumer, [4] how many at most, [5] for how long, us
+-- ARGV: [2] group, [3] consumer, [4] how many at most, [5] for how long, us, [6] 'all', or 'due': new entries of the one stream are
+--   read by a command of its own in the same step, and `group_noted` notes them
 -- Gives us; when the next entry is due, us (-1: none); how many there are; and of each: number of its stream, id, number of this
 --   delivery, number of words, words: one word is an envelope alone, else names and values. Where there are none, of each stream:
 --   how far the group has read, and the last id of what wakes it. If a stream has no such group: 'none', its number.
@@ -48,7 +49,7 @@ for i = 1, streams do redis.call('HSET', KEYS[5 * i - 1], consumer, whole(us) ..
 -- long as an ack may take. That is how the origin does it; it also mends what a failover lost of our own notes.
 local function look_around(i)
   local log, due, rows = KEYS[5 * i - 4], KEYS[5 * i - 2], KEYS[5 * i - 1]
-  if tonumber(redis.call('HGET', rows, '') or 0) > us then return end
+  if tonumber(string.match(redis.call('HGET', rows, '') or '0', '^%d+')) > us then return end
   redis.call('HSET', rows, '', ends)
   for _, found in ipairs(redis.call('XINFO', 'CONSUMERS', log, group)) do
     local facts = {}
@@ -199,11 +200,17 @@ if limit > 0 then
   hand_due()
   if count < limit then
     for i = 1, streams do read_to_the_end(i) end
-    if streams == 1 then take_new(1, limit - count, function(i, entry) hand(i, entry, 1) end)
+    if ARGV[6] == 'due' then -- somebody else reads them
+    elseif streams == 1 then take_new(1, limit - count, function(i, entry) hand(i, entry, 1) end)
     elseif streams > 1 then hand_new_of_many() end
   end
 end
-if count > 0 or limit == 0 then return {us, -1, count, handed} end
+if ARGV[6] == 'due' then
+  -- Where the new ones begin is known here, and needed when they have been read.
+  local looked = string.match(redis.call('HGET', KEYS[4], '') or '0', '^%d+')
+  redis.call('HSET', KEYS[4], '', looked .. ' ' .. delivered_to(KEYS[1], group))
+end
+if count > 0 or limit == 0 or ARGV[6] == 'due' then return {us, -1, count, handed} end
 
 local next_due, positions = -1, {}
 for i = 1, streams do

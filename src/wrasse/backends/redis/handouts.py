@@ -1,0 +1,168 @@
+"""Asking the server for deliveries, in one step however it is done.
+
+One script does all of it. For a single stream whose messages are of a known size the new entries are read by the
+server's own command between two small scripts, in one step with them: that costs the server a third. It may bring more
+than was wanted, when something was due as well; what is too much is given back as if it had never been handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.failure import ours
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.stream_entries import deliveries_of, new_deliveries
+from wrasse.backends.redis.stream_keys import GroupKeys, StreamKeys
+from wrasse.backends.redis.wire import Refusal, Word
+from wrasse.clock import from_micros
+from wrasse.errors import UsageError
+from wrasse.ports.groups import Delivery
+
+_MICROSECOND = timedelta(microseconds=1)
+_ANSWER_BYTES = 32 << 20  # what one answer is meant to hold at most
+_SIZES_MAX = 10_000
+
+
+class Asking:
+    """One question for deliveries."""
+
+    __slots__ = ("args", "consumer", "group", "limit", "logs", "names", "subjects", "until")
+
+    def __init__(
+        self,
+        subjects: tuple[str, ...],
+        group: str,
+        consumer: str,
+        limit: int,
+        ack_timeout: timedelta,
+        keys: StreamKeys,
+    ) -> None:
+        self.subjects, self.group, self.consumer, self.limit = subjects, group, consumer, limit
+        self.until = ack_timeout // _MICROSECOND
+        self.names: list[str] = []
+        self.logs: list[str] = []  # what a wait blocks on: of each stream itself, and what wakes the group
+        for subject in subjects:
+            of = keys.group(subject, group)
+            self.names += (of.log, of.held, of.due, of.consumers, of.wake)
+            self.logs += (of.log, of.wake)
+        self.args: list[Word] = [group, consumer, limit, self.until]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The answer: deliveries, or when the next is due (-1: never) and the positions to wait from."""
+
+    now: int
+    deliveries: list[Delivery]
+    due: int = -1
+    positions: Sequence[bytes] = ()
+
+
+class Places:
+    """KEYS of a script that names several groups, each once."""
+
+    __slots__ = ("_bases", "_keys", "names")
+
+    def __init__(self, keys: StreamKeys) -> None:
+        self._keys = keys
+        self._bases: dict[tuple[str, str], int] = {}
+        self.names: list[str] = []
+
+    def of(self, subject: str, group: str, chosen: Callable[[GroupKeys], tuple[str, ...]]) -> int:
+        """The number of the first key of this group."""
+        base = self._bases.get((subject, group))
+        if base is None:
+            base = self._bases[subject, group] = len(self.names) + 1
+            self.names += chosen(self._keys.group(subject, group))
+        return base
+
+
+class Handouts:
+    """Hands out entries of one Redis."""
+
+    __slots__ = ("_keys", "_link", "_sizes")
+
+    def __init__(self, link: Link, keys: StreamKeys) -> None:
+        self._link = link
+        self._keys = keys
+        self._sizes: dict[str, int] = {}  # how long messages of a stream are, about
+
+    async def ask(self, asking: Asking) -> Given:
+        """What is due and what is new, up to the limit."""
+        native = len(asking.subjects) == 1 and asking.limit and asking.subjects[0] in self._sizes
+        given = await self._natively(asking) if native else None
+        if given is None:
+            given = await self._by_script(asking)
+        self._note_sizes(given.deliveries)
+        return given
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Makes it as if these had not been handed out."""
+        if not deliveries:
+            return
+        places = Places(self._keys)
+        args: list[Word] = [deliveries[0].group, deliveries[0].consumer]
+        for each in deliveries:
+            base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.wake))
+            args += (base, str(each.entry.id), each.number)
+        await self._link.run(load("group_return"), places.names, args)
+
+    async def _by_script(self, asking: Asking) -> Given:
+        answer = await self._link.run(load("group_deliver"), asking.names, [*asking.args, "all"])
+        _check_group(answer, asking)
+        now, due, count, words = answer
+        return Given(now, _read(words, asking, now)) if count else Given(now, [], due, words)
+
+    async def _natively(self, asking: Asking) -> Given | None:
+        """None where the server did not know the scripts; nothing has been handed out then."""
+        (subject,), link = asking.subjects, self._link
+        due, noted = load("group_deliver"), load("group_noted")
+        head: list[Word] = [len(asking.names), *asking.names, link.told]
+        most = min(asking.limit, _ANSWER_BYTES // self._sizes[subject] + 1)
+        first, read, last = await link.together(
+            (
+                ("EVALSHA", due.sha, *head, *asking.args, "due"),
+                ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
+                ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
+            )
+        )
+        if not isinstance(first, Refusal):
+            _check_group(first, asking)
+        now, _, _, words = (0, -1, 0, ()) if isinstance(first, Refusal) else first
+        found = read[0][1] if isinstance(read, list) else ()
+        until = from_micros(now + asking.until)
+        given = _read(words, asking, now) + new_deliveries(found, subject, asking.group, asking.consumer, until)
+        refusals = [each for each in (first, read, last) if isinstance(each, Refusal)]
+        await self.give_back(given if refusals else given[asking.limit :])
+        if any(refusal.code == "NOSCRIPT" for refusal in refusals):
+            await link.ask_many([("SCRIPT", "LOAD", script.text) for script in (due, noted)])
+            return None
+        for refusal in refusals:
+            raise ours(refusal, link.options.where) from refusal
+        return Given(now, given[: asking.limit], last[0], last[1:])
+
+    def _note_sizes(self, deliveries: Sequence[Delivery]) -> None:
+        if not deliveries:
+            return
+        sizes: dict[str, int] = {}
+        for subject in {each.entry.subject for each in deliveries}:
+            longest = max(len(each.entry.body) for each in deliveries if each.entry.subject == subject)
+            sizes[subject] = max(longest, 1)
+        if len(self._sizes) < _SIZES_MAX:
+            self._sizes |= sizes
+
+
+def _read(words: Sequence[Any], asking: Asking, now: int) -> list[Delivery]:
+    return deliveries_of(words, asking.subjects, asking.group, asking.consumer, from_micros(now + asking.until))
+
+
+def _check_group(answer: Sequence[Any], asking: Asking) -> None:
+    if answer[0] == b"none":
+        raise UsageError(
+            f"there is no group {asking.group!r} on {asking.subjects[answer[1] - 1]!r}",
+            do="join it before asking for deliveries",
+        )
