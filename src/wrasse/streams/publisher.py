@@ -49,7 +49,8 @@ class Publisher:
             raise UsageError("this publisher is closed", do="publish before closing it, or make another")
         for message in messages:
             self._check(message)
-        envelopes = [self._envelope(message) for message in messages]
+        at = to_micros(self._clock.now()) // 1_000
+        envelopes = [self._envelope(message, at) for message in messages]
         drafts = [
             Draft(message.subject, encode(envelope), message.key)
             for message, envelope in zip(messages, envelopes, strict=True)
@@ -72,8 +73,7 @@ class Publisher:
                 do="publish without a key and let consumers recognise repeats, or use another backend for streams",
             )
 
-    def _envelope(self, message: Message) -> Envelope:
-        at = to_micros(self._clock.now()) // 1_000
+    def _envelope(self, message: Message, at: int) -> Envelope:
         return Envelope(self._ids.new(), message.subject, at, bytes(message.payload), message.trace_id)
 
     async def _first_id(self, message: Message, id: EntryId, envelope: Envelope) -> str:
