@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from bench.peers.quiet import Others, conditions, hurry
+from bench.peers.quiet import Others, conditions, hurried, hurry
 from bench.peers.roster import Peer
 from bench.peers.stage import Producer, Stage, Worker
 
@@ -62,7 +62,7 @@ class _Server:
 
 def contest(peer: Peer, mode: str, port: int, *, share: float = 1.0, latency: bool = True) -> Figures:
     """One round. `share` of the jobs is for a glance."""
-    with tempfile.TemporaryDirectory(prefix="wrasse-bench-") as place, conditions() as spinners:
+    with tempfile.TemporaryDirectory(prefix="wrasse-bench-") as place, conditions() as spinners, hurried():
         server, stage = _Server.at(port), Stage(peer, mode, port, Path(place))
         hurry(server.pid, 2)
         server.link.flushall()
@@ -109,9 +109,12 @@ def _work(
 ) -> tuple[float, float, float, int, float]:
     worker = stage.start()
     try:
-        begun = stage.until_ran(jobs // 10, _START_MAX)
-        assert begun, f"no job of {stage.peer.name} {stage.name} ran: {stage.log.read_text()[-2000:]}"
-        others, cpu, server_cpu = Others(own, worker.process.pid), worker.cpu(), server.cpu()
+        assert stage.until_ran(jobs // 10, _START_MAX), (
+            f"no job of {stage.peer.name} {stage.name} ran: {stage.log.read_text()[-2000:]}"
+        )
+        others, before = Others(own, worker.process.pid), stage.ran()
+        cpu, server_cpu = worker.cpu(), server.cpu()
+        begun = (before + stage.ran()) / 2  # looking takes a while, in which some run
         done = stage.until_ran(jobs, _RUN_MAX) - begun
         cpu, server_cpu, share = worker.cpu() - cpu, server.cpu() - server_cpu, others.share()
         left = _unfinished(producer)

@@ -40,7 +40,7 @@ class Client(AsyncClient):
 
     def purge(self, server: Any) -> None:
         """The group is made by the broker's startup, and must be there."""
-        server.flushall()
+        server.execute_command("FLUSHALL", "SYNC")
         if STREAM:
             server.xgroup_create("taskiq", "taskiq", "$", mkstream=True)
 
