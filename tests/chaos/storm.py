@@ -36,6 +36,7 @@ class Weather:
     blows: tuple[str, ...] = BLOWS
     restart_every: int = 20  # rounds; of the server
     pause: float = 0.05  # seconds between two puts of a producer
+    most: int = 12  # jobs in one put
     planted: str = ""
     poison: bool = True  # one job kills every worker that takes it
     aim: tuple[str, ...] = ("worker", "producer", "engine")  # whom the blows hit
@@ -73,7 +74,8 @@ class Storm:
 
     def _start(self, seat: Seat) -> None:
         self._started += 1
-        more = (f"p{self._started}", self.weather.pause) if seat.role == "producer" else (self.yard.silence,)
+        work = (f"p{self._started}", self.weather.pause, self.weather.most)
+        more = work if seat.role == "producer" else (self.yard.silence,)
         url = self.yard.url.replace(f":{self.server.port}", f":{seat.line.port}")
         seat.process = spawn(self.yard, seat.role, url, self.weather.planted, *more)
 

@@ -22,13 +22,13 @@ from wrasse.ports.jobs import Job, JobGroup, Put
 PATIENCE = timedelta(seconds=50)
 
 
-async def run_producer(url: str, prefix: str, pause: float) -> None:
+async def run_producer(url: str, prefix: str, pause: float, most: int) -> None:
     """Puts jobs until it is killed. Every other batch has ids of its own making, which nobody looks up."""
     store = await opened(url)
     producer = Producer(store.jobs, CLOCK, patience=PATIENCE)
     for number in range(1_000_000):
         kind = "work_in_thread" if number % 10 == 0 else "work"
-        count = random.choice((1, 1, 3, 12))
+        count = random.choice((1, 1, 3, most))
         names: list[str | None] = [f"{prefix}-{number}-{part}" if number % 2 else None for part in range(count)]
         jobs = [producer.job(kind, os.urandom(20), id=name) for name in names]
         log("will", *(job.id for job in jobs))
@@ -85,7 +85,7 @@ def main() -> None:
         case "worker":
             asyncio.run(run_worker(url, timedelta(seconds=float(rest[0])), concurrency=4))
         case "producer":
-            asyncio.run(run_producer(url, rest[0], float(rest[1])))
+            asyncio.run(run_producer(url, rest[0], float(rest[1]), int(rest[2])))
         case "engine":
             asyncio.run(run_engine(url, timedelta(seconds=float(rest[0]))))
 

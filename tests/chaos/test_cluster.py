@@ -40,7 +40,7 @@ async def under_load(folder: Path, nodes: Cluster, rounds: int, workers: int) ->
         for _ in range(workers):
             spawn(yard, "worker", url, "", SILENCE)
         spawn(yard, "engine", url, "", SILENCE)
-        producer = spawn(yard, "producer", url, "", "p", 0.05)
+        producer = spawn(yard, "producer", url, "", "p", 0.05, 12)
         for _ in range(rounds):
             await works_on(yard, 20)
             to = next(node for node in nodes.masters if node is not nodes.owner(slot))
