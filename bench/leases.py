@@ -1,0 +1,367 @@
+"""Leases and state: a lock cycle is acquire, update, release; each figure against what it cannot be better than.
+
+In this process on memory; over HTTP against an empty handler of the same server; in a directory against a raw loop of
+the same durable changes; on a bucket 20 ms away against five requests; and with a million keys against a thousand.
+What one process does alone is measured in processor time, so that a busy machine does not decide. The bucket is a
+SeaweedFS behind a proxy that delays; without its binary that part is left out and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+from aiohttp import ClientSession, web
+
+from bench.measure import Benchmark, Rate, Ratio, Result, take_turns
+from wrasse.app.leases_http.routes import LeaseApi
+from wrasse.backends.directory.connect import Directory
+from wrasse.backends.memory.connect import Memory
+from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.connect import S3
+from wrasse.clock import ManualClock, SystemClock
+from wrasse.engine.sweep import Action
+from wrasse.leases.leases import Leases
+from wrasse.leases.lessor import leases_in
+from wrasse.leases.meta import Meta, encode
+from wrasse.sweeps.expired_leases import ExpiredLeases
+
+CLOCK = SystemClock()
+NS = "default"
+STATE = b'{"balance":100,"currency":"EUR"}'
+CLIENTS = 8
+PORTION = 10  # requests of one kind before the next kind has its turn
+AWAY = 0.020  # seconds that a request takes to the bucket and back
+WEED = Path(sys.executable).parent / "weed"
+TESTS = Path(__file__).parent.parent / "tests"
+
+
+def run(quick: bool) -> Result:
+    """All of it."""
+    rates, ratios = [], []
+    for part in (_in_process, _over_http, _in_a_directory, _far_away, _with_many_keys):
+        more_rates, more_ratios = part(quick)
+        rates += more_rates
+        ratios += more_ratios
+    return Result(BENCHMARK.name, BENCHMARK.about, tuple(rates), tuple(ratios))
+
+
+BENCHMARK = Benchmark("leases", "lock cycles (acquire, update, release) and what they cannot do without", run)
+
+Part = tuple[list[Rate], list[Ratio]]
+
+
+async def _cycle(leases: Leases, key: str) -> None:
+    leased = await leases.acquire(key, "bench")
+    await leases.update(NS, leased.held, STATE)
+    await leases.release(NS, leased.held)
+
+
+async def _timed(act: Callable[[], Awaitable[object]], clock: Callable[[], float] = CLOCK.monotonic) -> float:
+    began = clock()
+    await act()
+    return clock() - began
+
+
+def _in_process(quick: bool) -> Part:
+    count = 2_000 if quick else 10_000
+
+    async def cycles() -> float:
+        memory = Memory(CLOCK)
+        leases = Leases(memory.records, memory.objects, CLOCK)
+        await _cycle(leases, "k")
+
+        async def go() -> None:
+            for _ in range(count):
+                await _cycle(leases, "k")
+            await leases.close()
+
+        return await _timed(go, time.process_time)
+
+    took = take_turns({"cycles": lambda _: asyncio.run(cycles())}, rounds=3 if quick else 7)["cycles"]
+    rate = Rate("in this process, memory", count / took, "cycles/s of CPU")
+    return [rate], [Ratio("in this process: thousand cycles/s", rate.per_second / 1_000, 8.0)]
+
+
+# HTTP
+
+
+def _over_http(quick: bool) -> Part:
+    rounds, turns = (3, 5) if quick else (5, 20)
+    rates = asyncio.run(_http_rates(rounds, turns))
+    empty = rates["empty handler"]
+    shown = [Rate(f"HTTP, {CLIENTS} clients, {who}", rate, "requests/s") for who, rate in rates.items()]
+    ratios = [
+        Ratio(f"HTTP: {who} to an empty handler", rate / empty, 0.5)
+        for who, rate in rates.items()
+        if who != "empty handler"
+    ]
+    return shown, ratios
+
+
+async def _http_rates(rounds: int, turns: int) -> dict[str, float]:
+    """The clients are a process of their own. Kinds of requests take turns in small portions, so that whatever else
+    the machine does hits all of them."""
+    memory = Memory(CLOCK)
+    api = LeaseApi(Leases(memory.records, memory.objects, CLOCK), CLOCK)
+    app = web.Application()
+    app.add_routes([*api.routes(), web.post("/empty", _empty)])
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    taken: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bench.leases", server, str(turns), stdout=asyncio.subprocess.PIPE
+        )
+        told, _ = await child.communicate()
+        for line in told.decode().splitlines():
+            who, _, rate = line.rpartition(" ")
+            taken.setdefault(who, []).append(float(rate))
+    await runner.cleanup()
+    return {who: statistics.median(each) for who, each in taken.items()}
+
+
+async def _empty(request: web.Request) -> web.Response:
+    await request.read()
+    return web.Response(body=b"{}", content_type="application/json")
+
+
+class _Client:
+    """One client, and the leases that it got in this turn."""
+
+    def __init__(self, session: ClientSession, number: int) -> None:
+        self._session, self._number = session, number
+        self._turn = 0
+        self._held: list[tuple[dict[str, str], dict[str, str]]] = []
+
+    async def empty_handler(self) -> None:
+        for _ in range(PORTION):
+            await self._ask("/empty", json={"key": "k"})
+
+    async def acquire(self) -> None:
+        self._turn += 1
+        self._held = []
+        for number in range(PORTION):
+            key = f"{self._number}/{self._turn}/{number}"
+            lease = msgspec.json.decode(
+                await self._ask(
+                    "/v1/acquire", json={"key": key, "owner": "me", "ttl_seconds": 600, "block_seconds": -1}
+                )
+            )
+            names = {"X-Lease-ID": "lease_id", "X-Txn-ID": "txn_id", "X-Fencing-Token": "fencing_token"}
+            shown = {header: str(lease[field]) for header, field in names.items()}
+            self._held.append(({"key": key, "lease_id": lease["lease_id"], "txn_id": lease["txn_id"]}, shown))
+
+    async def update(self) -> None:
+        for body, shown in self._held:
+            await self._ask("/v1/update", params={"key": body["key"]}, data=STATE, headers=shown)
+
+    async def keepalive(self) -> None:
+        for body, shown in self._held:
+            await self._ask("/v1/keepalive", json={**body, "ttl_seconds": 600}, headers=shown)
+
+    async def release(self) -> None:
+        for body, shown in self._held:
+            await self._ask("/v1/release", json=body, headers=shown)
+
+    async def public_get(self) -> None:
+        for body, _ in self._held:
+            await self._ask("/v1/get", params={"key": body["key"], "public": "1"})
+
+    async def _ask(self, path: str, **more: object) -> bytes:
+        async with self._session.post(path, **more) as answer:  # type: ignore[arg-type]
+            assert answer.status == 200, path
+            return await answer.read()
+
+
+async def _clients(server: str, turns: int) -> None:
+    """Eight clients; each kind of request by itself, so that each has a rate of its own."""
+    kinds = ("empty_handler", "acquire", "update", "keepalive", "release", "public_get")
+    took = dict.fromkeys(kinds, 0.0)
+    async with ClientSession(server) as session:
+        clients = [_Client(session, number) for number in range(CLIENTS)]
+        for turn in range(turns + 1):
+            for kind in kinds:
+                acts = [getattr(client, kind)() for client in clients]
+                seconds = await _timed(lambda acts=acts: asyncio.gather(*acts))  # type: ignore[misc]
+                took[kind] += seconds * bool(turn)  # the first turn warms up
+    for kind, seconds in took.items():
+        print(kind.replace("_", " "), turns * PORTION * CLIENTS / seconds)
+
+
+# A directory
+
+
+def _in_a_directory(quick: bool) -> Part:
+    count = 60 if quick else 200
+    took = take_turns(
+        {
+            "wrasse": lambda place: asyncio.run(_directory_cycles(place, count)),
+            "raw": lambda place: _raw_cycles(place, count),
+        },
+        rounds=3 if quick else 7,
+    )
+    rates = [Rate(f"directory, durable, {who}", count / time, "cycles/s") for who, time in took.items()]
+    return rates, [Ratio("directory: rate of wrasse to raw", took["raw"] / took["wrasse"], 0.6)]
+
+
+async def _directory_cycles(place: Path, count: int) -> float:
+    directory = await Directory.open(place, CLOCK)
+    leases = Leases(directory.records, directory.objects, CLOCK)
+    for number in range(2):
+        await _cycle(leases, f"k{number % 2}")
+
+    async def go() -> None:
+        for _ in range(count):
+            await _cycle(leases, "k0")
+        await leases.close()
+
+    took = await _timed(go)
+    await directory.close()
+    return took
+
+
+def _raw_cycles(place: Path, count: int) -> float:
+    """The same changes, each as durable: entry, record, state, record, record; then the old state and the entry go."""
+    for folder in ("temp", "meta", "index", "state"):
+        (place / folder).mkdir()
+    _raw_put(place, "meta", "k0")
+    _raw_put(place, "state", "old")
+    before, began = "old", CLOCK.monotonic()
+    for number in range(count):
+        entry = os.open(f"{place}/index/k0", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        os.write(entry, b"{}")
+        os.close(entry)
+        _raw_sync(f"{place}/index")
+        _raw_put(place, "meta", "k0")
+        _raw_put(place, "state", f"s{number}")
+        _raw_put(place, "meta", "k0")
+        _raw_put(place, "meta", "k0")
+        os.unlink(f"{place}/state/{before}")
+        _raw_sync(f"{place}/state")
+        os.unlink(f"{place}/index/k0")
+        before = f"s{number}"
+    return CLOCK.monotonic() - began
+
+
+def _raw_put(place: Path, folder: str, name: str) -> None:
+    temp = f"{place}/temp/t"
+    file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    os.write(file, STATE * 10)
+    os.fsync(file)
+    os.close(file)
+    os.rename(temp, f"{place}/{folder}/{name}")
+    _raw_sync(f"{place}/{folder}")
+
+
+def _raw_sync(folder: str) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(opened)
+    os.close(opened)
+
+
+# A bucket that is far away
+
+
+def _far_away(quick: bool) -> Part:
+    if not WEED.exists():
+        return [Rate("bucket 20 ms away: left out, no weed here", 0.0, "cycles/s")], []
+    took = asyncio.run(_far_cycle(5 if quick else 25))
+    shown = [Rate("bucket 20 ms away", 1 / took, "cycles/s")]
+    return shown, [Ratio("bucket: a cycle in requests of 20 ms", took / AWAY, 5 * 1.2, least=False)]
+
+
+async def _far_cycle(count: int) -> float:
+    sys.path.insert(0, str(TESTS))
+    from servers.proxy import proxy
+    from servers.seaweed import seaweed
+
+    with seaweed() as server:
+        async with proxy(int(server.endpoint.rpartition(":")[2])) as between:
+            near = S3Address("bench", "", server.endpoint, access_key=server.key, secret_key=server.secret)
+            from conformance.object_stores import make_bucket
+
+            await make_bucket(server, "bench")
+            far = S3Address(
+                near.bucket, "", f"http://127.0.0.1:{between.port}", access_key=server.key, secret_key=server.secret
+            )
+            backend = await S3.open(far, CLOCK)
+            leases = Leases(backend.records, backend.objects, CLOCK)
+            await _cycle(leases, "k")
+            await leases.close()
+            between.delay = AWAY / 2  # each way
+            times = []
+            for _ in range(count):
+                times.append(await _timed(lambda: _cycle(leases, "k")))
+                await leases.close()
+            between.delay = 0.0
+            await backend.close()
+    return statistics.quantiles(times, n=10)[0]  # what is slower is this machine, not the requests
+
+
+# Many keys
+
+
+def _with_many_keys(quick: bool) -> Part:
+    few, many = 1_000, 100_000 if quick else 1_000_000
+    costs = {keys: asyncio.run(_among(keys, 5 if quick else 9)) for keys in (few, many)}
+    rates = [Rate(f"cycle among {keys:,} keys", 1 / cost[0], "cycles/s") for keys, cost in costs.items()]
+    rates += [Rate(f"sweep of 100 among {keys:,} keys", 100 / cost[1], "entries/s") for keys, cost in costs.items()]
+    return rates, [
+        Ratio(f"{what}: time among {many:,} keys to {few:,}", costs[many][at] / costs[few][at], 1.2, least=False)
+        for at, what in enumerate(("cycle", "idle sweep"))
+    ]
+
+
+async def _among(keys: int, rounds: int) -> tuple[float, float]:
+    """Median processor time of a cycle, and of a sweep of a hundred ended leases, with so many keys beside them."""
+    clock = ManualClock()
+    memory = Memory(clock)
+    leases = Leases(memory.records, memory.objects, clock)
+    records = memory.records(leases_in(NS))
+    for number in range(keys):
+        await records.create(f"k/{number:07}", encode(Meta(1, updated_at=clock.now())), nonce="n")
+    gc.collect()
+    gc.freeze()  # what Python's collector makes of a large heap is not what is asked here
+    cycles, sweeps = [], []
+    for turn in range(rounds):
+
+        async def go() -> None:
+            for number in range(500):
+                await _cycle(leases, f"k/{number * (keys // 500):07}")
+            await leases.close()
+
+        cycles.append(await _timed(go, time.process_time) / 500)
+        for number in range(100):
+            await leases.acquire(f"ended/{turn}/{number}", "bench")
+        clock.advance(timedelta(hours=2))
+        sweeps.append(await _timed(lambda: _sweep(leases, memory), time.process_time))
+    gc.unfreeze()
+    return statistics.median(cycles), statistics.median(sweeps)
+
+
+async def _sweep(leases: Leases, memory: Memory) -> None:
+    sweep, after = ExpiredLeases(leases, memory.namespaces), None
+    while True:
+        page = await sweep.find(after, 100)
+        for suspect in page:
+            verdict = sweep.decide(suspect, page.at)
+            if isinstance(verdict, Action):
+                await sweep.apply([verdict])
+        after = page.cursor
+        if after is None:
+            return
+
+
+if __name__ == "__main__":
+    asyncio.run(_clients(sys.argv[1], int(sys.argv[2])))
