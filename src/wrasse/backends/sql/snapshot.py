@@ -7,19 +7,22 @@ longer than the count of the same view.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from wrasse.backends.sql.asking import Endings
 from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.backends.sql.rows import Source
-from wrasse.errors import StoreBroken, UsageError
+from wrasse.errors import StoreBroken, UsageError, WrasseError
 from wrasse.ports.catalog import Reference
 from wrasse.ports.page import Page
 
+END_MAX = 10.0  # seconds to hang up
 VIEW_MAX = 900.0  # seconds for one statement of a snapshot, sorting included
 
 Shown = tuple[Reference, str]
+Parts = Generator[list[Shown], None, None]
 
 
 class SqlSnapshot:
@@ -32,7 +35,7 @@ class SqlSnapshot:
         self._turn = asyncio.Lock()
         self._at: datetime | None = None
         self._all = ""
-        self._parts: Iterator[list[Shown]] = iter(())
+        self._parts: Parts = _nothing()
         self._waiting: list[Shown] = []  # what follows, the first part of it
         self._stands: str | None = None  # the cursor after which that is
         self.endings: Endings = None  # how prefixes end, once all were seen
@@ -58,8 +61,7 @@ class SqlSnapshot:
 
     async def close(self) -> None:
         """Ends the view."""
-        self._parts, self._waiting, self._stands = iter(()), [], None
-        await self._thread.run(self._link.close, self._link, VIEW_MAX)
+        await self._thread.run(self._close, self._link, END_MAX)
 
     async def _run(self, call: object) -> None:
         assert callable(call), "a step of the view"
@@ -70,6 +72,12 @@ class SqlSnapshot:
         self._at = link.dialect.begin(link, VIEW_MAX)
         plain = [link.dialect.plain(each, link.names(each.sql)) for each in self._sources]
         self._all = " UNION ALL ".join(plain)
+
+    def _close(self) -> None:
+        parts, self._parts, self._waiting, self._stands = self._parts, _nothing(), [], None
+        self._link.close()  # first, so that the end of the stream is no more talk with the server
+        with suppress(WrasseError):
+            self._link.guarded(parts.close)
 
     def _page(self, after: str | None, limit: int) -> Page[Reference]:
         if after is None or after != self._stands:
@@ -89,6 +97,7 @@ class SqlSnapshot:
 
     def _start(self, after: str | None) -> None:
         """Goes to the first reference after a cursor."""
+        self._parts.close()  # MySQL has one stream at a time
         if after is None:
             sql, values = self._link.dialect.counted(self._all)
             count = self._link.rows(sql, values)[0][0]
@@ -104,7 +113,7 @@ class SqlSnapshot:
             if self._waiting:
                 return
 
-    def _whole(self, count: int) -> Iterator[list[Shown]]:
+    def _whole(self, count: int) -> Parts:
         """Everything, and an error if that is not as much as was counted."""
         seen, endings = 0, {"/"}
         for part in self._from(""):
@@ -118,7 +127,7 @@ class SqlSnapshot:
             )
         self.endings = frozenset(endings)
 
-    def _from(self, key: str) -> Iterator[list[Shown]]:
+    def _from(self, key: str) -> Parts:
         """References with their cursor: a key, and which of those with this key it is."""
         read = self._sources[0].reference
         last, number = "", 0
@@ -137,6 +146,10 @@ class SqlSnapshot:
                 last = own
                 shown.append((reference, f"{number}:{own}"))
             yield shown
+
+
+def _nothing() -> Parts:
+    yield from ()
 
 
 def _place(cursor: str) -> tuple[str, int]:
