@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 
-from wrasse.clock import Clock, to_micros
+from wrasse.clock import EPOCH, Clock, from_micros, to_micros
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
@@ -22,21 +22,21 @@ _TAIL_END = 1 << _TAIL_BITS
 class Ids:
     """Makes ids. One per process is enough; it may be shared between threads."""
 
-    __slots__ = ("_clock", "_head", "_lock", "_millis", "_tail")
+    __slots__ = ("_clock", "_head", "_lock", "_tail", "_until")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._millis = -1
+        self._until = EPOCH  # from here on an id gets a millisecond of its own
         self._head = ""  # the newest id but for its last three pairs, which count up
         self._tail = _TAIL_END
         self._lock = threading.Lock()
 
     def new(self) -> str:
         """The next id."""
-        millis = to_micros(self._clock.now()) // 1_000
+        now = self._clock.now()
         with self._lock:
-            if millis > self._millis:
-                self._start(millis << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS))
+            if now >= self._until:
+                self._start(to_micros(now) // 1_000 << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS))
             else:
                 # Half the random space is left above a fresh id on average, so counting up cannot run out in practice.
                 self._tail += 1
@@ -46,7 +46,7 @@ class Ids:
             return self._head + _PAIRS[tail >> 20] + _PAIRS[tail >> 10 & 1023] + _PAIRS[tail & 1023]
 
     def _start(self, number: int) -> None:
-        self._millis = number >> _RANDOM_BITS
+        self._until = from_micros(((number >> _RANDOM_BITS) + 1) * 1_000)
         self._tail = number & _TAIL_END - 1
         self._head = "".join([_PAIRS[number >> shift & 1023] for shift in range(120, _TAIL_BITS - 1, -10)])
 
