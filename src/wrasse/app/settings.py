@@ -31,7 +31,7 @@ class Backends:
     records: Annotated[
         str, Key("where leases and other small records live, the same forms, s3://bucket/prefix or file:wrasse-data")
     ] = EMBEDDED
-    streams: Annotated[str, Key("where streams of messages live, the same forms as for jobs; Redis 7.0 or newer")] = EMBEDDED
+    streams: Annotated[str, Key("where streams of messages live, as jobs do; Redis 7.0 or newer")] = EMBEDDED
     objects: Annotated[
         str, Key("where archives live: file:wrasse-data, file:///absolute/path, s3://bucket/prefix or memory:")
     ] = EMBEDDED_OBJECTS
