@@ -19,6 +19,7 @@ end
 if silence == 0 then
   redis.call('ZREM', KEYS[2], ARGV[2])
   redis.call('HDEL', KEYS[3], ARGV[2])
+  if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('DEL', KEYS[5]) end
   return {now, table.concat(mine)}
 end
 for at = 1, #held, 1000 do redis.call('ZADD', KEYS[1], 'XX', unpack(held, at, math.min(at + 999, #held))) end

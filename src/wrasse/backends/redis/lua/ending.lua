@@ -81,7 +81,13 @@ local function release_unique(name, id)
   if name ~= '' and redis.call('HGET', KEYS[4], name) == '0 ' .. id then redis.call('HDEL', KEYS[4], name) end
 end
 
--- A worker that holds nothing needs no heartbeat.
+-- A worker that holds nothing needs no heartbeat, but for a while: another program's recovery that has seen its list
+-- asks for the heartbeat, and pops only then. By that time there may be a new entry, which it would take from a worker
+-- that lives.
+local LINGERS = 5000
+
 local function rest(processing, heartbeat)
-  if redis.call('EXISTS', processing) == 0 then redis.call('DEL', heartbeat) end
+  if redis.call('EXISTS', processing) == 0 and redis.call('PTTL', heartbeat) > LINGERS then
+    redis.call('PEXPIRE', heartbeat, LINGERS)
+  end
 end
