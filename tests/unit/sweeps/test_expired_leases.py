@@ -245,3 +245,16 @@ async def test_nothing_is_cleared_before_margin_and_delay_are_over() -> None:
     early = clock.now() + timedelta(seconds=15) - timedelta(microseconds=1)
     assert isinstance(sweep.decide(suspect, clock.now()), Keep)
     assert (verdict(early), verdict(early + timedelta(microseconds=1))) == (False, True)
+
+
+@pytest.mark.full
+async def test_ten_namespaces_with_ten_thousand_entries_each_all_drain() -> None:
+    clock = ManualClock()
+    memory = Memory(clock)
+    place = Place(clock, Leases(memory.records, memory.objects, clock), memory.objects, memory.namespaces)
+    for name in "abcdefghij":
+        for number in range(10_000):
+            await place.leases.acquire(f"k{number}", "me", namespace=name, ttl=TTL)
+    clock.advance(2 * HOUR)
+    runs = [await place.run(budget=Budget(actions_max=1_000)) for _ in range(101)]
+    assert (sum(run.done for run in runs), runs[-1].seen) == (100_000, 0)
