@@ -41,6 +41,7 @@ class Proxy:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # an aborted transport closes its socket a turn later
 
     def cut(self) -> None:
         """Breaks every connection that is open now, without a goodbye."""
