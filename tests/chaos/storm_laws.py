@@ -91,7 +91,7 @@ def keys_agree(ending: Ending, port: int) -> None:
     left = keys.queue("low")
     gone = {left.list, left.delayed, keys.held, keys.holds, keys.uniques, keys.groups}
     assert names & gone == set(), "something waits or is held"
-    assert [name for name in names if ":processing" in name] == [], "a worker's list is left"
+    assert [name for name in names if name.endswith(":processing")] == [], "a worker's list is left"
     assert completed == Counter(state.id for state in ending.done), "the completed list is wrong"
     assert sorted(dead_letters) == sorted(state.id for state in ending.dead), "the dead letter list is wrong"
     assert (takes, set(where.values()), len(where)) == (finished, finished, done + dead), "an index is wrong"

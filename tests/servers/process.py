@@ -62,6 +62,23 @@ class ServerProcess:
 
     def start(self) -> None:
         """Starts it and waits until the port answers."""
+        end = time.monotonic() + START_MAX_S
+        self._spawn()
+        while time.monotonic() < end:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                if not self._port_is_taken():
+                    raise RuntimeError(f"the server ended with {self._process.returncode}: {self.last_words()}")
+                time.sleep(0.1)
+                self._spawn()
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), 0.2).close()
+                return
+            time.sleep(0.02)
+        self.kill()
+        raise TimeoutError(f"no answer on port {self.port}: {self.last_words()}")
+
+    def _spawn(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(part) for part in self.argv],
@@ -75,16 +92,10 @@ class ServerProcess:
                 group=self.user,
                 extra_groups=None if self.user is None else [],
             )
-        end = time.monotonic() + START_MAX_S
-        while time.monotonic() < end:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self._process.returncode}: {self.last_words()}")
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port), 0.2).close()
-                return
-            time.sleep(0.02)
-        self.kill()
-        raise TimeoutError(f"no answer on port {self.port}: {self.last_words()}")
+
+    def _port_is_taken(self) -> bool:
+        """While a server is down, any connection of anybody may get its port as the near end, for a while."""
+        return "Failed listening on port" in self.last_words()[-200:]
 
     def last_words(self) -> str:
         return self.log.read_text(errors="replace")[-800:] if self.log.exists() else ""
