@@ -30,6 +30,8 @@ SOON = "worker: {heartbeat_ttl: 5s}\nsweeps: {stuck_jobs: {interval: 1s}}\n"
 WORKER = ("--role=worker", "--handler=shop:work")
 # It shows and leaves the rescue to others, so that what is stuck stays so until somebody has seen it.
 WATCHER = ("--role=sweeper", "--set=sweeps.stuck_jobs.enabled=false", "--set=observability.queue_sample_interval=200ms")
+# It shows what others do and does nothing itself, not even a run that finds nothing.
+IDLE = (*WATCHER, "--set=sweeps.finished_jobs.enabled=false", "--set=sweeps.expired_leases.enabled=false")
 
 NOTE_MARKS = """
 window.marks = [];
@@ -118,7 +120,7 @@ def test_a_worker_is_killed_and_the_page_shows_it_until_its_job_is_done(shop: Pa
 
 def test_what_changed_is_marked_for_a_moment_and_said_aloud(shop: Path, seen: Seen) -> None:
     put("a")
-    with running(shop, *WATCHER) as watcher:
+    with running(shop, *IDLE) as watcher:
         seen.open(watcher)
         # The mark may be gone before we look, so the page itself notes every one it makes.
         seen.page.evaluate(NOTE_MARKS)

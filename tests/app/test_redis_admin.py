@@ -42,7 +42,7 @@ def client(place: Path, server: Valkey) -> Iterator[redis.Redis]:
     (place / "wrasse.yaml").write_text(
         f"redis:\n  addr: 127.0.0.1:{server.port}\nworker:\n  heartbeat_ttl: 5s\n  max_retries: 0\n"
     )
-    (place / "shop.py").write_text(WORK)
+    (place / "measured.py").write_text(WORK)
     with redis.Redis(port=server.port) as own:
         own.flushall()
         yield own
@@ -149,7 +149,7 @@ def test_a_bench_counts_its_own_jobs_and_leaves_those_of_others_alone(client: re
 
 def test_the_latencies_of_a_bench_are_those_of_its_jobs(client: redis.Redis) -> None:
     """A handler of 0.3 s and a slot for each job: every one of them is done after that, however long the run took."""
-    told = admin("bench", "--bench-count=8", "--bench-rate=8", "--handler=shop:work", "--concurrency=8").json
+    told = admin("bench", "--bench-count=8", "--bench-rate=8", "--handler=measured:work", "--concurrency=8").json
     assert 0.3 <= told["p50_latency"] / 1e9 < told["duration"] / 1e9 - 0.3
     assert told["throughput_jobs_per_sec"] == pytest.approx(8 / (told["duration"] / 1e9))
 
