@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from conformance.desk import EVERYTHING, SILENCE, Desk, fresh
+from servers.proxy import proxy
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis import waking
 from wrasse.backends.redis.connect import Redis
@@ -450,6 +451,30 @@ async def test_our_own_put_wakes_a_taker_that_would_not_look_by_itself(
     await peer.desk.put("a")
     async with asyncio.timeout(10):
         assert [taken.job.id for taken in await waiting] == ["a"]
+
+
+async def test_a_listener_that_lost_its_server_says_so_and_hears_again(
+    redis_server: Valkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="wrasse.jobs")
+    async with proxy(redis_server.port) as between:
+        redis = await Redis.open(RedisOptions(nodes=(("127.0.0.1", between.port),), root=f"t{uuid4().hex}"))
+        bells = waking.Bells(redis.link)
+        with bells.waiting([f"{redis.link.options.root}:queue:low:wake"], timedelta(minutes=1)):
+            between.refuse = True
+            between.cut()
+            await _said(caplog, "wake-ups are not heard")
+            between.refuse = False
+            await _said(caplog, "wake-ups are heard again")
+        await bells.close()
+        await redis.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+async def _said(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    async with asyncio.timeout(20):
+        while words not in caplog.text:  # noqa: ASYNC110  (a log tells nobody that it grew)
+            await asyncio.sleep(0.02)
 
 
 async def test_a_put_leaves_only_a_few_tokens_for_those_who_wait(peer: Peer) -> None:

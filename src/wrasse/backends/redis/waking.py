@@ -3,12 +3,13 @@
 A put leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a connection of
 its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program, one that
 became due, and one whose token somebody else got, are found soon all the same; and so that a listener that cannot
-listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits.
+listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -19,6 +20,8 @@ from wrasse.errors import WrasseError
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
 _BLOCK = 1  # seconds one blocking command lasts at most
 _PAUSE = 0.2  # seconds after an error
+
+_log = logging.getLogger("wrasse.jobs")
 
 
 class Bell:
@@ -83,12 +86,19 @@ class Bells:
                 await task
 
     async def _listen(self) -> None:
+        deaf = False
         while keys := list(dict.fromkeys(key for bell in self._waiting for key in bell.keys)):
             try:
                 heard = await self._link.block("BLPOP", *keys, _BLOCK, timeout=_BLOCK)
-            except WrasseError:
-                await asyncio.sleep(_PAUSE)  # who waits looks by himself meanwhile, and says what is wrong
+            except WrasseError as error:
+                if not deaf:
+                    _log.warning("wake-ups are not heard, so jobs are looked for instead: %s", error.message)
+                deaf = True
+                await asyncio.sleep(_PAUSE)
                 continue
+            if deaf:
+                _log.info("wake-ups are heard again")
+            deaf = False
             if heard is not None:
                 self._ring(heard[0].decode())
                 await asyncio.sleep(0)  # who was woken takes the job before this listens again
