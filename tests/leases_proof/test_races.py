@@ -44,7 +44,7 @@ async def verdict_on_the_only_suspect(sweep: ExpiredLeases) -> Action[Clear | Ti
 async def test_of_several_that_acquire_at_once_one_gets_the_key(place: Place) -> None:
     processes = [await place.process() for _ in range(4)]
     answers = await asyncio.gather(
-        *(leases.acquire(KEY, f"o{n}", ttl=place.ttl) for n, leases in enumerate(processes)), return_exceptions=True
+        *(leases.acquire(KEY, f"o{n}", ttl=TTL) for n, leases in enumerate(processes)), return_exceptions=True
     )
     refused = [answer.code for answer in answers if isinstance(answer, KeyRefused)]
     assert (len([answer for answer in answers if isinstance(answer, Leased)]), refused) == (1, [Refusal.WAITING] * 3)
