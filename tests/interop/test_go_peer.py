@@ -163,6 +163,7 @@ def _app(server: Valkey) -> App:
     return connect(f"redis://127.0.0.1:{server.port}/0")
 
 
+@pytest.mark.full  # the scripted peer's client hangs now and then when the machine is busy
 async def test_beside_the_peers_recovery_every_millisecond_no_job_is_lost_or_run_twice(
     client: aioredis.Redis, server: Valkey
 ) -> None:
