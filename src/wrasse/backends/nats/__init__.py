@@ -1,0 +1,1 @@
+"""NATS with JetStream as the home of streams and records."""

@@ -1,0 +1,186 @@
+"""How to reach NATS and what our streams are called there: one value that travels as a URL.
+
+`nats://user:password@host:4222,other:4222?root=wrasse`, `tls://` for TLS from the start of the session; a token stands
+where a user would (`nats://token@host`). Keys and JWTs are files, never part of a URL: `creds=` or `nkey=` names them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from wrasse.duration import format_duration, parse_duration
+from wrasse.errors import ConfigError
+
+PORT = 4222
+SCHEMES = ("nats", "tls")
+STORAGES = ("file", "memory")
+REPLICAS_MAX = 5  # the server's own limit
+_TEXTS = ("creds", "nkey", "name", "domain", "root", "streams_prefix", "storage")
+_TIMES = ("dial_timeout", "read_timeout", "ping_interval")
+_TLS = ("ca", "cert", "key", "verify", "tls_first")
+_YES = ("true", "yes", "1")
+_ROOT = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_DOMAIN = re.compile(r"[^\s.*>\\/]{0,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Encryption: whose certificates are trusted (empty: the system's), and our own certificate if one is asked for.
+    `first`: the server expects the handshake before it says anything (`handshake_first`)."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    verify: bool = True
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NatsOptions:
+    """Everything needed to open a NATS and to name what we keep there."""
+
+    nodes: tuple[tuple[str, int], ...] = (("localhost", PORT),)
+    username: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    nkey: str = ""  # file with the seed of a user's key
+    creds: str = ""  # file with a user's JWT and seed
+    tls: Tls | None = None  # None: encrypted only if the server asks for it
+    name: str = "wrasse"
+    domain: str = ""  # of JetStream, where the server we reach is a leaf of the one that has it
+    root: str = "wrasse"  # what our buckets and streams begin with
+    streams_prefix: str = ""  # before every subject of a stream
+    storage: str = "file"
+    replicas: int = 1
+    dial_timeout: timedelta = timedelta(seconds=5)
+    read_timeout: timedelta = timedelta(seconds=5)
+    ping_interval: timedelta = timedelta(seconds=20)
+
+    def __post_init__(self) -> None:
+        ways = sum(1 for each in (self.username or self.password, self.token, self.nkey, self.creds) if each)
+        if ways > 1:
+            raise ConfigError(
+                "several ways to log in to NATS at once", do="keep one of: user and password, token, nkey, creds"
+            )
+        if not _ROOT.fullmatch(self.root):
+            raise ConfigError(
+                "nats.root is not a name that NATS takes", do="use 1 to 32 letters, digits, dashes and underscores"
+            )
+        if not _DOMAIN.fullmatch(self.domain):
+            raise ConfigError("nats.domain is not a name", do="use one word, without dots and stars")
+        if self.storage not in STORAGES:
+            raise ConfigError(f"nats.storage is {self.storage!r}", do=f"use one of: {', '.join(STORAGES)}")
+        if not 1 <= self.replicas <= REPLICAS_MAX:
+            raise ConfigError(f"nats.replicas is {self.replicas}", do=f"use 1 to {REPLICAS_MAX}, best 1, 3 or 5")
+        for time in _TIMES:
+            if getattr(self, time) <= timedelta(0):
+                raise ConfigError(f"nats.{time} is 0: nothing could be waited for", do="use a time such as 5s")
+
+    @property
+    def where(self) -> str:
+        """How the user knows it, without secrets."""
+        return f"nats at {self._hosts()}"
+
+    @property
+    def api(self) -> str:
+        """What every subject of the JetStream API begins with."""
+        return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
+
+    @classmethod
+    def of(cls, url: str) -> NatsOptions:
+        """What the URL says. The inverse of `url`."""
+        scheme, colon, rest = url.partition("://")
+        if not colon or scheme not in SCHEMES:
+            raise ConfigError("this is not the URL of a NATS server", do="write nats://host:4222")
+        rest, _, query = rest.partition("?")
+        place, _, path = rest.partition("/")
+        if path:
+            raise ConfigError("the URL of a NATS server has a path", do="write nats://host:4222, options behind a ?")
+        login, at, hosts = place.rpartition("@")
+        user, has_password, password = login.partition(":")
+        by_token = bool(at) and not has_password
+        given = _query(query)
+        encrypted = scheme == "tls" or any(name in given for name in _TLS)
+        return cls(
+            nodes=parse_addresses(hosts),
+            username="" if by_token else unquote(user),
+            password=unquote(password),
+            token=unquote(login) if by_token else "",
+            tls=_tls(given) if encrypted else None,
+            replicas=_number("replicas", given["replicas"]) if "replicas" in given else 1,
+            **{name: given[name] for name in _TEXTS if name in given},  # type: ignore[arg-type]  # texts, by name
+            **{name: parse_duration(given[name]) for name in _TIMES if name in given},  # type: ignore[arg-type]
+        )
+
+    def url(self) -> str:
+        """The URL, with its secrets: for whoever opens it, never for an argument, a log or an error."""
+        plain = NatsOptions()
+        login = quote(self.token, safe="") or quote(self.username, safe="")
+        login += ":" + quote(self.password, safe="") if self.username or self.password else ""
+        query = [(name, getattr(self, name)) for name in _TEXTS if getattr(self, name) != getattr(plain, name)]
+        query += [(n, format_duration(getattr(self, n))) for n in _TIMES if getattr(self, n) != getattr(plain, n)]
+        query += [("replicas", str(self.replicas))] if self.replicas != 1 else []
+        if self.tls:
+            files = ("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)
+            query += [(name, path) for name, path in files if path]
+            query += [] if self.tls.verify else [("verify", "false")]
+            query += [("tls_first", "true")] if self.tls.first else []
+        place = (login + "@" if login else "") + self._hosts()
+        return f"{'tls' if self.tls else 'nats'}://{place}" + (f"?{urlencode(query)}" if query else "")
+
+    def __str__(self) -> str:
+        """Without secrets: an error or a log may hold it."""
+        return self.where
+
+    def _hosts(self) -> str:
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes)
+
+
+def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """`host:port`, or several of them with commas."""
+    parts = [part.strip() for part in text.split(",")]
+    return tuple(_node(each) for each in parts) if text.strip() else (("localhost", PORT),)
+
+
+def _node(text: str) -> tuple[str, int]:
+    text = re.sub(r"^(nats|tls)://", "", text)
+    host, colon, number = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, number = text, str(PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or "@" in host or "/" in host:
+        raise ConfigError("the address of a NATS server is not host:port", do="write host:4222")
+    found = _number("the port", number)
+    if not 1 <= found <= 65_535:
+        raise ConfigError(f"{number} is not a port", do="write one from 1 to 65535, such as 4222")
+    return host, found
+
+
+def _query(query: str) -> dict[str, str]:
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    known = {*_TEXTS, *_TIMES, *_TLS, "replicas"}
+    if unknown := sorted(set(given) - known):
+        raise ConfigError(
+            f"the URL of a NATS server has no {unknown[0]!r}",
+            do=f"use one of: {', '.join(sorted(known))}; or remove it",
+        )
+    return given
+
+
+def _tls(given: dict[str, str]) -> Tls:
+    return Tls(
+        given.get("ca", ""),
+        given.get("cert", ""),
+        given.get("key", ""),
+        given.get("verify", "true").lower() in _YES,
+        given.get("tls_first", "false").lower() in _YES,
+    )
+
+
+def _number(what: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise ConfigError(f"{what} of a NATS server is not a number", do="write digits only, such as nats://host:4222")
+    return int(text)
