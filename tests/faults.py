@@ -44,6 +44,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.pulse import Heart, Pulse
 from wrasse.ports.records import Record, Records, Written
+from wrasse.ports.streams import Draft
 
 T = TypeVar("T")
 
@@ -264,11 +265,21 @@ class FaultyRecords:
     def resolution(self) -> timedelta:
         return self._records.resolution
 
+    @property
+    def emits(self) -> bool:
+        return self._records.emits
+
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         return await self._network.call(
-            "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce)
+            "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce, emit=emit)
         )
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -283,10 +294,13 @@ class FaultyRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         return await self._network.call(
             "put",
-            lambda: self._records.put(key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays),
+            lambda: self._records.put(
+                key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit
+            ),
         )
 
     async def leave(self, key: str, due_at: datetime) -> None:

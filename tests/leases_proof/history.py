@@ -6,6 +6,7 @@ Each write names the version it builds on, so the writes of a key form a chain, 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -14,7 +15,8 @@ from wrasse.clock import Clock
 from wrasse.leases.meta import Meta, decode
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record, Records, Written
+from wrasse.ports.records import Record, Records, Written, refuse_emit
+from wrasse.ports.streams import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,20 @@ class Witness:
     def resolution(self) -> timedelta:
         return self._records.resolution
 
+    @property
+    def emits(self) -> bool:
+        return False
+
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
+        refuse_emit(emit)
         written = await self._records.create(key, value, due_at=due_at, nonce=nonce)
         self._note(key, None, value, written)
         return written
@@ -120,7 +133,9 @@ class Witness:
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
+        refuse_emit(emit)
         written = await self._records.put(
             key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays
         )

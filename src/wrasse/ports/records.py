@@ -2,7 +2,9 @@
 
 Promise. Every write names the version it read, so of two writers exactly one wins. What `due_at` says is found by
 `due` without a scan, at most `resolution` late. A write whose reply was lost can be asked again with the same nonce
-and gives the first answer; what can no longer be decided is answered `unknown`, never `lost`.
+and gives the first answer; what can no longer be decided is answered `unknown`, never `lost`. Where `emits` says so, a
+write may carry drafts for streams of the same backend: they are appended in the step that makes the write, once, and
+not at all if it is lost or refused.
 
 Costs. get, create, put, delete: one round trip. page and due: one round trip per page, flat in the number of records.
 
@@ -13,6 +15,7 @@ read come out as documented.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -20,6 +23,7 @@ from typing import Protocol
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.streams import Draft
 
 KEY_BYTES_MAX = 256
 VALUE_BYTES_MAX = 1 << 20
@@ -31,13 +35,16 @@ class Collection:
     """Where a set of records lives: `<data>/<name>`, due entries under `<index>/<bucket>/<name>`, the list of
     buckets at `<buckets>`. `width` is the width of a bucket where a backend needs buckets to find what is due. In a
     `tended` collection entries that a record has left behind stand for something that somebody must look at: `due`
-    shows them, with the entry's time as `due_at`, until `leave` takes them away. Elsewhere `due` does that itself."""
+    shows them, with the entry's time as `due_at`, until `leave` takes them away. Elsewhere `due` does that itself. The
+    values of a `flat` collection are JSON objects whose values are all strings: a backend that has hashes keeps each
+    as one, for programs that read and write its fields."""
 
     data: str
     index: str
     buckets: str
     width: timedelta = timedelta(hours=1)
     tended: bool = False
+    flat: bool = False
 
     @classmethod
     def named(cls, name: str, *, width: timedelta = timedelta(hours=1)) -> Collection:
@@ -75,10 +82,21 @@ class Records(Protocol):
         """How late `due` may show a record: zero on SQL and Redis, one bucket width on object stores and NATS."""
         ...
 
+    @property
+    def emits(self) -> bool:
+        """Whether writes may carry drafts; where not, one that does is refused."""
+        ...
+
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
-        """Writes the record if there is none under this key; `lost` if there is."""
+        """Writes the record if there is none under this key; `lost` if there is. `emit` is appended with it."""
         ...
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -95,9 +113,11 @@ class Records(Protocol):
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         """Replaces value and due time if the record still has version `at`. With `entry_stays` the entry that its
-        old due time has in an index apart is left for `leave`: until then a sweep still finds the record by it."""
+        old due time has in an index apart is left for `leave`: until then a sweep still finds the record by it.
+        `emit` is appended with the write."""
         ...
 
     async def leave(self, key: str, due_at: datetime) -> None:
@@ -117,6 +137,15 @@ class Records(Protocol):
         """Records due at or before `before` (None: the backend's now), earliest first. May show one that is no
         longer or not yet due: the caller looks at `due_at` and its write names the version."""
         ...
+
+
+def refuse_emit(emit: Sequence[Draft]) -> None:
+    """What a backend does with drafts that it cannot append in the step of a write."""
+    if emit:
+        raise UsageError(
+            "a record is to be written together with entries of a stream, and the two are not one database here",
+            do="name one backend for records and streams, or append the entries after the write",
+        )
 
 
 def stored_name(key: str) -> str:

@@ -7,6 +7,7 @@ bucket records come in the order of their names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.asked import Change, DueSpot, check_limit
@@ -15,7 +16,8 @@ from wrasse.backends.directory.record_files import RecordFiles
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record, Written, check_record, key_of, stored_name
+from wrasse.ports.records import Record, Written, check_record, key_of, refuse_emit, stored_name
+from wrasse.ports.streams import Draft
 
 
 class DirectoryRecords:
@@ -28,13 +30,24 @@ class DirectoryRecords:
         self._width = width
 
     @property
+    def emits(self) -> bool:
+        return False
+
+    @property
     def resolution(self) -> timedelta:
         return self._width
 
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(Change(_stored(key), None, bytes(value), due_at, nonce))
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -50,8 +63,10 @@ class DirectoryRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(Change(_stored(key), at, bytes(value), due_at, nonce, entry_stays))
 
     async def leave(self, key: str, due_at: datetime) -> None:

@@ -35,7 +35,7 @@ class Memory:
         self.jobs = MemoryJobs(clock, done_max=done_max)
         self.journal = MemoryJournal(clock)
         self.limiter = MemoryLimiter(clock)
-        logs = Logs(clock)
+        self._logs = logs = Logs(clock)
         self.streams = MemoryStreams(logs)
         self.groups = MemoryGroups(logs)
         self.objects = MemoryObjects(clock)
@@ -45,7 +45,7 @@ class Memory:
 
     def records(self, collection: Collection) -> MemoryRecords:
         """The records of one collection; the same ones each time."""
-        return self._records.setdefault(collection.data, MemoryRecords(self._clock))
+        return self._records.setdefault(collection.data, MemoryRecords(self._clock, self._logs))
 
     async def pulse(self) -> Pulse:
         """Identity, clock and evictions, now."""

@@ -8,17 +8,19 @@ GONE_MAX of them; about what lies further back the answer is `unknown`.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import count, islice, takewhile
 from typing import TypeVar
 
+from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, stored_name
+from wrasse.ports.streams import Draft, check_drafts
 
 GONE_MAX = 10_000
 
@@ -51,8 +53,9 @@ class Writes:
 class MemoryRecords:
     """One collection of records, in memory."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, logs: Logs) -> None:
         self._clock = clock
+        self._logs = logs
         self._records: dict[str, Record] = {}
         self._writes: dict[str, Writes] = {}
         self._gone: OrderedDict[str, Writes] = OrderedDict()  # writes to deleted keys, oldest first
@@ -65,13 +68,24 @@ class MemoryRecords:
     def resolution(self) -> timedelta:
         return timedelta(0)
 
+    @property
+    def emits(self) -> bool:
+        return True
+
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        check_drafts(emit)
         name = stored_name(key)
         answer = self._answer(name, nonce, fits=name not in self._records, at=None)
-        return self._store(key, value, due_at, nonce) if answer is None else answer
+        return self._emit(key, value, due_at, nonce, emit) if answer is None else answer
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         return self._records.get(stored_name(key))
@@ -85,10 +99,12 @@ class MemoryRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        check_drafts(emit)
         answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)
-        return self._store(key, value, due_at, nonce) if answer is None else answer
+        return self._emit(key, value, due_at, nonce, emit) if answer is None else answer
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Nothing to do: the due time is part of the record."""
@@ -124,6 +140,16 @@ class MemoryRecords:
     def _version(self, key: str) -> str | None:
         record = self._records.get(stored_name(key))
         return None if record is None else record.version
+
+    def _emit(
+        self, key: str, value: bytes, due_at: datetime | None, nonce: str | None, emit: Sequence[Draft]
+    ) -> Written:
+        """The write and its entries, without an await in between; a stream without room refuses both."""
+        now = self._logs.now()
+        self._logs.check_room(emit, now)
+        written = self._store(key, value, due_at, nonce)
+        self._logs.append(emit, now)
+        return written
 
     def _store(self, key: str, value: bytes, due_at: datetime | None, nonce: str | None) -> Written:
         name, version = stored_name(key), str(next(self._versions))

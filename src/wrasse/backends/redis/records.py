@@ -9,7 +9,7 @@ GONE_MAX of a collection, so that asking again is safe.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from wrasse.backends.redis.connection import Link
@@ -20,7 +20,17 @@ from wrasse.errors import UsageError
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.records import (
+    NONCES_KEPT,
+    Collection,
+    Record,
+    Written,
+    check_record,
+    key_of,
+    refuse_emit,
+    stored_name,
+)
+from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -45,13 +55,24 @@ class RedisRecords:
         self._listed_as = collection.data if namespace_of(collection.data) else ""
 
     @property
+    def emits(self) -> bool:
+        return False
+
+    @property
     def resolution(self) -> timedelta:
         return timedelta(0)
 
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(key, "", nonce, value, due_at)
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -68,8 +89,10 @@ class RedisRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(key, at or "-", nonce, value, due_at)
 
     async def leave(self, key: str, due_at: datetime) -> None:

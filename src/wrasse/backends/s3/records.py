@@ -8,6 +8,7 @@ the record is there, and for an hour after it was deleted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.asked import Change, DueSpot, check_limit
@@ -18,7 +19,8 @@ from wrasse.backends.s3.listing import Lister, nameable
 from wrasse.backends.s3.record_objects import RecordObjects, stored_of
 from wrasse.errors import UsageError
 from wrasse.ports.page import Page
-from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.records import Collection, Record, Written, check_record, key_of, refuse_emit, stored_name
+from wrasse.ports.streams import Draft
 
 
 class S3Records:
@@ -31,13 +33,24 @@ class S3Records:
         self._records = RecordObjects(client, Lister(client, ordered=conditions.ordered), prefix, collection)
 
     @property
+    def emits(self) -> bool:
+        return False
+
+    @property
     def resolution(self) -> timedelta:
         return self._width
 
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(Change(self._stored(key), None, bytes(value), due_at, nonce))
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -53,8 +66,10 @@ class S3Records:
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(Change(self._stored(key), at, bytes(value), due_at, nonce, entry_stays))
 
     async def leave(self, key: str, due_at: datetime) -> None:

@@ -21,7 +21,8 @@ from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, refuse_emit, stored_name
+from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -81,13 +82,24 @@ class SqliteRecords:
         self._collection = collection
 
     @property
+    def emits(self) -> bool:
+        return False
+
+    @property
     def resolution(self) -> timedelta:
         return timedelta(0)
 
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(key, None, nonce, value, due_at)
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -104,8 +116,10 @@ class SqliteRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
+        refuse_emit(emit)
         return await self._write(key, _version(at), nonce, value, due_at)
 
     async def leave(self, key: str, due_at: datetime) -> None:
