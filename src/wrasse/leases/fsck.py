@@ -77,8 +77,8 @@ class Fsck:
             page = await self._records.page("", after, PAGE)
             for record in page:
                 self.keys += 1
-                for name in _names(decode(record).meta):
-                    seen.named[name] = record.key
+                for each in decode(record).meta.objects():
+                    seen.named[each.name] = record.key
                 if record.due_at is not None:
                     seen.due[record.key] = record
             after = page.cursor
@@ -152,11 +152,6 @@ class Fsck:
                 return None  # whoever clears the lease takes it away
             highest = kept.meta.token if grant is None else grant.token - 1
         return highest if token <= highest else None
-
-
-def _names(meta: Meta) -> list[str]:
-    staged = None if meta.staged is None else meta.staged.state
-    return [state.name for state in (meta.state, staged) if state is not None]
 
 
 def _stale(meta: Meta, entry_at: datetime, at: datetime) -> bool:

@@ -11,7 +11,7 @@ made beside the read), update 2, release 2 and one delete after the answer, rene
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -37,6 +37,7 @@ RACES_MAX = 16  # how often a lost race is run again
 EXACT = Terms()
 
 Change = Callable[[Meta, datetime], Meta | None]
+ObjectChange = Callable[[Meta, State, datetime], Meta]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +122,33 @@ class Keys:
 
     async def stage(self, held: Held, data: bytes, if_version: int | None, if_etag: str | None) -> Meta:
         """Stages a new state. Nothing is written unless the caller holds the key and saw this version of it."""
-        await self._checked(held, if_version, if_etag)
-        self._doubts.begin(held.id)
-        state = await self.versions.write(held.key, held.token, data)
+        await self.checked(held, if_version, if_etag)
 
-        def change(meta: Meta, at: datetime) -> Meta:
+        def change(meta: Meta, state: State, at: datetime) -> Meta:
             rules.check_expected(meta, if_version, if_etag)
             return rules.staged_update(meta, state, at)
 
+        return (await self.stage_object(held, self.versions.write(held.key, held.token, data), change)).after
+
+    async def stage_object(self, held: Held, writing: Awaitable[State], change: ObjectChange) -> Changed:
+        """Writes an object, then the record that names it. The caller has seen that it holds the key."""
+        self._doubts.begin(held.id)
+        state = await writing
         try:
-            changed = await self._change(held, change)
+            changed = await self._change(held, lambda meta, at: change(meta, state, at))
         except KeyRefused:
             await self.afterwards.add(self._dropped(held.id, state))
             raise
         self._doubts.end(held.id)
-        await self._drop(held.id, _staged(changed.before))
-        return changed.after
+        await self._drop_superseded(held.id, changed)
+        return changed
+
+    async def stage_change(self, held: Held, change: Change) -> Changed:
+        """Stages a change that needs no new object; before and after are the same if it changes nothing."""
+        changed = await self._change(held, change)
+        if changed.after is not changed.before:
+            await self._drop_superseded(held.id, changed)
+        return changed
 
     async def stage_removal(self, held: Held, if_version: int | None, if_etag: str | None) -> Changed:
         """Stages the removal of the state; before and after are the same if there is none."""
@@ -145,10 +157,7 @@ class Keys:
             rules.check_expected(meta, if_version, if_etag)
             return rules.staged_removal(meta, at)
 
-        changed = await self._change(held, change)
-        if changed.after is not changed.before:
-            await self._drop(held.id, _staged(changed.before))
-        return changed
+        return await self.stage_change(held, change)
 
     async def stage_hidden(self, held: Held, hidden: bool, if_version: int | None) -> Meta:
         """Stages the one attribute that keys have."""
@@ -240,9 +249,10 @@ class Keys:
         grant = None if kept is None else kept.meta.grant
         if grant is not None and not held.transaction:
             held = replace(held, transaction=grant.transaction)
-        return (await self._checked(held, None, None)).meta
+        return (await self.checked(held, None, None)).meta
 
-    async def _checked(self, held: Held, if_version: int | None, if_etag: str | None) -> Kept:
+    async def checked(self, held: Held, if_version: int | None, if_etag: str | None) -> Kept:
+        """The key, if the caller holds it and saw this version of it; what this process remembers is asked first."""
         kept = self._mine(held)
         for fresh in (kept is None, True):
             kept = await self._read(held.key) if fresh or kept is None else kept
@@ -267,7 +277,7 @@ class Keys:
         for _ in range(RACES_MAX):
             at = await self.now()
             if kept is None or self._refused(kept, held, at):
-                kept = await self._checked(held, None, None)
+                kept = await self.checked(held, None, None)
                 at = await self.now()
             wanted = change(kept.meta, at)
             if wanted is None:
@@ -339,12 +349,12 @@ class Keys:
         if self._index_apart:
             return after.look_at
         # Where the index is part of the record no entry is left behind: only this leads a sweep to what a crash leaves.
-        return at + LOOK_AGAIN if _superseded(meta, after) else meta.look_at
+        return at + LOOK_AGAIN if meta.superseded_by(after) else meta.look_at
 
     async def _tidy(self, held: Held, changed: Changed) -> None:
         """The superseded objects first, the index entry last: whatever a crash leaves is still indexed."""
         before, after = changed.before, changed.after
-        gone = [await self.versions.drop(state) for state in _superseded(before, after)]
+        gone = [await self.versions.drop(state) for state in before.superseded_by(after)]
         sound = self._doubts.sound(held.id) and all(gone)
         self._doubts.forget(held.id)
         if not sound or before.look_at is not None or before.grant is None:
@@ -358,26 +368,14 @@ class Keys:
 
     async def _drop_staged(self, meta: Meta) -> None:
         """After a lease was cleared: the record no longer names what was staged under it, and never will."""
-        if (state := _staged(meta)) is not None:
+        for state in meta.superseded_by(replace(meta, staged=None)):
             await self.afterwards.add(self.versions.drop(state))
 
-    async def _drop(self, lease: str, state: State | None) -> None:
-        if state is not None:
+    async def _drop_superseded(self, lease: str, changed: Changed) -> None:
+        for state in changed.before.superseded_by(changed.after):
             self._doubts.begin(lease)
             await self.afterwards.add(self._dropped(lease, state))
 
     async def _dropped(self, lease: str, state: State) -> None:
         if await self.versions.drop(state):
             self._doubts.end(lease)
-
-
-def _superseded(before: Meta, after: Meta) -> list[State]:
-    """Objects that the record named and does not name any more."""
-    states = (before.state, _staged(before))
-    return [state for state in states if state is not None and not after.names(state.name)]
-
-
-def _staged(meta: Meta) -> State | None:
-    return None if meta.staged is None else meta.staged.state
-
-

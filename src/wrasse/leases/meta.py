@@ -44,15 +44,29 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that rides along with the state, in an object of its own. Its id stays when its bytes are replaced."""
+
+    id: str
+    name: str
+    object: State
+    sha256: str
+    content_type: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
-    """What a commit of this lease would make of the key. `state` is None after a removal, and for one that only
-    changes attributes (`same`)."""
+    """What a commit of this lease would make of the key. `state` is None after a removal, and for one that leaves the
+    state alone (`same`). `attachments` are all that there will be; None: as they are."""
 
     transaction: str
     version: int
     state: State | None = None
     same: bool = False
     hidden: bool | None = None
+    attachments: tuple[Attachment, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,7 @@ class Meta:
     look_at: datetime | None = None
     dropped: tuple[int, ...] = ()
     forgotten: int = 0
+    attachments: tuple[Attachment, ...] = ()
 
     @property
     def etag(self) -> str:
@@ -83,10 +98,23 @@ class Meta:
         than one that never was believed."""
         return token in self.dropped or 0 < token <= self.forgotten
 
+    def objects(self) -> list[State]:
+        """Every object that counts, or would after a commit; one of both is there once."""
+        staged = self.staged
+        found = [self.state, None if staged is None else staged.state]
+        found += [each.object for each in self.attachments]
+        if staged is not None and staged.attachments is not None:
+            found += [each.object for each in staged.attachments]
+        return list({each.name: each for each in found if each is not None}.values())
+
     def names(self, name: str) -> bool:
         """Whether this object counts, or would after a commit."""
-        staged = self.staged is not None and self.staged.state is not None and self.staged.state.name == name
-        return staged or (self.state is not None and self.state.name == name)
+        return any(each.name == name for each in self.objects())
+
+    def superseded_by(self, after: Meta) -> list[State]:
+        """Objects that this record names and `after` does not: once that is written, nobody needs them."""
+        kept = {each.name for each in after.objects()}
+        return [each for each in self.objects() if each.name not in kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +164,7 @@ def committed(meta: Meta, at: datetime) -> Meta:
         version=staged.version,
         state=meta.state if staged.same else staged.state,
         hidden=meta.hidden if staged.hidden is None else staged.hidden,
+        attachments=meta.attachments if staged.attachments is None else staged.attachments,
     )
 
 

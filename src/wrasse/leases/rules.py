@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.leases.meta import Grant, Meta, Staged, State, cleared, first_token
+from wrasse.leases.meta import Attachment, Grant, Meta, Staged, State, cleared, first_token
 from wrasse.leases.refusal import KeyRefused, Refusal
 
 LOOK_AGAIN = timedelta(hours=1)  # how late a holder whose lease has ended may still write an object
@@ -131,10 +131,7 @@ def renewed(meta: Meta, ttl: timedelta, at: datetime) -> Meta:
 def staged_update(meta: Meta, state: State, at: datetime) -> Meta:
     """The key with this state staged. All updates of one lease make one version."""
     assert meta.grant is not None, "only a holder stages"
-    before = meta.staged
-    version = meta.version + 1 if before is None else before.version
-    hidden = None if before is None else before.hidden
-    staged = Staged(meta.grant.transaction, version, state, hidden=hidden)
+    staged = replace(_begun(meta, meta.grant), state=state, same=False)
     return replace(meta, staged=staged, updated_at=at)
 
 
@@ -146,16 +143,22 @@ def staged_removal(meta: Meta, at: datetime) -> Meta | None:
     if there is None:
         return None
     version = (meta.version if before is None else before.version) + 1
-    hidden = None if before is None else before.hidden
-    return replace(meta, staged=Staged(meta.grant.transaction, version, None, hidden=hidden), updated_at=at)
+    staged = replace(_begun(meta, meta.grant), version=version, state=None, same=False)
+    return replace(meta, staged=staged, updated_at=at)
 
 
 def staged_hidden(meta: Meta, hidden: bool, at: datetime) -> Meta:
     """The key with this attribute staged."""
     assert meta.grant is not None, "only a holder stages"
-    before = meta.staged
-    if before is None:
-        staged = Staged(meta.grant.transaction, meta.version + 1, None, same=True, hidden=hidden)
-    else:
-        staged = replace(before, hidden=hidden)
-    return replace(meta, staged=staged, updated_at=at)
+    return replace(meta, staged=replace(_begun(meta, meta.grant), hidden=hidden), updated_at=at)
+
+
+def staged_attachments(meta: Meta, attachments: tuple[Attachment, ...], at: datetime) -> Meta:
+    """The key with these attachments staged, and no others."""
+    assert meta.grant is not None, "only a holder stages"
+    return replace(meta, staged=replace(_begun(meta, meta.grant), attachments=attachments), updated_at=at)
+
+
+def _begun(meta: Meta, grant: Grant) -> Staged:
+    """What is staged already, or the first that changes nothing yet: all of one lease make one version."""
+    return meta.staged if meta.staged is not None else Staged(grant.transaction, meta.version + 1, same=True)
