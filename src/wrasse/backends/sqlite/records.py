@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import apsw
 import msgspec
 
+from wrasse.backends.sqlite.entries import append
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import instant, micros
 from wrasse.backends.sqlite.step import Step
@@ -21,8 +22,8 @@ from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, refuse_emit, stored_name
-from wrasse.ports.streams import Draft
+from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.streams import Draft, check_drafts
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -83,7 +84,7 @@ class SqliteRecords:
 
     @property
     def emits(self) -> bool:
-        return False
+        return True
 
     @property
     def resolution(self) -> timedelta:
@@ -99,8 +100,8 @@ class SqliteRecords:
         emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
-        refuse_emit(emit)
-        return await self._write(key, None, nonce, value, due_at)
+        check_drafts(emit)
+        return await self._write(key, None, nonce, value, due_at, emit)
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         where = f"{_COLUMNS} collection = ? AND name = ? AND value IS NOT NULL"
@@ -119,8 +120,8 @@ class SqliteRecords:
         emit: Sequence[Draft] = (),
     ) -> Written:
         check_record(key, value)
-        refuse_emit(emit)
-        return await self._write(key, _version(at), nonce, value, due_at)
+        check_drafts(emit)
+        return await self._write(key, _version(at), nonce, value, due_at, emit)
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Nothing to do: the due time is a column of the record."""
@@ -149,7 +150,13 @@ class SqliteRecords:
         return await self._page(sql, [horizon, due, name], limit, _due_cursor)
 
     async def _write(
-        self, key: str, at: int | None, nonce: str | None, value: bytes | None, due_at: datetime | None
+        self,
+        key: str,
+        at: int | None,
+        nonce: str | None,
+        value: bytes | None,
+        due_at: datetime | None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         name, due = _name(key), micros(due_at)
 
@@ -162,6 +169,8 @@ class SqliteRecords:
             if verdict is not None:
                 return Written(verdict, None, now)
             version = self._store(step, name, past, value, due, nonce)
+            if emit:
+                append(step, emit)  # where there is no room for it, the record is not written either
             return Written(Outcome.DONE, None if value is None else str(version), now)
 
         return await self._writer.do(run)
