@@ -6,7 +6,8 @@ row is written when a unit becomes an orphan and again only when it ceases to be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import apsw
 import msgspec
@@ -35,6 +36,7 @@ from wrasse.ports.sightings import (
 )
 
 PAGE_MAX = 10_000
+_CACHE_KIB = 256  # while sightings pass by: each is met once, and to remember them would only displace others
 
 _COLUMNS = (
     "unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, "
@@ -94,7 +96,8 @@ class SqliteSightings:
         values = {"root": root, "after": b"" if after is None else _raw(after), "state": state, "limit": limit + 1}
 
         def run(db: apsw.Connection) -> Page[Sighting]:
-            found = [_sighting(row) for row in db.execute(sql, values)]
+            with _small_cache(db):
+                found = [_sighting(row) for row in db.execute(sql, values)]
             shown = tuple(found[:limit])
             return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(found) > limit)
 
@@ -114,8 +117,9 @@ class SqliteSightings:
             last = next(iter(_rounds(step.db, made.root, 1)), None)
             if made.number != (0 if last is None else last.number) + 1:
                 return False
-            for batch in changes:
-                _change(step.db, made.root, batch)
+            with _small_cache(step.db):
+                for batch in changes:
+                    _change(step.db, made.root, batch)
             step.db.execute(
                 _ROUND,
                 (
@@ -147,6 +151,17 @@ class SqliteSightings:
 
     async def rounds(self, root: str, limit: int) -> Sequence[Round]:
         return await self._reader.do(lambda db: _rounds(db, root, limit))
+
+
+@contextmanager
+def _small_cache(db: apsw.Connection) -> Iterator[None]:
+    """What a look costs in memory must not follow how many sightings there are."""
+    usual = db.pragma("cache_size")
+    db.pragma("cache_size", -_CACHE_KIB)
+    try:
+        yield
+    finally:
+        db.pragma("cache_size", usual)
 
 
 def _change(db: apsw.Connection, root: str, batch: Sequence[Change]) -> None:
