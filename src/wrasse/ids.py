@@ -51,6 +51,13 @@ class Ids:
         self._head = "".join([_PAIRS[number >> shift & 1023] for shift in range(120, _TAIL_BITS - 1, -10)])
 
 
+def uuid7(clock: Clock) -> str:
+    """A UUID of version 7, which sorts by time, for those who expect UUIDs."""
+    number = to_micros(clock.now()) // 1_000 << 80 | 0x7 << 76 | secrets.randbits(12) << 64
+    text = f"{number | 0b10 << 62 | secrets.randbits(62):032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
 def _decode(text: str) -> int:
     number = 0
     for sign in text:

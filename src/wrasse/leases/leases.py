@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, UsageError
 from wrasse.leases.afterwards import Afterwards
+from wrasse.leases.attachments import Attachments
 from wrasse.leases.keys import EXACT, Keys
 from wrasse.leases.lessor import leases_in
 from wrasse.leases.meta import Grant, Kept, Meta, State
@@ -81,6 +82,7 @@ class Leases:
         self._afterwards = Afterwards()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
+        self.attachments = Attachments(self.keys, clock, traffic)
 
     @property
     def waiting(self) -> int:

@@ -20,6 +20,9 @@ class Refusal(StrEnum):
     TRANSACTION_ROLLED_BACK = "txn_rolled_back"  # decided otherwise before this commit
     VERSION_CONFLICT = "version_conflict"
     ETAG_MISMATCH = "etag_mismatch"
+    ATTACHMENT_NOT_FOUND = "attachment_not_found"
+    SHA256_MISMATCH = "expected_sha256_mismatch"  # the bytes are not those that their sender meant
+    BYTES_MISMATCH = "expected_bytes_mismatch"
 
 
 _DO = {
@@ -33,6 +36,9 @@ _DO = {
     Refusal.TRANSACTION_ROLLED_BACK: "acquire the keys again and repeat the whole transaction",
     Refusal.VERSION_CONFLICT: "read the state anew and decide again",
     Refusal.ETAG_MISMATCH: "read the state anew and decide again",
+    Refusal.ATTACHMENT_NOT_FOUND: "see which there are with `wrasse leases attachments`",
+    Refusal.SHA256_MISMATCH: "send the bytes again; nothing was staged",
+    Refusal.BYTES_MISMATCH: "send the bytes again; nothing was staged",
 }
 
 

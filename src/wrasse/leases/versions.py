@@ -8,17 +8,29 @@ holder is about to name is never touched.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.meta import State
 from wrasse.leases.names import state_folder, state_name, token_of
-from wrasse.ports.objects import DELETES_MAX, ObjectDelete, ObjectInfo, Objects
+from wrasse.ports.objects import DELETES_MAX, Data, ObjectDelete, ObjectInfo, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 PAGE = 100
+
+
+class Measured(Protocol):
+    """Bytes that come in pieces, and how many have come."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes have passed."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 class Versions:
@@ -31,19 +43,30 @@ class Versions:
 
     async def write(self, key: str, token: int, data: bytes) -> State:
         """A new object for this key; nobody reads it before a record names it."""
+        return await self._write(key, token, data, lambda: len(data))
+
+    async def write_stream(self, key: str, token: int, data: Measured) -> State:
+        """A new object for this key whose bytes come in pieces; memory does not grow with it."""
+        return await self._write(key, token, data, lambda: data.size)
+
+    async def _write(self, key: str, token: int, data: Data, size: Callable[[], int]) -> State:
         id = secrets.token_hex(8)
         name = state_name(self._namespace, key, token, id)
         stored = await self._objects.create(name, data)
         if stored.outcome is not Outcome.DONE:
             raise StoreUnavailable(
-                f"whether the state of {key!r} was written is not known", do="try again; nothing was staged"
+                f"whether an object of {key!r} was written is not known", do="try again; nothing was staged"
             )
         assert stored.version is not None, "what is written has a version"
-        return State(name, stored.version, id, len(data))
+        return State(name, stored.version, id, size())
 
     async def read(self, state: State) -> bytes:
         """The bytes; raises Gone if the object was superseded and taken away."""
-        return b"".join([chunk async for chunk in self._objects.read(state.name)])
+        return b"".join([chunk async for chunk in self.stream(state)])
+
+    def stream(self, state: State) -> AsyncIterator[bytes]:
+        """The bytes in pieces, likewise."""
+        return self._objects.read(state.name)
 
     async def drop(self, state: State) -> bool:
         """Takes one object away that no record names any more; whether it is gone for certain. If not, whoever cleans

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import secrets
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +16,7 @@ from aiohttp import web
 
 from wrasse.app.leases_http.failures import WireError
 from wrasse.clock import Clock
+from wrasse.ids import uuid7
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
@@ -73,14 +73,6 @@ def correlation(request: web.Request, clock: Clock) -> str:
     """The caller's name for this request, if it is a printable one; else a new one, which sorts by time."""
     given = request.headers.get("X-Correlation-Id", "")
     return given if given and len(given) <= 128 and given.isascii() and given.isprintable() else uuid7(clock)
-
-
-def uuid7(clock: Clock) -> str:
-    """A UUID of version 7."""
-    millis = int(clock.now().timestamp() * 1_000)
-    number = millis << 80 | 0x7 << 76 | secrets.randbits(12) << 64 | 0b10 << 62 | secrets.randbits(62)
-    text = f"{number:032x}"
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def named(request: web.Request) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from wrasse.app.leases_http.wire import Failure
 from wrasse.errors import StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.leases.attachments import AttachmentTooLarge
 from wrasse.leases.names import BadName
 from wrasse.leases.refusal import KeyRefused, Refusal
 
@@ -23,6 +24,9 @@ _STATUS = {
     Refusal.TRANSACTION_ROLLED_BACK: 409,
     Refusal.VERSION_CONFLICT: 409,
     Refusal.ETAG_MISMATCH: 409,
+    Refusal.ATTACHMENT_NOT_FOUND: 404,
+    Refusal.SHA256_MISMATCH: 409,
+    Refusal.BYTES_MISMATCH: 409,
 }
 
 
@@ -53,6 +57,8 @@ def _failure(error: Exception) -> tuple[int, Failure]:
     if isinstance(error, BadName):
         code = "invalid_namespace" if "namespace" in error.message else "invalid_key"
         return 400, Failure(code, error.message)
+    if isinstance(error, AttachmentTooLarge):
+        return 413, Failure("attachment_too_large", error.message)
     if isinstance(error, TooLarge):
         return 413, Failure("body_too_large", error.message)
     if isinstance(error, UsageError):

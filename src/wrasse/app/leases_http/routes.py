@@ -13,6 +13,7 @@ from aiohttp import web
 from wrasse.app.leases_http import asking, wire
 from wrasse.app.leases_http.failures import WireError, failed
 from wrasse.clock import Clock
+from wrasse.ids import uuid7
 from wrasse.leases.leases import Leases, Seen
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.rules import Held
@@ -92,7 +93,7 @@ class LeaseApi:
         transaction = asking.checked_transaction(
             asked.txn_id or request.headers.get("X-Txn-ID", ""), "invalid_txn"
         )
-        typed = asked.key or request.query.get("key", "") or asking.uuid7(self._clock)
+        typed = asked.key or request.query.get("key", "") or uuid7(self._clock)
         leased = await self._leases.acquire(
             typed,
             asked.owner,

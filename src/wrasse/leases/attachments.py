@@ -1,0 +1,262 @@
+"""Files that ride along with a key's state: streamed in under its lease, committed with it, then read by anybody.
+
+Each is an object of its own, written once under the lease's token and named by the key's record, just as the state is:
+a commit of state and attachments is one write, and what a lease that ended has left is taken away with its state.
+Nothing is held in memory. Size and checksum are taken while the bytes pass: what is staged is what was sent, and what
+is read is what was staged, or the reader is told before the last bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from wrasse.clock import Clock
+from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
+from wrasse.ids import uuid7
+from wrasse.leases import rules
+from wrasse.leases.keys import Keys
+from wrasse.leases.meta import Attachment, Meta, State
+from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.rules import Held
+from wrasse.ports.objects import CHUNK_BYTES, Data
+
+ATTACHMENTS_MAX = 500  # of one key: their names and checksums stand in its record
+NAME_BYTES_MAX = 255
+BYTES_MAX = 1 << 40
+CONTENT_TYPE = "application/octet-stream"
+READS_MAX = 8  # how often a reader follows a record that changes under it
+
+
+class AttachmentTooLarge(TooLarge):
+    """More bytes than its sender allows. Nothing was staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How an attachment is sent: what it must turn out to be, and what becomes of one that has its name already."""
+
+    name: str
+    content_type: str = CONTENT_TYPE
+    bytes_max: int = BYTES_MAX
+    sha256: str = ""  # refused if it is another
+    size: int | None = None  # likewise
+    keep: bool = False  # one of this name stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The attachment, the version that the key will have, and whether anything was staged."""
+
+    attachment: Attachment
+    version: int
+    staged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An attachment and its bytes, as they come. Who does not read them to the end closes them."""
+
+    attachment: Attachment
+    chunks: AsyncGenerator[bytes]
+
+
+class Attachments:
+    """The attachments of all keys of one store. `whose` is a `Held` for what its holder sees, or a key for what is
+    committed."""
+
+    def __init__(self, keys: Callable[[str], Keys], clock: Clock, traffic: Callable[[], None]) -> None:
+        self._keys, self._clock, self._traffic = keys, clock, traffic
+
+    async def attach(self, namespace: str, held: Held, sent: Sent, data: Data) -> Attached:
+        """Stages an attachment. Nothing is read of the data unless the caller holds the key."""
+        self._traffic()
+        check_sent(sent)
+        keys = self._keys(namespace)
+        meta = (await keys.checked(held, None, None)).meta
+        there = seen_by_holder(meta)
+        old = _named(there, sent.name, "")
+        if old is not None and sent.keep:
+            return Attached(old, meta.version if meta.staged is None else meta.staged.version, staged=False)
+        _check_room(there, sent.name)
+        meter = Meter(data, sent)
+        id = uuid7(self._clock)
+
+        def change(meta: Meta, state: State, at: datetime) -> Meta:
+            before = _named(seen_by_holder(meta), sent.name, "")
+            made = Attachment(id, sent.name, state, meter.sha256, sent.content_type, at, at)
+            if before is not None:
+                made = replace(made, id=before.id, created_at=before.created_at)
+            rest = [each for each in seen_by_holder(meta) if each.name != sent.name]
+            return rules.staged_attachments(meta, (*rest, made), at)
+
+        writing = keys.versions.write_stream(held.key, held.token, meter)
+        after = (await keys.stage_object(held, writing, change)).after
+        made = _named(seen_by_holder(after), sent.name, "")
+        assert made is not None, "what was staged is there"
+        assert after.staged is not None, "an attachment is staged"
+        return Attached(made, after.staged.version)
+
+    async def list(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
+        """All attachments, in the order of their names."""
+        self._traffic()
+        return sorted(await self._seen(namespace, whose), key=lambda each: each.name)
+
+    async def fetch(self, namespace: str, whose: Held | str, *, name: str = "", id: str = "") -> Fetched:
+        """One attachment with its bytes, by its name or its id."""
+        self._traffic()
+        before: Attachment | None = None
+        for _ in range(READS_MAX):
+            found = _named(await self._seen(namespace, whose), name, id)
+            if found is None:
+                raise _missing(whose, name or id)
+            if found == before:
+                break
+            chunks = checked_chunks(found, self._keys(namespace).versions.stream(found.object))
+            try:
+                first = await anext(chunks, b"")
+            except Gone:
+                before = found  # superseded and taken away while we came: the record names another by now
+                continue
+            return Fetched(found, _again(first, chunks))
+        raise StoreBroken(
+            f"the record of {_key(whose)!r} names an attachment whose object is not there",
+            do="run `wrasse leases fsck`; restore the object from a backup, or remove the attachment",
+        )
+
+    async def remove(
+        self, namespace: str, held: Held, *, name: str = "", id: str = "", every: bool = False
+    ) -> tuple[int, int]:
+        """Stages the removal of one attachment, or of every one; gives how many, and the version there will be."""
+        self._traffic()
+
+        def goes(each: Attachment) -> bool:
+            return every or (each.name == name if name else each.id == id)
+
+        def change(meta: Meta, at: datetime) -> Meta | None:
+            there = seen_by_holder(meta)
+            left = tuple(each for each in there if not goes(each))
+            return None if len(left) == len(there) else rules.staged_attachments(meta, left, at)
+
+        changed = await self._keys(namespace).stage_change(held, change)
+        staged = changed.after.staged
+        count = len(seen_by_holder(changed.before)) - len(seen_by_holder(changed.after))
+        return count, changed.after.version if staged is None else staged.version
+
+    async def _seen(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
+        keys = self._keys(namespace)
+        if isinstance(whose, Held):
+            return seen_by_holder(await keys.read_held(whose))
+        kept = await keys.look(whose)
+        return () if kept is None else kept.meta.attachments
+
+
+class Meter:
+    """Bytes on their way into the store, counted and summed up; raises before the end if they are not what they should
+    be, so that the store never makes an object of them."""
+
+    def __init__(self, data: Data, sent: Sent) -> None:
+        self._data, self._sent = data, sent
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of what has passed."""
+        return self._hash.hexdigest()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._hash, self.size = hashlib.sha256(), 0
+        async for chunk in pieces(self._data):
+            self.size += len(chunk)
+            if self.size > self._sent.bytes_max:
+                raise AttachmentTooLarge(
+                    f"the attachment {self._sent.name!r} has more than {self._sent.bytes_max} bytes",
+                    do="send less, or allow more",
+                )
+            self._hash.update(chunk)
+            yield chunk
+        check_whole(self._sent, self.size, self.sha256)
+
+
+def check_whole(sent: Sent, size: int, sha256: str) -> None:
+    """Refuses bytes that are not those which their sender meant."""
+    if sent.size is not None and size != sent.size:
+        raise KeyRefused(Refusal.BYTES_MISMATCH, f"the attachment has {size} bytes, not {sent.size}")
+    if sent.sha256 and sha256 != sent.sha256:
+        raise KeyRefused(Refusal.SHA256_MISMATCH, "the attachment has another checksum")
+
+
+def check_sent(sent: Sent) -> None:
+    """Refuses what no key could keep, before anything is sent."""
+    size = len(sent.name.encode("utf-8", "surrogatepass"))
+    if not 1 <= size <= NAME_BYTES_MAX or not sent.name.isprintable():
+        raise UsageError(
+            f"the name of an attachment is {size} bytes of {sent.name[:40]!r}",
+            do=f"use 1 to {NAME_BYTES_MAX} bytes of printable characters",
+        )
+    kind = sent.content_type
+    if not kind or len(kind) > NAME_BYTES_MAX or not kind.isascii() or not kind.isprintable():
+        raise UsageError(f"{kind[:40]!r} is no content type", do="send one such as text/plain")
+
+
+async def pieces(data: Data) -> AsyncIterator[bytes]:
+    """The same bytes in pieces that a store takes one by one."""
+    if isinstance(data, bytes):
+        for start in range(0, len(data), CHUNK_BYTES):
+            yield data[start : start + CHUNK_BYTES]
+        return
+    async for chunk in data:
+        yield chunk
+
+
+async def checked_chunks(attachment: Attachment, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
+    """The bytes of an attachment. The last are kept back until it is known that all of them are right."""
+    summed, size, last = hashlib.sha256(), 0, b""
+    async for chunk in chunks:
+        if last:
+            yield last
+        size, last = size + len(chunk), chunk
+        summed.update(chunk)
+    if size != attachment.object.size or summed.hexdigest() != attachment.sha256:
+        raise StoreBroken(
+            f"the attachment {attachment.name!r} is not what was stored", do="restore its object from a backup"
+        )
+    if last:
+        yield last
+
+
+def seen_by_holder(meta: Meta) -> tuple[Attachment, ...]:
+    """The attachments as the holder sees them: what it has staged, if it has."""
+    staged = meta.staged
+    return meta.attachments if staged is None or staged.attachments is None else staged.attachments
+
+
+async def _again(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        if first:
+            yield first
+        async for chunk in rest:
+            yield chunk
+
+
+def _named(attachments: Sequence[Attachment], name: str, id: str) -> Attachment | None:
+    return next((each for each in attachments if (each.name == name if name else each.id == id)), None)
+
+
+def _check_room(there: Sequence[Attachment], name: str) -> None:
+    if len(there) >= ATTACHMENTS_MAX and _named(there, name, "") is None:
+        raise AttachmentTooLarge(
+            f"a key has at most {ATTACHMENTS_MAX} attachments", do="use several keys, or put many files into one"
+        )
+
+
+def _missing(whose: Held | str, wanted: str) -> KeyRefused:
+    return KeyRefused(Refusal.ATTACHMENT_NOT_FOUND, f"{_key(whose)!r} has no attachment {wanted!r}")
+
+
+def _key(whose: Held | str) -> str:
+    return whose.key if isinstance(whose, Held) else whose
