@@ -138,6 +138,7 @@ class JobState:
     kept_until: datetime | None = None  # of a done job whose result is kept: until when it is not deleted
     reason: Reason | None = None
     error: str = ""
+    retries_max: int | None = None  # of a task: how often it may be tried again, for whatever reason
 
     @property
     def hold(self) -> Hold:

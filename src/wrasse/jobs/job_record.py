@@ -1,0 +1,284 @@
+"""One job that is kept as one record: what each request makes of it; pure.
+
+Queues that are built on records read one, ask here what becomes of it, and write that back under the version they read.
+So every rule about places, tokens, deadlines and budgets is in this file, and of two who race one is told to look
+again. None means: what the request expects is not so, and nothing is to be written.
+
+A record remembers the requests that put and settled it, so that whoever asks again after a lost reply, or after a
+restart, gets the first answer. `rank` is its turn among the ready ones: below zero it is served next, the newest first;
+above, in the order they came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from wrasse.clock import to_micros
+from wrasse.ports.jobs import (
+    ERROR_CHARS_MAX,
+    HISTORY_MAX,
+    Attempt,
+    Budget,
+    Bury,
+    Cancel,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Progress,
+    Reason,
+    Requeue,
+    Revive,
+    Settlement,
+    TakenJob,
+)
+
+SETTLED_KEPT = 4  # requests that settled a job, the newest
+_AT_ONCE = timedelta(0)
+_RANKS = 1_000  # in one microsecond
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A request that ended an attempt, and the token it named."""
+
+    token: int
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJob:
+    """A job whole, with what its queue needs to know of it. `follow` are jobs that its finish promised and that are not
+    put yet."""
+
+    job: Job
+    state: JobState
+    rank: int = 0
+    history: tuple[Attempt, ...] = ()
+    result: bytes | None = None
+    progress: Progress | None = None
+    put_by: str = ""
+    settled: tuple[Settled, ...] = ()
+    follow: tuple[Job, ...] = ()
+
+    def at(self, at: datetime) -> StoredJob:
+        """As it is at this moment: a job whose delay is over is no longer delayed."""
+        due = self.state.not_before
+        if self.state.place is not Place.READY or due is None or due > at:
+            return self
+        return replace(self, state=replace(self.state, not_before=None))
+
+    @property
+    def delayed(self) -> bool:
+        """Ready, and not yet."""
+        return self.state.not_before is not None
+
+    @property
+    def served_next(self) -> bool:
+        """Was given back or rescued, and goes before whoever waits."""
+        return self.state.place is Place.READY and self.rank < 0
+
+    @property
+    def shown(self) -> JobRecord:
+        """As the port shows it."""
+        return JobRecord(self.job, self.state, self.history, self.result, self.progress)
+
+    @property
+    def taken(self) -> TakenJob:
+        """As its holder gets it."""
+        state = self.state
+        assert state.until is not None, "only held jobs are handed out"
+        return TakenJob(
+            self.job,
+            state.hold,
+            attempt=state.attempts,
+            failures=state.failures,
+            rescues=state.rescues,
+            interruptions=state.interruptions,
+            created_at=state.created_at,
+            until=state.until,
+        )
+
+
+def back(at: datetime, number: int = 0) -> int:
+    """The turn of a job that joins its queue at this moment as the `number`th of several."""
+    return to_micros(at) * _RANKS + number % _RANKS
+
+
+def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: int | None = None) -> StoredJob:
+    """A new job: ready, or delayed until its producer wants it."""
+    due = max(job.not_before or at, at + job.delay, at)
+    state = JobState(
+        id=job.id,
+        kind=job.kind,
+        queue=job.queue,
+        priority=job.priority,
+        size=len(job.payload),
+        place=Place.READY,
+        # Above every token of an earlier job of this id, which nobody may remember any more.
+        token=to_micros(at),
+        nonce="",
+        attempts=0,
+        failures=0,
+        rescues=0,
+        interruptions=0,
+        created_at=at,
+        not_before=due if due > at else None,
+        retries_max=retries_max,
+    )
+    return StoredJob(replace(job, headers=dict(job.headers)), state, rank, put_by=request)
+
+
+def take(record: StoredJob, at: datetime, *, worker: str, nonce: str, silence: timedelta) -> StoredJob | None:
+    """Ready to held; None for a job that is not ready at this moment."""
+    record = record.at(at)
+    if record.state.place is not Place.READY or record.delayed:
+        return None
+    state = replace(
+        record.state,
+        place=Place.HELD,
+        token=record.state.token + 1,
+        nonce=nonce,
+        attempts=record.state.attempts + 1,
+        worker=worker,
+        taken_at=at,
+        beat_at=at,
+        until=at + silence,
+    )
+    return replace(record, state=state)
+
+
+def beat(
+    record: StoredJob, hold: Hold, at: datetime, *, silence: timedelta, progress: Progress | None = None
+) -> StoredJob | None:
+    """Extends a hold; None if it is no longer the current one."""
+    if not holds(record, hold):
+        return None
+    told = record.progress if progress is None else replace(progress, at=at)
+    return replace(record, state=replace(record.state, beat_at=at, until=at + silence), progress=told)
+
+
+def holds(record: StoredJob, hold: Hold) -> bool:
+    """Is this the current hold?"""
+    return record.state.place is Place.HELD and record.state.hold == hold
+
+
+def settled_by(record: StoredJob, hold: Hold, request: str) -> bool:
+    """Did this very request end the attempt of this hold?"""
+    return Settled(hold.token, request) in record.settled
+
+
+def settle(record: StoredJob, settlement: Settlement, at: datetime, *, request: str, rank: int) -> StoredJob | None:
+    """Ends an attempt, by its holder; None if the hold is no longer current. `rank` is the turn of who comes now."""
+    if not holds(record, settlement.hold):
+        return None
+    mark = Settled(settlement.hold.token, request)
+    record = replace(record, settled=(*record.settled, mark)[-SETTLED_KEPT:])
+    match settlement:
+        case Finish():
+            return _finished(record, settlement, at)
+        case Requeue():
+            return _requeued(record, settlement, at, rank)
+        case Bury():
+            return _buried(record, settlement, at)
+
+
+def move(record: StoredJob, move: Move, at: datetime, *, rank: int) -> StoredJob | None:
+    """A move by anybody but the holder; None if what it expects is not so. From then on an old holder is refused."""
+    if not _movable(record, move, at):
+        return None
+    record = replace(record, state=replace(record.state, token=record.state.token + 1))
+    match move:
+        case Requeue():
+            return _requeued(record, move, at, rank)
+        case Bury():
+            return _buried(record, move, at)
+        case Revive():
+            state = replace(_freed(record.state), failures=0, rescues=0)
+            return _readied(replace(record, state=state), at, move.delay, rank)
+        case Cancel():
+            return _cancelled(record, move.error, at)
+
+
+def deletable(record: StoredJob, delete: Delete, at: datetime) -> bool:
+    """May this job be deleted, as it is now?"""
+    state = record.state
+    if delete.place is Place.HELD or state.place is not delete.place or state.hold != delete.hold:
+        return False
+    return state.place is not Place.DONE or state.kept_until is None or state.kept_until <= at
+
+
+def _movable(record: StoredJob, move: Move, at: datetime) -> bool:
+    match move:
+        case Requeue() | Bury():
+            until = record.state.until
+            return holds(record, move.hold) and until is not None and until <= at
+        case Revive():
+            return record.state.place is Place.DEAD and record.state.hold == move.hold
+        case Cancel():
+            return record.state.place in (Place.READY, Place.HELD)
+
+
+def _finished(record: StoredJob, finish: Finish, at: datetime) -> StoredJob:
+    kept_until = at + record.job.keep if record.job.keep > _AT_ONCE else None
+    state = replace(record.state, place=Place.DONE, until=None, finished_at=at, kept_until=kept_until)
+    return replace(record, state=state, result=finish.result, follow=finish.puts)
+
+
+def _requeued(record: StoredJob, requeue: Requeue, at: datetime, rank: int) -> StoredJob:
+    record = _noted(record, requeue.reason, requeue.error, at)
+    state = _freed(_spent(record.state, requeue.spends))
+    turn = rank if requeue.delay > _AT_ONCE else -rank
+    return _readied(replace(record, state=state), at, requeue.delay, turn)
+
+
+def _readied(record: StoredJob, at: datetime, delay: timedelta, rank: int) -> StoredJob:
+    not_before = at + delay if delay > _AT_ONCE else None
+    return replace(record, state=replace(record.state, place=Place.READY, not_before=not_before), rank=rank)
+
+
+def _buried(record: StoredJob, bury: Bury, at: datetime) -> StoredJob:
+    record = _noted(record, bury.reason, bury.error, at)
+    return _died(replace(record, state=_spent(record.state, bury.spends)), bury.reason, bury.error, at)
+
+
+def _cancelled(record: StoredJob, error: str, at: datetime) -> StoredJob:
+    if record.state.place is Place.HELD:  # only what was held had an attempt to note
+        record = _noted(record, Reason.CANCELLED, error, at)
+    return _died(record, Reason.CANCELLED, error, at)
+
+
+def _died(record: StoredJob, reason: Reason, error: str, at: datetime) -> StoredJob:
+    error = error[:ERROR_CHARS_MAX]
+    state = replace(record.state, place=Place.DEAD, not_before=None, until=None, finished_at=at)
+    return replace(record, state=replace(state, reason=reason, error=error))
+
+
+def _freed(state: JobState) -> JobState:
+    """Nobody's: what a job looks like when it is ready again."""
+    return replace(state, worker="", taken_at=None, beat_at=None, until=None, finished_at=None, reason=None, error="")
+
+
+def _spent(state: JobState, budget: Budget | None) -> JobState:
+    match budget:
+        case Budget.FAILURES:
+            return replace(state, failures=state.failures + 1)
+        case Budget.RESCUES:
+            return replace(state, rescues=state.rescues + 1)
+        case Budget.INTERRUPTIONS:
+            return replace(state, interruptions=state.interruptions + 1)
+        case None:
+            return state
+
+
+def _noted(record: StoredJob, reason: Reason, error: str, at: datetime) -> StoredJob:
+    """With the attempt that just ended in its history."""
+    state = record.state
+    assert state.taken_at is not None, "an attempt begins with a take"
+    attempt = Attempt(state.attempts, state.worker, state.taken_at, at, reason, error[:ERROR_CHARS_MAX])
+    return replace(record, history=(*record.history, attempt)[-HISTORY_MAX:])
