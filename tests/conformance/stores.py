@@ -29,7 +29,7 @@ REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
 JOBS_BACKENDS = (*BACKENDS, "redis")
 STREAMS_BACKENDS = (*BACKENDS, "redis")
 RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3")
-EMITTING_BACKENDS = ("memory", "sqlite")  # where records and streams are one database
+EMITTING_BACKENDS = ("memory", "sqlite", "redis")  # where records and streams are one database
 
 
 class Backend(Protocol):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from wrasse.backends.redis.advice import judge
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.damage.check import RedisDamages
+from wrasse.backends.redis.flat_records import RedisFlatRecords
 from wrasse.backends.redis.groups import RedisGroups
 from wrasse.backends.redis.health import health
 from wrasse.backends.redis.info import sections
@@ -74,9 +75,9 @@ class Redis:
         """The lists as other programs see them."""
         return RedisLists(self.link)
 
-    def records(self, collection: Collection) -> RedisRecords:
+    def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
         """The records of one collection."""
-        return RedisRecords(self.link, collection)
+        return RedisFlatRecords(self.link, collection) if collection.flat else RedisRecords(self.link, collection)
 
     @property
     def journal(self) -> Journal:

@@ -14,6 +14,7 @@ from typing import Any
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
 from wrasse.errors import StoreFull
+from wrasse.ports.drains import PLAIN
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import Draft, Entry, EntryId
 
@@ -56,6 +57,21 @@ def made_entry(subject: str, id: bytes, body: bytes, fields: Mapping[str, bytes]
     _set_body(entry, body)
     _set_fields(entry, fields)
     return entry
+
+
+def columns_of(found: Sequence[Any]) -> tuple[list[bytes], list[bytes], Mapping[int, Mapping[str, bytes]]]:
+    """Ids, bodies, and by place the fields beside them, of entries as a server answers them."""
+    odd = [place for place, (_, words) in enumerate(found) if len(words) != 2 or words[0] != ENVELOPE]
+    if not odd:
+        return [id for id, _ in found], [words[1] for _, words in found], PLAIN
+    beside: dict[int, Mapping[str, bytes]] = {}
+    bodies = [words[1] for _, words in found]
+    for place in odd:
+        entry = entry_of("", *found[place])
+        bodies[place] = entry.body
+        if entry.fields:
+            beside[place] = entry.fields
+    return [id for id, _ in found], bodies, beside
 
 
 def deliveries_of(

@@ -8,16 +8,18 @@ writes too, sizes and lags are what the server says of itself: an estimate, or u
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.discovery import Discovery
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.stream_entries import Batch, check_full, entry_of, id_of
+from wrasse.backends.redis.stream_entries import Batch, check_full, columns_of, entry_of, id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError
+from wrasse.ports.drains import Stretch
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
     Draft,
@@ -71,15 +73,27 @@ class RedisStreams:
         return batch.ids(answer)
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
+        found, at, more = await self._found(subject, after, limit)
+        shown = [entry_of(subject, id, words) for id, words in found]
+        self._note_size(subject, [sum(map(len, words)) for _, words in found])
+        return Page(tuple(shown), tuple(id.decode() for id, _ in found), at, more)
+
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+        """Entries in columns, as `Drains` promises."""
+        found, at, more = await self._found(subject, after, limit)
+        ids, bodies, beside = columns_of(found)
+        self._note_size(subject, [*map(len, bodies), *(sum(map(len, each.values())) for each in beside.values())])
+        return Stretch(subject, ids, bodies, beside, at, more)
+
+    async def _found(self, subject: str, after: EntryId, limit: int) -> tuple[list[Any], datetime, bool]:
+        """Entries as the server gives them, its clock, and whether there are more."""
         check_subject(subject)
         check_page(limit)
         asked = min(limit, _PAGE_BYTES // self._sizes[subject] + 1 if subject in self._sizes else _FIRST_PAGE)
         command = "XRANGE", self._keys.of(subject).log, f"({after}", "+", "COUNT", asked + 1
         found, (seconds, micros) = await self._link.ask_many([command, ("TIME",)])
-        shown = [entry_of(subject, id, words) for id, words in found[:asked]]
-        self._note_size(subject, [sum(map(len, words)) for _, words in found])
         at = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
-        return Page(tuple(shown), tuple(id.decode() for id, _ in found[:asked]), at, len(found) > asked)
+        return found[:asked], at, len(found) > asked
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)

@@ -1,0 +1,181 @@
+"""Records that are hashes of their own, `<data>:<key>` with one field for each key of a JSON object, so that programs
+which know nothing of wrasse read and write them: the task hash of the origin.
+
+Indexes and the newest writes stand beside, below the root. The version of a record names our newest write and the
+digest of its fields, which every script computes anew: what another program changed is a version that nobody was given,
+so no conditional write of ours goes over it. A put replaces the whole record, expiry included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.record_writes import (
+    DUE_LETTERS,
+    Asked,
+    RecordWriter,
+    check_records_page,
+    due_bounds,
+    due_cursor,
+    due_instant,
+    due_text,
+    name_of,
+    page_bounds,
+)
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.wire import Word
+from wrasse.clock import from_micros
+from wrasse.errors import UsageError
+from wrasse.ports.foreign import ForeignLook
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.streams import Draft
+
+FIELDS_MAX = 1_000
+PAGE_MAX = 1_000
+PAGE_BYTES_MAX = 8 << 20
+_GLOB = str.maketrans({sign: f"\\{sign}" for sign in "*?[]^\\"})
+_START = b"0"
+_decode = msgspec.json.Decoder(dict[str, str]).decode
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class RedisFlatRecords:
+    """One collection of records, each a hash."""
+
+    def __init__(self, link: Link, collection: Collection) -> None:
+        self._link = link
+        self._writer = RecordWriter(link, collection)
+        self._prefix = f"{link.options.streams_prefix}{collection.data}:"
+
+    @property
+    def emits(self) -> bool:
+        return True
+
+    @property
+    def resolution(self) -> timedelta:
+        return timedelta(0)
+
+    async def create(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
+    ) -> Written:
+        return await self._write(Asked(key, "", nonce, value, due_at, emit, _fields(key, value)))
+
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
+        name = name_of(key)
+        keys = (self._hash(key), self._writer.writes, self._writer.meta)
+        found = await self._link.run(load("flat_get"), keys, (name,))
+        return _record(name, *found) if found else None
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
+    ) -> Written:
+        return await self._write(Asked(key, at or "-", nonce, value, due_at, emit, _fields(key, value)))
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        """Nothing to do: the due time stands in one index."""
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        return await self._write(Asked(key, at or "-", nonce, None, None))
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        bounds = page_bounds(prefix, after)
+        return await self._page(self._writer.names, bounds, limit, 0, lambda record: stored_name(record.key))
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        return await self._page(self._writer.due, due_bounds(before, after), limit, DUE_LETTERS, due_cursor)
+
+    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignLook:
+        """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""
+        check_records_page(limit)
+        cursor: Word = after if after is not None else await self._link.ask("GET", self._writer.scan) or _START
+        glob = self._prefix.translate(_GLOB) + "*"
+        scanned, hashes = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "hash")
+        named = [(key, key[len(self._prefix.encode()) :]) for key in hashes]
+        kept = [(key, name) for key, name in named if _is_name(name)]
+        keys: list[str | bytes] = [self._writer.writes, self._writer.meta, *(key for key, _ in kept)]
+        micros, *rows = await self._link.run(load("flat_changed"), keys, [name for _, name in kept])
+        if not dry:
+            await self._link.ask("SET", self._writer.scan, scanned)
+        return ForeignLook(_records(rows), len(kept), from_micros(int(micros)), scanned.decode(), scanned == _START)
+
+    async def note(self, key: str, *, at: str, due_at: datetime | None) -> Outcome:
+        """See SharedRecords."""
+        own = self._writer
+        keys = (self._hash(key), own.names, own.due, own.writes, own.gone, own.meta)
+        due = b"" if due_at is None else due_text(due_at)
+        answer = await self._link.run(load("flat_index"), keys, (name_of(key), at, due))
+        return Outcome(answer.decode())
+
+    def _hash(self, key: str) -> str:
+        return self._prefix + stored_name(key)
+
+    async def _write(self, asked: Asked) -> Written:
+        return await self._writer.write(asked, self._hash(asked.key), flat=True)
+
+    async def _page(
+        self, index: str, bounds: tuple[bytes, bytes], limit: int, letters: int, cursor: Callable[[Record], str]
+    ) -> Page[Record]:
+        check_records_page(limit)
+        own = self._writer
+        keys = (index, own.names, own.due, own.writes, own.gone, own.meta)
+        args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters, self._prefix)
+        micros, more, *rows = await self._link.run(load("flat_page"), keys, args)
+        found = _records(rows)
+        return Page(found, tuple(cursor(record) for record in found), from_micros(int(micros)), more == b"1")
+
+
+def _fields(key: str, value: bytes) -> list[bytes]:
+    """The names and values of a record, in turn."""
+    check_record(key, value)
+    try:
+        fields = _decode(value)
+    except msgspec.MsgspecError as why:
+        raise UsageError(
+            f"the record {key!r} is not a JSON object of texts, as records of this collection are",
+            do="write every value as a text",
+        ) from why
+    if not 1 <= len(fields) <= FIELDS_MAX:
+        raise UsageError(f"the record {key!r} has {len(fields)} fields", do=f"use 1 to {FIELDS_MAX}")
+    return [word.encode() for field in fields.items() for word in field]
+
+
+def _records(rows: Sequence[Any]) -> tuple[Record, ...]:
+    return tuple(_record(*rows[at : at + 4]) for at in range(0, len(rows), 4))
+
+
+def _record(name: bytes, version: bytes, due: bytes, words: Sequence[bytes]) -> Record:
+    # Another program may have written bytes that are no text: they are shown, so that somebody can see them.
+    texts = [word.decode("utf-8", "backslashreplace") for word in words]
+    value = _encode(dict(zip(texts[::2], texts[1::2], strict=True)))
+    return Record(key_of(name.decode()), value, version.decode(), due_instant(due.decode()))
+
+
+def _is_name(name: bytes) -> bool:
+    """Whether a record may be called so. What may not is no record, whoever wrote it."""
+    try:
+        text = name.decode()
+        check_record(key_of(text), b"")
+    except (UnicodeDecodeError, UsageError):
+        return False
+    return stored_name(key_of(text)) == text

@@ -1,0 +1,37 @@
+-- Records that are hashes of their own, which other programs read and write too. The version of one is that of our newest write
+-- and a digest of its fields, so that whatever another program changes is noticed.
+
+-- What is known of a name: `since`, the newest version that was forgotten; `due`, as it stands in the index; its newest
+-- `writes`; and `seen`, the digest of fields that are another program's and were looked at.
+local function past_of(writes, meta, name)
+  local packed = redis.call('HGET', writes, name)
+  if packed then return cmsgpack.unpack(packed) end
+  return { since = tonumber(redis.call('HGET', meta, 'forgotten') or 0), due = '', writes = {} }
+end
+
+-- A digest of the fields in whatever order the server has them; nil if there is no such record. And the fields.
+local function digest_of(key)
+  local words = redis.call('HGETALL', key)
+  if #words == 0 then return nil, words end
+  local fields = {}
+  for i = 1, #words, 2 do
+    fields[#fields + 1] = #words[i] .. ':' .. words[i] .. #words[i + 1] .. ':' .. words[i + 1]
+  end
+  table.sort(fields)
+  return redis.sha1hex(table.concat(fields)), words
+end
+
+-- The version of a record whose fields have this digest; '' for none.
+local function flat_version(past, digest)
+  if not digest then return '' end
+  local last = past.writes[#past.writes]
+  local stamp = last and not last[3] and string.match(last[2], '^(%d+%-%x+)%-') or '0-0'
+  return stamp .. '-' .. digest
+end
+
+-- Whether the fields are what we wrote, or what we have looked at.
+local function is_known(past, digest)
+  local last = past.writes[#past.writes]
+  if past.seen == digest then return true end
+  return last and not last[3] and string.match(last[2], '%-(%x+)$') == digest
+end

@@ -1,0 +1,146 @@
+"""Writes to records on Redis: one script each, so that all of it happens or nothing, entries of streams included.
+
+A version is a number that only grows and a salt of the writer: after a failover the number may be one that was given
+before, and must still not be taken for it. Nothing here expires by itself: deleted names are remembered for the newest
+GONE_MAX of a collection, so that asking again is safe.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.namespaces import namespaces_key
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.stream_entries import check_full, draft_words
+from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.redis.wire import Word
+from wrasse.clock import from_micros, to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.namespaces import namespace_of
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
+from wrasse.ports.streams import Draft, check_drafts
+
+GONE_MAX = 10_000
+DUE_LETTERS = 19
+_BEFORE_1970 = 10**18
+_NOBODYS = 1 << 53  # above every number: what is no version of ours was never anybody's
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One write. `at` is the version it expects, empty for none; `value` is None for a delete; `fields` are the names
+    and values of a record that is a hash of its own."""
+
+    key: str
+    at: str
+    nonce: str | None
+    value: bytes | None
+    due_at: datetime | None
+    emit: Sequence[Draft] = ()
+    fields: Sequence[bytes] | None = None
+
+
+class RecordWriter:
+    """Writes the records of one collection."""
+
+    def __init__(self, link: Link, collection: Collection) -> None:
+        root = f"{link.options.root}:records:{collection.data}"
+        self.values, self.names, self.due = root, f"{root}:names", f"{root}:due"
+        self.writes, self.gone, self.meta, self.scan = f"{root}:writes", f"{root}:gone", f"{root}:meta", f"{root}:scan"
+        self._link = link
+        self._streams = StreamKeys(link.options)
+        self._namespaces = namespaces_key(link.options.root)
+        self._listed_as = collection.data if namespace_of(collection.data) else ""
+
+    async def write(self, asked: Asked, stored: str, *, flat: bool = False) -> Written:
+        """Makes one write; `stored` is the key of the values, or of the record itself."""
+        check_drafts(asked.emit)
+        keys = [
+            self._streams.registry, stored, self.names, self.due, self.writes, self.gone, self.meta, self._namespaces,
+        ]  # fmt: skip
+        fields = asked.fields or ()
+        # A write without a nonce cannot be asked again, and an empty one names none.
+        args: list[Word] = [
+            name_of(asked.key), asked.at, _number(asked.at), asked.nonce or "", secrets.token_hex(4),
+            "delete" if asked.value is None else "write", b"" if asked.due_at is None else due_text(asked.due_at),
+            b"" if flat else asked.value or b"", NONCES_KEPT, GONE_MAX, self._listed_as, "flat" if flat else "",
+            len(fields), *fields,
+        ]  # fmt: skip
+        if asked.emit:
+            self._add(asked.emit, keys, args)
+        answer = await self._link.run(load("record_emit" if asked.emit else "record_write"), keys, args)
+        check_full(answer)
+        micros, outcome, version = answer
+        return Written(Outcome(outcome.decode()), version.decode() or None, from_micros(int(micros)))
+
+    def _add(self, emit: Sequence[Draft], keys: list[str], args: list[Word]) -> None:
+        """The drafts, by stream. All keys of a root share a slot on a Cluster, those of its streams too."""
+        by_subject: dict[str, list[Draft]] = {}
+        for draft in emit:
+            by_subject.setdefault(draft.subject, []).append(draft)
+        args.append(len(by_subject))
+        for subject, drafts in by_subject.items():
+            of = self._streams.of(subject)
+            keys += (of.log, of.facts, of.known, of.known_expiry)
+            args += (subject, len(drafts))
+            for draft in drafts:
+                args += draft_words(draft)
+
+
+def name_of(key: str) -> bytes:
+    """The name a record is stored under."""
+    return stored_name(key).encode()
+
+
+def due_text(instant: datetime) -> bytes:
+    """A moment in 19 digits whose byte order is that of time."""
+    micros = to_micros(instant)
+    return b"1%018d" % micros if micros >= 0 else b"0%018d" % (_BEFORE_1970 + micros)
+
+
+def due_instant(due: str) -> datetime | None:
+    """The moment that `due_text` wrote; None where nothing is due."""
+    return from_micros(int(due[1:]) - (0 if due[0] == "1" else _BEFORE_1970)) if due else None
+
+
+def due_cursor(record: Record) -> str:
+    """Where a listing of due records goes on after this one."""
+    assert record.due_at is not None, "a record in the due index is due at some time"
+    return f"{to_micros(record.due_at)}:{stored_name(record.key)}"
+
+
+def page_bounds(prefix: str, after: str | None) -> tuple[bytes, bytes]:
+    """The bounds of a listing by name, as ZRANGEBYLEX takes them."""
+    start = name_of(prefix)
+    lower = b"(" + after.encode() if after is not None and after.encode() >= start else b"[" + start
+    # No byte of UTF-8 is 0xff, so the last one can always be counted up.
+    return lower, b"(" + start[:-1] + bytes([start[-1] + 1]) if start else b"+"
+
+
+def due_bounds(before: datetime | None, after: str | None) -> tuple[bytes, bytes]:
+    """The bounds of a listing by due time; no upper one where it is the server's now."""
+    lower = b"-" if after is None else b"(" + _moment(after)
+    return lower, b"" if before is None else b"(" + due_text(before) + b"\xff"
+
+
+def check_records_page(limit: int) -> None:
+    """Refuses a page of nothing."""
+    if limit < 1:
+        raise UsageError(f"a page of {limit} records", do="ask for at least one")
+
+
+def _number(at: str) -> int:
+    number = at.partition("-")[0]
+    return int(number) if number.isdecimal() and len(number) < 16 else _NOBODYS
+
+
+def _moment(cursor: str) -> bytes:
+    due, colon, name = cursor.partition(":")
+    if not colon or not due.lstrip("-").isdecimal() or len(due) > 18:
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
+    return due_text(from_micros(int(due))) + name.encode()
