@@ -121,15 +121,21 @@ def checked_transaction(text: str, code: str) -> str:
     return text
 
 
-def _check_expected(request: web.Request, sent: bytes) -> None:
-    """Refuses a body that is not the one the caller meant to send."""
+def expected(request: web.Request) -> tuple[str, int | None]:
+    """The checksum and the size that the caller says its body has, if it says."""
     checksum = request.headers.get("X-Expected-SHA256", "").lower()
     if checksum and not re.fullmatch(r"[0-9a-f]{64}", checksum):
         raise WireError("invalid_expected_sha256", "X-Expected-SHA256 is 64 hexadecimal digits")
+    size = request.headers.get("X-Expected-Bytes", "")
+    return checksum, _number(size, "invalid_expected_bytes", "X-Expected-Bytes") if size else None
+
+
+def _check_expected(request: web.Request, sent: bytes) -> None:
+    """Refuses a body that is not the one the caller meant to send."""
+    checksum, size = expected(request)
     if checksum and hashlib.sha256(sent).hexdigest() != checksum:
         raise WireError("expected_sha256_mismatch", "the body has another checksum", status=409)
-    size = request.headers.get("X-Expected-Bytes", "")
-    if size and _number(size, "invalid_expected_bytes", "X-Expected-Bytes") != len(sent):
+    if size is not None and size != len(sent):
         raise WireError("expected_bytes_mismatch", f"the body has {len(sent)} bytes", status=409)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http import asking, wire
+from wrasse.app.leases_http.attachments import AttachmentApi
 from wrasse.app.leases_http.failures import WireError, failed
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
@@ -23,7 +24,7 @@ KEYS_MAX = 1_000
 _JSON = "application/json"
 _log = logging.getLogger("wrasse.leases")
 
-Handler = Callable[[web.Request, str], Awaitable[web.Response]]
+Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 
 
 class LeaseApi:
@@ -58,6 +59,7 @@ class LeaseApi:
             web.get("/v1/keys", self._call(self._keys)),
             web.get("/v1/namespace", self._call(self._namespace)),
             web.post("/v1/namespace", self._call(self._namespace)),
+            *AttachmentApi(self._leases).routes(self._call),
         ]
 
     def _call(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

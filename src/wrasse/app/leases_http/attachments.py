@@ -1,0 +1,216 @@
+"""The calls of the API for attachments: bytes go through as they come, in both directions, and are never gathered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+
+import msgspec
+from aiohttp import web
+
+from wrasse.app.leases_http import asking
+from wrasse.app.leases_http.failures import WireError
+from wrasse.errors import WrasseError
+from wrasse.leases.attachments import BYTES_MAX, CONTENT_TYPE, AttachmentTooLarge, Fetched, Sent
+from wrasse.leases.leases import Leases
+from wrasse.leases.meta import Attachment
+from wrasse.leases.rules import Held
+
+Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_JSON = "application/json"
+_TRUE = ("1", "true")
+_log = logging.getLogger("wrasse.leases")
+
+
+class AttachmentInfo(msgspec.Struct):
+    """One attachment."""
+
+    id: str
+    name: str
+    size: int
+    plaintext_sha256: str
+    content_type: str
+    created_at_unix: int
+    updated_at_unix: int
+
+
+class AttachAnswer(msgspec.Struct, omit_defaults=True):
+    """The answer to POST /v1/attachments. `noop`: there was one of this name, and it was to stay."""
+
+    attachment: AttachmentInfo | None
+    version: int | None
+    noop: bool = False
+
+
+class AttachmentList(msgspec.Struct):
+    """The answer to GET /v1/attachments."""
+
+    namespace: str
+    key: str
+    attachments: tuple[AttachmentInfo, ...] | None
+
+
+class AttachmentRemoved(msgspec.Struct, omit_defaults=True):
+    """The answer to DELETE /v1/attachment."""
+
+    deleted: bool | None
+    version: int = 0
+
+
+class AttachmentsRemoved(msgspec.Struct, omit_defaults=True):
+    """The answer to DELETE /v1/attachments."""
+
+    deleted: int | None
+    version: int = 0
+
+
+class AttachmentApi:
+    """The calls, over one `Leases`."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._attachments = leases.attachments
+
+    def routes(self, call: Callable[[Handler], WebHandler]) -> list[web.RouteDef]:
+        """What to serve; `call` turns errors into answers."""
+        return [
+            web.post("/v1/attachments", call(self._attach)),
+            web.get("/v1/attachments", call(self._list)),
+            web.delete("/v1/attachments", call(self._remove_all)),
+            web.get("/v1/attachment", call(self._fetch), allow_head=False),
+            web.delete("/v1/attachment", call(self._remove)),
+        ]
+
+    async def _attach(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        held = asking.held(request, key)
+        sent = _sent(request)
+        if request.content_length is not None and request.content_length > sent.bytes_max:
+            raise AttachmentTooLarge(f"the attachment has {request.content_length} bytes", do="allow more")
+        attached = await self._attachments.attach(namespace, held, sent, _body(request))
+        info = _info(attached.attachment)
+        answer = AttachAnswer(info, attached.version, noop=not attached.staged)
+        headers = {"X-Attachment-ID": info.id, "X-Key-Version": str(attached.version)}
+        return web.Response(body=msgspec.json.encode(answer), headers=headers, content_type=_JSON)
+
+    async def _list(self, request: web.Request, name: str) -> web.Response:
+        namespace, whose = _whose(request)
+        found = await self._attachments.list(namespace, whose)
+        infos = tuple(_info(each) for each in found) or None
+        return _json(AttachmentList(namespace, request.query["key"], infos))
+
+    async def _fetch(self, request: web.Request, name: str) -> web.StreamResponse:
+        namespace, whose = _whose(request)
+        wanted, id = _wanted(request)
+        fetched = await self._attachments.fetch(namespace, whose, name=wanted, id=id)
+        return await _stream(request, fetched)
+
+    async def _remove(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        wanted, id = _wanted(request)
+        held = asking.held(request, key)
+        count, version = await self._attachments.remove(namespace, held, name=wanted, id=id)
+        return _json(AttachmentRemoved(bool(count), version if count else 0))
+
+    async def _remove_all(self, request: web.Request, name: str) -> web.Response:
+        namespace, key = asking.named(request)
+        count, version = await self._attachments.remove(namespace, asking.held(request, key), every=True)
+        return _json(AttachmentsRemoved(count, version if count else 0))
+
+
+async def _stream(request: web.Request, fetched: Fetched) -> web.StreamResponse:
+    """Sends the bytes. Once they have begun there is no other way to say that something broke than to hang up."""
+    attachment = fetched.attachment
+    response = web.StreamResponse(headers=_headers(attachment))
+    response.content_length = attachment.object.size
+    async with aclosing(fetched.chunks) as chunks:
+        await response.prepare(request)
+        try:
+            async for chunk in chunks:
+                await response.write(chunk)
+            await response.write_eof()
+        except WrasseError as error:
+            _log.warning("an attachment broke off: %s", type(error).__name__)
+            if request.transport is not None:
+                request.transport.abort()
+    return response
+
+
+def _headers(attachment: Attachment) -> dict[str, str]:
+    info = _info(attachment)
+    return {
+        "Content-Type": info.content_type,
+        "Content-Disposition": "attachment",  # whatever a browser may think of it
+        "X-Content-Type-Options": "nosniff",
+        "X-Attachment-ID": info.id,
+        "X-Attachment-Name": info.name,
+        "X-Attachment-Size": str(info.size),
+        "X-Attachment-SHA256": info.plaintext_sha256,
+        "X-Attachment-Created-At": str(info.created_at_unix),
+        "X-Attachment-Updated-At": str(info.updated_at_unix),
+    }
+
+
+async def _body(request: web.Request) -> AsyncIterator[bytes]:
+    """The body as it comes; one that stops coming is given up."""
+    while True:
+        try:
+            async with asyncio.timeout(asking.BODY_SECONDS_MAX):
+                chunk = await request.content.readany()
+        except TimeoutError:
+            said = f"the body stood still for {asking.BODY_SECONDS_MAX:g} s"
+            raise WireError("body_too_slow", said, status=408) from None
+        if not chunk:
+            return
+        yield chunk
+
+
+def _sent(request: web.Request) -> Sent:
+    name = request.query.get("name", "").strip()
+    if not name:
+        raise WireError("missing_attachment", "the parameter name is missing")
+    most = request.query.get("max_bytes", "")
+    if most and not re.fullmatch(r"[0-9]{1,18}", most):
+        raise WireError("invalid_max_bytes", "max_bytes is not a whole number")
+    sha256, size = asking.expected(request)
+    return Sent(
+        name,
+        request.query.get("content_type", "").strip() or request.headers.get("Content-Type", "") or CONTENT_TYPE,
+        min(int(most), BYTES_MAX) if most and int(most) else BYTES_MAX,
+        sha256,
+        request.content_length if size is None else size,
+        request.query.get("prevent_overwrite", "").lower() in _TRUE,
+    )
+
+
+def _whose(request: web.Request) -> tuple[str, Held | str]:
+    namespace, key = asking.named(request)
+    if request.query.get("public") in _TRUE:
+        return namespace, key
+    return namespace, asking.held(request, key)
+
+
+def _wanted(request: web.Request) -> tuple[str, str]:
+    name, id = request.query.get("name", "").strip(), request.query.get("id", "").strip()
+    if not name and not id:
+        raise WireError("missing_attachment", "the parameter name or id is missing")
+    return name, id
+
+
+def _info(attachment: Attachment) -> AttachmentInfo:
+    return AttachmentInfo(
+        attachment.id,
+        attachment.name,
+        attachment.object.size,
+        attachment.sha256,
+        attachment.content_type,
+        int(attachment.created_at.timestamp()),
+        int(attachment.updated_at.timestamp()),
+    )
+
+
+def _json(answer: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(answer), content_type=_JSON)
