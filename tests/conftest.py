@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from servers.cluster import SHARED_CLUSTER
-from servers.nats import Nats, nats
+from servers.nats import SHARED_NATS, Nats
 from servers.postgres import postgres
 from servers.seaweed import S3, careless_s3, seaweed
 from servers.valkey import SHARED, Valkey, newest
@@ -39,6 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_unconfigure() -> None:
     SHARED.stop()
     SHARED_CLUSTER.stop()
+    SHARED_NATS.stop()
 
 
 @pytest.fixture(scope="session")
@@ -48,10 +49,9 @@ def redis_server() -> Valkey:
 
 
 @pytest.fixture(scope="session")
-def nats_server() -> Iterator[Nats]:
-    """One NATS with JetStream for all tests of this process."""
-    with nats() as server:
-        yield server
+def nats_server() -> Nats:
+    """One NATS with JetStream for all tests of this process. Never restart it: start your own."""
+    return SHARED_NATS.get()
 
 
 @pytest.fixture(scope="session")

@@ -146,4 +146,5 @@ def _read(path: str, where: str) -> str:
         with Path(path).expanduser().open("rb") as file:
             return file.read(_FILE_BYTES_MAX).decode("ascii", "replace")
     except OSError as error:
-        raise ConfigError(f"{where} cannot be read: {error.strerror}", do="check its path, and who may read it") from error
+        what = f"{where} cannot be read: {error.strerror}"
+        raise ConfigError(what, do="check its path, and who may read it") from error
