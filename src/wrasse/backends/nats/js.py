@@ -1,0 +1,88 @@
+"""Calls of the JetStream API: JSON out, JSON in, and errors with a code that callers tell apart.
+
+A refusal means that nothing was done. Which refusals are answers and which are failures, the caller knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from wrasse.backends.nats.link import Link, Message, NoResponders
+from wrasse.errors import StoreUnavailable
+
+STREAM_NOT_FOUND = 10059
+STREAM_NAME_IN_USE = 10058
+SUBJECTS_OVERLAP = 10065
+WRONG_LAST_SEQUENCE = 10071
+WRONG_LAST_SEQUENCE_CONSTANT = 10164
+MESSAGE_NOT_FOUND = 10037
+CONSUMER_NOT_FOUND = 10014
+STORE_FAILED = 10077
+NO_JETSTREAM = 10039
+_WAIT_AND_SEE = (10008, 10009, 10074, 10023)  # no leader, no peers, short of resources: it may pass
+
+
+class JsError(StoreUnavailable):
+    """JetStream refused; `code` is its own number. Nothing was done."""
+
+    def __init__(self, message: str, *, do: str = "", code: int = 0) -> None:
+        super().__init__(message, do=do)
+        self.code = code
+
+    @property
+    def wrong_sequence(self) -> bool:
+        """Whether a condition on the last sequence did not hold."""
+        return self.code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CONSTANT)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def refusal(answer: bytes, where: str) -> JsError | None:
+    """The error in an answer, if it is one."""
+    if b'"error"' not in answer:
+        return None
+    error = _mapping(json.loads(answer).get("error"))
+    if not error:
+        return None
+    code, words = int(error.get("err_code", 0)), str(error.get("description", ""))
+    if code == NO_JETSTREAM:
+        return JsError(f"JetStream is not on for us on {where}", do="start nats-server with -js", code=code)
+    do = "wait: the cluster has no leader now" if code in _WAIT_AND_SEE else "look at the server's log"
+    return JsError(f"{where} refused: {words} ({code})", do=do, code=code)
+
+
+class JetStream:
+    """The API behind one link."""
+
+    __slots__ = ("api", "link")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.api = link.options.api
+
+    async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """One call, such as `STREAM.INFO.name`. Raises JsError with the server's code."""
+        body = json.dumps(asked, separators=(",", ":")).encode() if asked else b""
+        try:
+            answer = await self.link.request(f"{self.api}.{verb}", body)
+        except NoResponders as nobody:
+            raise JsError(
+                f"JetStream does not answer on {self.link.options.where}",
+                do="start nats-server with -js, or check nats.domain", code=NO_JETSTREAM,
+            ) from nobody  # fmt: skip
+        refused = refusal(answer.payload, self.link.options.where)
+        if refused is not None:
+            raise refused
+        return _mapping(json.loads(answer.payload))
+
+    async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:
+        """Publishes to a stream; gives the sequence it was stored at, or the first one's where it is known already."""
+        answer: Message = await self.link.request(subject, payload, headers)
+        refused = refusal(answer.payload, self.link.options.where)
+        if refused is not None:
+            raise refused
+        return int(_mapping(json.loads(answer.payload))["seq"])
