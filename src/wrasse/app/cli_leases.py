@@ -21,6 +21,10 @@ HOMES = {
     "update": ("cli_leases_hold", "stage a new state under a lease"),
     "remove": ("cli_leases_hold", "stage the removal of the state under a lease"),
     "release": ("cli_leases_hold", "give a lease back, with a commit of what is staged or without"),
+    "attach": ("cli_leases_attach", "stage a file under a lease, to be committed with the state"),
+    "detach": ("cli_leases_attach", "stage the removal of a file under a lease"),
+    "attachments": ("cli_leases_attach", "the files of a key"),
+    "fetch": ("cli_leases_attach", "the bytes of one file of a key"),
     "fsck": ("cli_leases_fsck", "look at every key, object and index entry, and repair what can be"),
 }
 

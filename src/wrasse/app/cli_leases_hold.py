@@ -68,7 +68,7 @@ def keep(asked: Asked, key: str, lease: str, token: int | None, ttl: timedelta, 
 
     async def work() -> Leased:
         async with opened_leases(asked) as leasing:
-            name, held = await _held(leasing.leases, namespace, key, lease, token)
+            name, held = await held_by(leasing.leases, namespace, key, lease, token)
             return await leasing.leases.renew(name, held, ttl)
 
     _tell(asked, finish(work()))
@@ -95,7 +95,7 @@ def update(
 
     async def work() -> int:
         async with opened_leases(asked) as leasing:
-            name, held = await _held(leasing.leases, namespace, key, lease, token)
+            name, held = await held_by(leasing.leases, namespace, key, lease, token)
             version, _ = await leasing.leases.update(name, held, state, if_version=if_version)
             return version
 
@@ -118,7 +118,7 @@ def remove(asked: Asked, key: str, lease: str, token: int | None, namespace: str
 
     async def work() -> int | None:
         async with opened_leases(asked) as leasing:
-            name, held = await _held(leasing.leases, namespace, key, lease, token)
+            name, held = await held_by(leasing.leases, namespace, key, lease, token)
             return await leasing.leases.remove(name, held)
 
     _staged(asked, key, finish(work()))
@@ -142,7 +142,7 @@ def release(asked: Asked, key: str, lease: str, token: int | None, rollback: boo
 
     async def work() -> int | None:
         async with opened_leases(asked) as leasing:
-            name, held = await _held(leasing.leases, namespace, key, lease, token)
+            name, held = await held_by(leasing.leases, namespace, key, lease, token)
             meta = await leasing.leases.release(name, held, commit=not rollback)
             return None if meta is None else meta.version
 
@@ -151,7 +151,7 @@ def release(asked: Asked, key: str, lease: str, token: int | None, rollback: boo
     asked.answer({"key": key, "released": version is not None, "version": version}, lambda: click.echo(said))
 
 
-async def _held(leases: Leases, namespace: str, key: str, lease: str, token: int | None) -> tuple[str, Held]:
+async def held_by(leases: Leases, namespace: str, key: str, lease: str, token: int | None) -> tuple[str, Held]:
     """What the holder would show: the record has what was not typed."""
     name = checked_namespace(namespace)
     stored = checked_key(key, name)

@@ -19,6 +19,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.leases.attachments_client import RemoteAttachments
 from wrasse.leases.leases import NO_WAIT, TTL_DEFAULT, TTL_MAX, Leased, Seen
 from wrasse.leases.meta import Grant, Meta, State
 from wrasse.leases.names import DEFAULT_NAMESPACE
@@ -65,6 +66,7 @@ class LeaseClient:
         self._clock, self._patience = clock, patience.total_seconds()
         self._xids = Xids(clock)
         self._terms: dict[str, float] = {}  # by lease: until when its holder may rely on it
+        self.attachments = RemoteAttachments(self._session, self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -183,14 +185,36 @@ class LeaseClient:
         raw: bool = False,
     ) -> tuple[_Answer, Seen | None]:
         """One call, asked again while the server does not answer."""
-        give_up = self._clock.monotonic() + self._patience
         sent = msgspec.json.encode(json) if json is not None else data
+        status, body, got = await self._send(method, path, params, sent, headers)
+        return _answered(status, body, got, raw=raw)
+
+    async def ask(self, method: str, path: str, params: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
+        """The body of a good answer to a call without one."""
+        status, body, _ = await self._send(method, path, params, None, headers)
+        self.refuse(status, body)
+        return body
+
+    def refuse(self, status: int, body: bytes) -> None:
+        """Raises what this answer stands for, unless it is a good one."""
+        if status != 200:
+            _answered(status, body, {}, raw=False)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        sent: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        give_up = self._clock.monotonic() + self._patience
         for failed in range(1_000):
             try:
                 async with self._session.request(method, path, params=params, data=sent, headers=headers) as got:
                     body = await got.read()
                     if got.status < 500:
-                        return _answered(got.status, body, got.headers, raw=raw)
+                        return got.status, body, got.headers
                     trouble = f"the lease server answered {got.status}"
             except (ClientError, TimeoutError, OSError) as error:
                 trouble = f"the lease server does not answer: {type(error).__name__}"

@@ -10,18 +10,25 @@ staged is rolled back. A commit that came too late is told by LeaseLost, never i
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from wrasse.clock import Clock
 from wrasse.errors import LeaseLost, UsageError
+from wrasse.leases.attachments import CONTENT_TYPE, Sent
+from wrasse.leases.attachments_files import FilePieces
 from wrasse.leases.hold import Holding, hold
 from wrasse.leases.lease import Lease
 from wrasse.leases.leases import Leased
-from wrasse.leases.operations import Operations
+from wrasse.leases.meta import Attachment
+from wrasse.leases.operations import AttachmentOperations, Operations
 from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.ports.objects import Data
 
 _OVER = (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED, Refusal.FENCING_MISMATCH)
 
@@ -121,6 +128,38 @@ class HeldKey:
         removed = await self._grantor.operations.remove(leased.namespace, leased.held) is not None
         self.state, self.staged = None, self.staged or removed
         return removed
+
+    async def attach(self, name: str, data: Data | Path, *, content_type: str = CONTENT_TYPE) -> Attachment:
+        """Stages a file that rides along with the state: bytes, a path, or pieces as they come. It is committed when
+        the block ends well, and nobody else sees it before."""
+        leased = self._grantor.current
+        pieces = FilePieces(data) if isinstance(data, Path) else data
+        attached = await self._files.attach(leased.namespace, leased.held, Sent(name, content_type), pieces)
+        self.staged = True
+        return attached.attachment
+
+    async def attachments(self) -> Sequence[Attachment]:
+        """What is attached, staged changes included, in the order of names."""
+        leased = self._grantor.current
+        return await self._files.list(leased.namespace, leased.held)
+
+    async def fetch(self, name: str) -> AsyncGenerator[bytes]:
+        """The bytes of an attachment, as they come: `async for piece in lease.fetch(name)`."""
+        leased = self._grantor.current
+        async with aclosing((await self._files.fetch(leased.namespace, leased.held, name=name)).chunks) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def detach(self, name: str) -> bool:
+        """Stages the removal of an attachment; False if there is none of this name."""
+        leased = self._grantor.current
+        count, _ = await self._files.remove(leased.namespace, leased.held, name=name)
+        self.staged = self.staged or bool(count)
+        return bool(count)
+
+    @property
+    def _files(self) -> AttachmentOperations:
+        return self._grantor.operations.attachments
 
 
 class hold_key(hold):

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
+from wrasse.leases.attachments import Attached, Fetched, Sent
 from wrasse.leases.leases import Leased, Seen
-from wrasse.leases.meta import Meta, State
+from wrasse.leases.meta import Attachment, Meta, State
 from wrasse.leases.rules import Held
+from wrasse.ports.objects import Data
+
+
+class AttachmentOperations(Protocol):
+    """Attachments, wherever the store is. `whose`: a `Held` for what its holder sees, a key for what is committed."""
+
+    async def attach(self, namespace: str, held: Held, sent: Sent, data: Data) -> Attached:
+        """Stages an attachment."""
+        ...
+
+    async def list(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
+        """All attachments, in the order of their names."""
+        ...
+
+    async def fetch(self, namespace: str, whose: Held | str, *, name: str = "", id: str = "") -> Fetched:
+        """One attachment with its bytes, by its name or its id."""
+        ...
+
+    async def remove(
+        self, namespace: str, held: Held, *, name: str = "", id: str = "", every: bool = False
+    ) -> tuple[int, int]:
+        """Stages the removal of one attachment, or of every one; gives how many, and the version there will be."""
+        ...
 
 
 class Operations(Protocol):
     """Leases and state, wherever the store is."""
+
+    @property
+    def attachments(self) -> AttachmentOperations:
+        """Files that ride along with the state."""
+        ...
 
     async def acquire(
         self,

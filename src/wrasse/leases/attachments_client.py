@@ -1,0 +1,182 @@
+"""Attachments over HTTP: the calls of `Attachments`, on a server that may be anywhere.
+
+Bytes go out and come in as a stream. One whose source can be read from its beginning again is sent again when the
+server does not answer; of any other the first trouble is final, and nothing was staged. What is fetched is compared
+with its checksum before its last bytes are given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Protocol
+
+import msgspec
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
+
+from wrasse.errors import StoreUnavailable
+from wrasse.leases.attachments import Attached, Fetched, Sent, check_sent, checked_chunks, pieces
+from wrasse.leases.meta import Attachment, State
+from wrasse.leases.names import DEFAULT_NAMESPACE
+from wrasse.leases.rules import Held
+from wrasse.ports.objects import CHUNK_BYTES, Data
+
+SENDS_MAX = 3
+SILENCE_MAX = 90.0  # seconds without a byte; a stream as a whole may take as long as it takes
+_TIMEOUT = ClientTimeout(total=None, sock_connect=10.0, sock_read=SILENCE_MAX)
+
+
+class _Info(msgspec.Struct):
+    id: str
+    name: str
+    size: int
+    plaintext_sha256: str
+    content_type: str
+    created_at_unix: int = 0
+    updated_at_unix: int = 0
+
+
+class _Attached(msgspec.Struct):
+    attachment: _Info
+    version: int = 0
+    noop: bool = False
+
+
+class _Listed(msgspec.Struct):
+    attachments: tuple[_Info, ...] | None = None
+
+
+class _Removed(msgspec.Struct):
+    deleted: bool | int = False
+    version: int = 0
+
+
+class Asks(Protocol):
+    """How a client asks its server: again while it does not answer, with errors turned into ours."""
+
+    async def ask(self, method: str, path: str, params: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
+        """The body of a good answer."""
+        ...
+
+    def refuse(self, status: int, body: bytes) -> None:
+        """Raises what this answer stands for, unless it is a good one."""
+        ...
+
+
+class RemoteAttachments:
+    """The attachments of a server's keys; see `Attachments`."""
+
+    def __init__(self, session: ClientSession, asks: Asks) -> None:
+        self._session, self._asks = session, asks
+
+    async def attach(self, namespace: str, held: Held, sent: Sent, data: Data) -> Attached:
+        """Stages an attachment."""
+        check_sent(sent)
+        params = {**_where(namespace, held), "name": sent.name, "content_type": sent.content_type}
+        params |= {"max_bytes": str(sent.bytes_max), "prevent_overwrite": "1" if sent.keep else "0"}
+        headers = {**_shown(held), "Content-Type": "application/octet-stream"}
+        headers |= {"X-Expected-SHA256": sent.sha256} if sent.sha256 else {}
+        headers |= {"X-Expected-Bytes": str(sent.size)} if sent.size is not None else {}
+        again = isinstance(data, bytes) or aiter(data) is not data
+        for tried in range(1, SENDS_MAX + 1):
+            try:
+                status, body = await self._send(params, headers, data)
+                if status < 500:
+                    self._asks.refuse(status, body)
+                    answer = msgspec.json.decode(body, type=_Attached)
+                    return Attached(_attachment(answer.attachment), answer.version, staged=not answer.noop)
+                trouble = f"the lease server answered {status}"
+            except (ClientError, TimeoutError, OSError) as error:
+                trouble = f"the lease server does not answer: {type(error).__name__}"
+            if not again:
+                break
+            await asyncio.sleep(0.2 * tried)
+        raise StoreUnavailable(trouble, do="see whether the server runs and can be reached; nothing was staged")
+
+    async def list(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
+        """All attachments, in the order of their names."""
+        body = await self._asks.ask("GET", "/v1/attachments", _where(namespace, whose), _shown(whose))
+        return [_attachment(each) for each in msgspec.json.decode(body, type=_Listed).attachments or ()]
+
+    async def fetch(self, namespace: str, whose: Held | str, *, name: str = "", id: str = "") -> Fetched:
+        """One attachment with its bytes, by its name or its id."""
+        wanted = {"name": name} if name else {"id": id}
+        chunks = self._chunks({**_where(namespace, whose), **wanted}, _shown(whose))
+        head = await anext(chunks)
+        assert isinstance(head, Attachment), "the first is the attachment itself"
+        return Fetched(head, checked_chunks(head, _bytes(chunks)))
+
+    async def remove(
+        self, namespace: str, held: Held, *, name: str = "", id: str = "", every: bool = False
+    ) -> tuple[int, int]:
+        """Stages the removal of one attachment, or of every one."""
+        wanted = {"name": name} if name else {"id": id}
+        path, more = ("/v1/attachments", {}) if every else ("/v1/attachment", wanted)
+        body = await self._asks.ask("DELETE", path, {**_where(namespace, held), **more}, _shown(held))
+        answer = msgspec.json.decode(body, type=_Removed)
+        return int(answer.deleted), answer.version
+
+    async def _send(self, params: Mapping[str, str], headers: Mapping[str, str], data: Data) -> tuple[int, bytes]:
+        posting = self._session.post(
+            "/v1/attachments", params=params, headers=headers, data=pieces(data), timeout=_TIMEOUT
+        )
+        async with posting as got:
+            return got.status, await got.read()
+
+    async def _chunks(
+        self, params: Mapping[str, str], headers: Mapping[str, str]
+    ) -> AsyncGenerator[Attachment | bytes]:
+        """What the server says of the attachment, then its bytes."""
+        try:
+            async with self._session.get("/v1/attachment", params=params, headers=headers, timeout=_TIMEOUT) as got:
+                if got.status != 200:
+                    self._asks.refuse(got.status, await got.read())
+                yield _head(got)
+                async for chunk in got.content.iter_chunked(CHUNK_BYTES):
+                    yield chunk
+        except (ClientError, TimeoutError, OSError) as error:
+            raise StoreUnavailable(
+                f"the attachment broke off: {type(error).__name__}", do="fetch it again"
+            ) from error
+
+
+async def _bytes(chunks: AsyncGenerator[Attachment | bytes]) -> AsyncIterator[bytes]:
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            assert isinstance(chunk, bytes), "after the attachment come its bytes"
+            yield chunk
+
+
+def _head(got: ClientResponse) -> Attachment:
+    headers = got.headers
+    return _attachment(
+        _Info(
+            headers.get("X-Attachment-ID", ""),
+            headers.get("X-Attachment-Name", ""),
+            int(headers.get("X-Attachment-Size", "0")),
+            headers.get("X-Attachment-SHA256", ""),
+            got.content_type,
+            int(headers.get("X-Attachment-Created-At", "0")),
+            int(headers.get("X-Attachment-Updated-At", "0")),
+        )
+    )
+
+
+def _attachment(info: _Info) -> Attachment:
+    created, updated = (datetime.fromtimestamp(each, UTC) for each in (info.created_at_unix, info.updated_at_unix))
+    state = State("", "", "", info.size)
+    return Attachment(info.id, info.name, state, info.plaintext_sha256, info.content_type, created, updated)
+
+
+def _where(namespace: str, whose: Held | str) -> dict[str, str]:
+    if isinstance(whose, Held):
+        return {"key": whose.key, "namespace": namespace}
+    return {"key": whose, "namespace": namespace or DEFAULT_NAMESPACE, "public": "1"}
+
+
+def _shown(whose: Held | str) -> dict[str, str]:
+    if isinstance(whose, str):
+        return {}
+    return {"X-Lease-ID": whose.id, "X-Fencing-Token": str(whose.token), "X-Txn-ID": whose.transaction}
