@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from conformance.object_stores import S3Place
 from servers.cluster import SHARED_CLUSTER
+from servers.nats import SHARED_NATS
 from servers.seaweed import S3 as S3Server
 from servers.valkey import SHARED, newest, oldest
 from wrasse.backends.memory.connect import Memory
@@ -28,7 +29,7 @@ CLUSTER = "redis-cluster"
 REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
 JOBS_BACKENDS = (*BACKENDS, "redis")
 STREAMS_BACKENDS = (*BACKENDS, "redis")
-RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3")
+RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3", "nats")
 EMITTING_BACKENDS = ("memory", "sqlite", "redis")  # where records and streams are one database
 
 
@@ -85,6 +86,8 @@ class Store:
             return await Directory.open(self._place / "data", self.clock)
         if self.name in (*REDIS_SERVERS, CLUSTER):
             return await self._redis()
+        if self.name == "nats":
+            return await self._nats()
         if self.name.endswith("s3"):
             from wrasse.backends.s3.connect import S3
 
@@ -110,6 +113,14 @@ class Store:
             time=self.clock if isinstance(self.clock, ManualClock) else None,
         )
 
+    async def _nats(self) -> Backend:
+        from wrasse.backends.nats.connect import Nats
+        from wrasse.backends.nats.options import NatsOptions
+
+        options = NatsOptions(nodes=(("127.0.0.1", SHARED_NATS.get().port),), root=self._root)
+        told = self.clock if isinstance(self.clock, ManualClock) else None
+        return await Nats.open(options, self.clock, time=told)
+
     async def reopen(self) -> None:
         """What a restart of our process does."""
         await self.close(keeps=True)
@@ -120,6 +131,8 @@ class Store:
         if self._backend is not None:
             if self.name in (*REDIS_SERVERS, CLUSTER) and not keeps:
                 await forget(self._backend, self._root)
+            if self.name == "nats" and not keeps:
+                await forget_bucket(self._backend, self._root)
             await self._backend.close()
             self._backend = None
         await self._s3.close()
@@ -175,3 +188,12 @@ async def forget(backend: Backend, root: str) -> None:
             await backend.link.ask("UNLINK", *keys)
         if cursor == b"0":
             return
+
+
+async def forget_bucket(backend: Backend, root: str) -> None:
+    """The same on a NATS server."""
+    from wrasse.backends.nats.connect import Nats
+    from wrasse.backends.nats.js import JetStream
+
+    assert isinstance(backend, Nats)
+    await JetStream(backend.link).call(f"STREAM.DELETE.KV_{root}")

@@ -168,3 +168,11 @@ class TestRedisAgreesWithTheModel(RedisRecordsMachine.TestCase):
 
 class TestAStrictS3AgreesWithTheModel(StrictS3RecordsMachine.TestCase):
     settings = settings(max_examples=8, stateful_step_count=25)
+
+
+class NatsRecordsMachine(RecordsMachine):
+    backend = "nats"
+
+
+class TestNatsAgreesWithTheModel(NatsRecordsMachine.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=40)

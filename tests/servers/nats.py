@@ -15,7 +15,6 @@ from pathlib import Path
 from servers.process import START_MAX_S, ServerProcess, folder, free_ports
 
 
-
 class Nats(ServerProcess):
     """A server and its address."""
 

@@ -22,7 +22,7 @@ _TEXTS = ("creds", "nkey", "name", "domain", "root", "streams_prefix", "storage"
 _TIMES = ("dial_timeout", "read_timeout", "ping_interval")
 _TLS = ("ca", "cert", "key", "verify", "tls_first")
 _YES = ("true", "yes", "1")
-_ROOT = re.compile(r"[A-Za-z0-9_-]{1,32}")
+_ROOT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DOMAIN = re.compile(r"[^\s.*>\\/]{0,64}")
 
 
@@ -67,7 +67,7 @@ class NatsOptions:
             )
         if not _ROOT.fullmatch(self.root):
             raise ConfigError(
-                "nats.root is not a name that NATS takes", do="use 1 to 32 letters, digits, dashes and underscores"
+                "nats.root is not a name that NATS takes", do="use 1 to 64 letters, digits, dashes and underscores"
             )
         if not _DOMAIN.fullmatch(self.domain):
             raise ConfigError("nats.domain is not a name", do="use one word, without dots and stars")

@@ -1,0 +1,83 @@
+"""NATS with JetStream as the home of streams and records, for any number of processes on any number of machines.
+
+What is answered is as safe as the server's storage and copies make it: `wrasse doctor` says what its settings cost.
+"""
+
+from __future__ import annotations
+
+from wrasse.backends.nats.kv_bucket import Bucket
+from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.namespaces import NatsNamespaces
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.nats.records import NatsRecords
+from wrasse.clock import Clock, SystemClock
+from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.jobs import JobQueue
+from wrasse.ports.journal import Journal
+from wrasse.ports.pulse import Pulse
+from wrasse.ports.records import Collection
+
+OLDEST = (2, 9)
+
+
+class Nats:
+    """One open NATS. Make it with `open`; it serves the event loop that opened it, until `close`."""
+
+    def __init__(self, link: Link, bucket: Bucket, clock: Clock) -> None:
+        self.link = link
+        self._bucket = bucket
+        self._clock = clock
+        self.namespaces = NatsNamespaces(bucket)
+        self._records: dict[Collection, NatsRecords] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        options: NatsOptions | str,
+        clock: Clock = SystemClock(),  # noqa: B008  # it has no state
+        *,
+        time: Clock | None = None,
+    ) -> Nats:
+        """Connects once, so that what is wrong with the address, the login or JetStream is said now. With `time` that
+        is what decides what is due, instead of the server's clock."""
+        wanted = NatsOptions.of(options) if isinstance(options, str) else options
+        link = await Link.open(wanted)
+        try:
+            bucket = Bucket(link, clock, time)
+            await bucket.open()
+        except BaseException:
+            await link.close()
+            raise
+        return cls(link, bucket, clock)
+
+    def records(self, collection: Collection) -> NatsRecords:
+        """The records of one collection; the same ones each time."""
+        if collection not in self._records:
+            self._records[collection] = NatsRecords(self._bucket, collection, self._clock)
+        return self._records[collection]
+
+    @property
+    def jobs(self) -> JobQueue:
+        """None: settings that ask for jobs here are refused."""
+        raise AssertionError("NATS keeps no job lists")
+
+    @property
+    def journal(self) -> Journal:
+        """None: the wiring gives the journal another home."""
+        raise AssertionError("NATS keeps no journal")
+
+    async def pulse(self) -> Pulse:
+        """Which server it is (another after a restart), or who leads the bucket where there are copies; its clock."""
+        try:
+            info = await self._bucket.info()
+            at = self._bucket.time.heard(info.ts) if info.ts is not None else await self._bucket.time.now()
+        except StoreUnavailable:
+            raise
+        except WrasseError as error:
+            raise StoreUnavailable(error.message, do=error.do) from error
+        leads = f"{info.cluster.leader}/{info.cluster.leader_since}"
+        return Pulse(leads if info.cluster.name else self.link.server.id, at)
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await self.link.close()

@@ -1,0 +1,301 @@
+"""A JetStream key-value bucket: messages by subject, of which only the newest is kept, written under a condition.
+
+It is a bucket like any other: `nats kv ls <root>` lists its keys. Reads are those of the leader wherever there are
+copies, since a copy may be behind. Nothing here is sent twice: what became of a write whose answer was lost is the
+caller's to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import msgspec
+
+from wrasse.backends.nats.js import MESSAGE_NOT_FOUND, STORE_FAILED, STREAM_NOT_FOUND, JetStream, JsError, refusal
+from wrasse.backends.nats.link import Link, Message as Answer
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.nats.server_time import ServerTime
+from wrasse.clock import Clock
+from wrasse.errors import Refused, StoreFull, StoreUnavailable, TooLarge
+
+ASKED_AT_ONCE = 64
+HEADER_BYTES = 256  # room for the conditions of a write and the server's own fields
+REPEATS_KNOWN = timedelta(minutes=2)  # how long the server recognises a write that arrives twice
+_SUBJECTS_MAX = 100_000  # in one answer; the server's own limit
+_FULL = (STORE_FAILED, 10028, 10047, 10122)
+_LAST = re.compile(r"wrong last sequence: (\d+)")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of the bucket: its number, when the server stored it, and what it holds."""
+
+    seq: int
+    at: datetime
+    data: bytes
+
+
+class Overtaken(Exception):
+    """The condition of a write did not hold. `seq`: what the last message's number is now, where the server says so."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"the last message is {seq}")
+        self.seq = seq
+
+
+class _Config(msgspec.Struct):
+    subjects: list[str] = []
+    max_msgs_per_subject: int = 0
+    max_age: int = 0
+    max_bytes: int = -1
+    discard: str = ""
+    storage: str = ""
+    num_replicas: int = 1
+    allow_direct: bool = False
+    deny_purge: bool = False
+
+
+class _State(msgspec.Struct):
+    messages: int = 0
+    bytes: int = 0
+    subjects: dict[str, int] = {}
+
+
+class _Cluster(msgspec.Struct):
+    name: str = ""
+    leader: str = ""
+    leader_since: str = ""
+
+
+class Info(msgspec.Struct):
+    """What the server says about the bucket."""
+
+    config: _Config
+    state: _State
+    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
+    ts: datetime | None = None
+    total: int = 0
+
+
+class _Got(msgspec.Struct):
+    seq: int
+    time: datetime
+    data: bytes = b""
+
+
+class _Found(msgspec.Struct):
+    message: _Got
+
+
+_info = msgspec.json.Decoder(Info).decode
+_found = msgspec.json.Decoder(_Found).decode
+
+
+class Bucket:
+    """The bucket of one root. `open` makes it if there is none."""
+
+    def __init__(self, link: Link, clock: Clock, told: Clock | None = None) -> None:
+        self._link = link
+        self._js = JetStream(link)
+        self._options: NatsOptions = link.options
+        self._by_leader = True
+        self.time = ServerTime(self._asked_time, clock, told)
+
+    @property
+    def stream(self) -> str:
+        """The stream behind it."""
+        return f"KV_{self._options.root}"
+
+    @property
+    def root(self) -> str:
+        """Its name."""
+        return self._options.root
+
+    @property
+    def where(self) -> str:
+        """How the user knows it."""
+        return f"the bucket {self._options.root} on {self._options.where}"
+
+    @property
+    def bytes_max(self) -> int:
+        """The longest message that the server takes, less what travels with it."""
+        return self._link.server.max_payload - HEADER_BYTES
+
+    @property
+    def connections(self) -> int:
+        """How many connections there have been; what was known of the server is doubtful after another one."""
+        return self._link.connections
+
+    async def open(self) -> None:
+        """Makes the bucket, or finds that the one that is there keeps what it is given."""
+        try:
+            info = await self.info()
+        except JsError as error:
+            if error.code != STREAM_NOT_FOUND:
+                raise
+            await self._js.call(f"STREAM.CREATE.{self.stream}", self._wanted())
+            info = await self.info()
+        if problem := _problem(info.config):
+            raise Refused(f"{self.where} {problem}", do="correct it with `nats stream edit`, or name another nats.root")
+        self._by_leader = info.config.num_replicas > 1 or not info.config.allow_direct
+
+    async def info(self, subjects: str = "", offset: int = 0) -> Info:
+        """What the server says about the bucket, with the subjects that match."""
+        asked = b"" if not subjects else msgspec.json.encode({"subjects_filter": subjects, "offset": offset})
+        answer = await self._ask(f"STREAM.INFO.{self.stream}", asked)
+        return _info(answer)
+
+    async def subjects(self, matching: str) -> tuple[list[str], datetime]:
+        """Every subject with a message that matches, and the time by which is decided."""
+        info = await self.info(matching)
+        at = self.time.heard(info.ts) if info.ts is not None else await self.time.now()
+        found = list(info.state.subjects)
+        while len(found) < info.total and info.state.subjects:
+            info = await self.info(matching, len(found))
+            found += info.state.subjects
+        return found, at
+
+    async def get(self, subject: str, at_least: int = 0) -> Message | None:
+        """The message of a subject; not an older one than `at_least`, which a server that is behind might give."""
+        if self._by_leader:
+            found = await self._by_the_leader(subject)
+        else:
+            found = await self._directly(subject)
+        if at_least and (found is None or found.seq < at_least):
+            raise StoreUnavailable(f"{self.where} shows what is no longer so", do="try again; its leader changes")
+        return found
+
+    async def get_many(self, subjects: Sequence[str]) -> list[Message | None]:
+        """The messages of these subjects."""
+        found: list[Message | None] = []
+        for begin in range(0, len(subjects), ASKED_AT_ONCE):
+            part = subjects[begin : begin + ASKED_AT_ONCE]
+            found += _all_of(await asyncio.gather(*(self.get(each) for each in part), return_exceptions=True))
+        return found
+
+    async def write(self, subject: str, data: bytes, *, after: int, name: str) -> int:
+        """The number of the new message, if the subject's last one is still `after` (0: there is none); else
+        Overtaken. `name` is that of the write: one that arrives twice is made once."""
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(after), "Nats-Msg-Id": name}
+        try:
+            return await self._store(subject, data, headers)
+        except JsError as error:
+            if not error.wrong_sequence:
+                raise
+            last = _LAST.search(error.message)
+            raise Overtaken(int(last[1]) if last else 0) from None
+
+    async def set(self, subject: str) -> None:
+        """An empty message, whatever was there."""
+        await self._store(subject, b"", {})
+
+    async def purge(self, subject: str, seq: int = 0) -> None:
+        """Takes the subject's message away, if its number is not above `seq` (0: whatever it is)."""
+        upto = {"seq": seq + 1} if seq else {}
+        await self._js.call(f"STREAM.PURGE.{self.stream}", {"filter": subject, **upto})
+
+    async def purge_many(self, subjects: Sequence[str]) -> None:
+        """Takes the messages of these subjects away."""
+        for begin in range(0, len(subjects), ASKED_AT_ONCE):
+            part = subjects[begin : begin + ASKED_AT_ONCE]
+            _all_of(await asyncio.gather(*(self.purge(each) for each in part), return_exceptions=True))
+
+    async def _store(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
+        if len(data) > self.bytes_max:
+            limit = self._link.server.max_payload
+            raise TooLarge(
+                f"a record of {len(data)} bytes, and {self._options.where} takes messages of at most {limit}",
+                do="raise max_payload in the settings of nats-server to 2MB, or keep what is large as an object",
+            )
+        try:
+            return await self._js.store(self._reached(subject), data, headers)
+        except JsError as error:
+            if error.code in _FULL:
+                what = f"{self.where} has no room: {error.message}"
+                raise StoreFull(what, do="give JetStream more storage, or the bucket a larger max_bytes") from error
+            raise
+
+    async def _ask(self, verb: str, body: bytes) -> bytes:
+        answer = await self._link.request(f"{self._options.api}.{verb}", body)
+        refused = refusal(answer.payload, self._options.where)
+        if refused is not None:
+            raise refused
+        return answer.payload
+
+    def _reached(self, subject: str) -> str:
+        """The subject to publish to: in another domain, it is behind that one's API."""
+        return f"{self._options.api}.{subject}" if self._options.domain else subject
+
+    async def _directly(self, subject: str) -> Message | None:
+        answer = await self._link.request(f"{self._options.api}.DIRECT.GET.{self.stream}.{subject}")
+        if answer.status == 404:
+            return None
+        if answer.status:
+            raise StoreUnavailable(f"{self.where} answered {answer.status} to a read", do="look at the server's log")
+        return _direct(answer)
+
+    async def _by_the_leader(self, subject: str) -> Message | None:
+        body = msgspec.json.encode({"last_by_subj": subject})
+        try:
+            got = _found(await self._ask(f"STREAM.MSG.GET.{self.stream}", body)).message
+        except JsError as error:
+            if error.code == MESSAGE_NOT_FOUND:
+                return None
+            raise
+        return Message(got.seq, got.time, got.data)
+
+    async def _asked_time(self) -> datetime:
+        info = await self.info()
+        if info.ts is not None:
+            return info.ts
+        subject = f"$KV.{self.root}.clock"  # servers before 2.10 tell the time only of what they store
+        await self.set(subject)
+        clock = await self.get(subject)
+        if clock is None:
+            raise StoreUnavailable(f"{self.where} did not keep what it was given", do="look at the server's log")
+        return clock.at
+
+    def _wanted(self) -> Mapping[str, object]:
+        return {
+            "name": self.stream,
+            "subjects": [f"$KV.{self.root}.>"],
+            "retention": "limits",
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "storage": self._options.storage,
+            "num_replicas": self._options.replicas,
+            "allow_rollup_hdrs": True,
+            "allow_direct": True,
+            "duplicate_window": int(REPEATS_KNOWN.total_seconds() * 1e9),
+        }
+
+
+def _problem(config: _Config) -> str:
+    if config.max_age:
+        return "drops what is older than its max_age"
+    if config.max_msgs_per_subject != 1:
+        return "keeps more than the newest message of a key"
+    if config.discard != "new":
+        return "drops the oldest when it is full"
+    return "does not let anything be taken away (deny_purge)" if config.deny_purge else ""
+
+
+def _direct(answer: Answer) -> Message:
+    at = datetime.fromisoformat(answer.field("Nats-Time-Stamp"))
+    return Message(int(answer.field("Nats-Sequence")), at, answer.payload)
+
+
+def _all_of(answers: Sequence[T | BaseException]) -> list[T]:
+    """The answers, or the first error among them."""
+    good: list[T] = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        good.append(answer)
+    return good
