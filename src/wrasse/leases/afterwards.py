@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from typing import TypeVar
 
 from wrasse.errors import WrasseError
 
 AT_ONCE_MAX = 64
+
+T = TypeVar("T")
 
 _log = logging.getLogger("wrasse.leases")
 
@@ -47,3 +50,12 @@ class Afterwards:
             self.failed += 1
             _log.debug("left for a sweep: %s", error.message)
 
+
+async def beside(work: Awaitable[T], other: Awaitable[None]) -> tuple[T, WrasseError | None]:
+    """Does both at once; the answer of the one, and how the other failed. Both have ended when this returns."""
+    answer, failed = await asyncio.gather(work, other, return_exceptions=True)
+    if isinstance(answer, BaseException):
+        raise answer
+    if failed is not None and not isinstance(failed, WrasseError):
+        raise failed
+    return answer, failed

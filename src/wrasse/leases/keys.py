@@ -18,14 +18,17 @@ from datetime import datetime, timedelta
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases import rules
-from wrasse.leases.afterwards import Afterwards
+from wrasse.leases.afterwards import Afterwards, beside
+from wrasse.leases.book import Book, refused as decided_otherwise
 from wrasse.leases.key_store import KeyStore
 from wrasse.leases.known import Known
 from wrasse.leases.meta import Grant, Kept, Meta, State, cleared, committed, released
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.rules import LOOK_AGAIN, Busy, Held, Mine, Terms
+from wrasse.leases.taking_part import InTransaction, NotEnlisted, TakingPart
 from wrasse.leases.tally import LeaseTally
 from wrasse.leases.tidying import Changed, Tidying
+from wrasse.leases.transaction import Decision
 from wrasse.leases.versions import Versions
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
@@ -48,6 +51,7 @@ class Keys:
         records: Records,
         objects: Objects,
         clock: Clock,
+        book: Book,
         *,
         terms: Terms = EXACT,
         known: Known | None = None,
@@ -62,6 +66,8 @@ class Keys:
         self.clock = clock
         self._store = KeyStore(records, clock, known if known is not None else Known(), self.tally)
         self._tidying = Tidying(self._store, self.versions, self.afterwards)
+        self._book = book
+        self.part = TakingPart(namespace, self._store, self._tidying, book)
 
     async def now(self) -> datetime:
         """The store's time, a little late rather than early."""
@@ -95,6 +101,8 @@ class Keys:
                 assert kept is not None, "a lease stands in a record"
                 return kept
             ended = verdict.ended
+            if ended is not None and kept is not None and not await self.part.may_clear(key, kept):
+                continue
             granted = await self._store.store(key, kept, verdict.meta, entry_stays=ended is not None)
             if granted is not None:
                 self._tidying.doubts.granted(asked.id)
@@ -121,9 +129,15 @@ class Keys:
     async def stage_object(self, held: Held, writing: Awaitable[State], change: ObjectChange) -> Changed:
         """Writes an object, then the record that names it. The caller has seen that it holds the key."""
         self._tidying.doubts.begin(held.id)
-        state = await writing
+        grant = self._explicit(held)
+        if grant is None:
+            state, enlisting = await writing, None
+        else:  # the object means nothing before the record names it, so it need not wait
+            state, enlisting = await beside(writing, self.part.enlist(held.key, grant))
         try:
-            changed = await self._change(held, lambda meta, at: change(meta, state, at))
+            if enlisting is not None:
+                raise enlisting
+            changed = await self._stage(held, lambda meta, at: change(meta, state, at), enlisted=grant is not None)
         except KeyRefused:
             await self.afterwards.add(self._tidying.dropped(held.id, state))
             raise
@@ -133,7 +147,7 @@ class Keys:
 
     async def stage_change(self, held: Held, change: Change) -> Changed:
         """Stages a change that needs no new object; before and after are the same if it changes nothing."""
-        changed = await self._change(held, change)
+        changed = await self._stage(held, change)
         if changed.after is not changed.before:
             await self._tidying.drop_superseded(held.id, changed)
         return changed
@@ -154,14 +168,18 @@ class Keys:
             rules.check_expected(meta, if_version, None)
             return rules.staged_hidden(meta, hidden, at)
 
-        return (await self._change(held, change)).after
+        return (await self._stage(held, change)).after
 
-    async def release(self, held: Held, *, commit: bool) -> Meta | None:
+    async def release(self, held: Held, *, commit: bool, alone: bool = False) -> Meta | None:
         """Gives the key back, with what is staged or without; the key as it then is. None: the lease was over or
-        unknown and nothing of it was lost. Refused if something was staged under it and is gone."""
+        unknown and nothing of it was lost. Refused if something was staged under it and is gone. A key that takes part
+        in a transaction with others raises InTransaction, unless it is to be given back `alone`."""
         kept = self._store.mine(held.key, held.id) or await self._store.read(held.key)
 
         def change(meta: Meta, at: datetime) -> Meta:
+            assert meta.grant is not None, "only a held key is given back"
+            if meta.grant.explicit and not alone and (meta.staged is not None or not commit):
+                raise InTransaction
             after = committed(meta, at) if commit else released(meta, at)
             look_at = self._tidying.second_look(held.id, meta, after, at)
             return after if look_at == after.look_at else replace(after, look_at=look_at)
@@ -171,18 +189,34 @@ class Keys:
         except KeyRefused as refused:
             if refused.code not in (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED):
                 raise
-            if commit and await self._staged_is_lost(held):
-                raise KeyRefused(
-                    Refusal.LEASE_EXPIRED, f"the lease of {held.key!r} ended before its commit", version=refused.version
-                ) from None
+            await self._tell(held, refused.version, commit=commit)
             return None
         await self.afterwards.add(self._tidying.tidy(held.key, held.id, changed))
         return changed.after
+
+    async def _tell(self, held: Held, version: int, *, commit: bool) -> None:
+        """Refuses if what a caller whose lease is over wants has not happened, and never will."""
+        kept = await self._store.read(held.key)
+        grant = None if kept is None or kept.meta.grant is None else kept.meta.grant
+        ending = grant if grant is not None and grant.id == held.id else None
+        if ending is None:
+            state = await self._book.outcome(held.transaction) if held.transaction else None
+        else:  # decided here, if nobody has: who is told that nothing was changed can rely on it
+            state = await self._book.settle(ending.transaction) if ending.explicit else None
+        if (state is Decision.COMMIT and not commit) or (state is Decision.ROLLBACK and commit):
+            raise decided_otherwise(held.transaction, state)
+        if state is Decision.COMMIT or kept is None or not commit:
+            return
+        if (ending is not None and kept.meta.staged is not None) or kept.meta.has_dropped(held.token):
+            message = f"the lease of {held.key!r} ended before its commit"
+            raise KeyRefused(Refusal.LEASE_EXPIRED, message, version=version)
 
     async def clear(self, key: str, kept: Kept, at: datetime) -> Kept | None:
         """Clears a lease that has ended; None if the record is another by now."""
         meta = kept.meta
         assert meta.grant is not None, "a lease that ended is still written down"
+        if not await self.part.may_clear(key, kept):
+            return self._store.remembered(key)
         stored = await self._store.store(key, kept, cleared(meta, at, at + LOOK_AGAIN), entry_stays=True)
         if stored is not None:
             self.tally.cleared += 1
@@ -262,6 +296,26 @@ class Keys:
             f"{held.key!r} changed under every one of {RACES_MAX} tries", do="see what else writes there"
         )
 
+    async def _stage(self, held: Held, change: Change, *, enlisted: bool = False) -> Changed:
+        """A change that stages something. A key of an explicit transaction is written down there before."""
+
+        def checked(meta: Meta, at: datetime) -> Meta | None:
+            if meta.grant is not None and meta.grant.explicit and not enlisted:
+                raise NotEnlisted(meta.grant)
+            return change(meta, at)
+
+        try:
+            return await self._change(held, checked)
+        except NotEnlisted as found:  # from the first, or since somebody joined its transaction a moment ago
+            await self.part.enlist(held.key, found.grant)
+            enlisted = True
+            return await self._change(held, checked)
+
+    def _explicit(self, held: Held) -> Grant | None:
+        kept = self._store.mine(held.key, held.id)
+        grant = None if kept is None else kept.meta.grant
+        return grant if grant is not None and grant.explicit else None
+
     def _refused(self, kept: Kept, held: Held, at: datetime) -> bool:
         try:
             rules.check_held(kept.meta, held, at, self.terms)
@@ -276,11 +330,3 @@ class Keys:
             return
         if await self.clear(key, kept, at) is not None:
             await self.afterwards.add(self.clean(key, grant.token))
-
-    async def _staged_is_lost(self, held: Held) -> bool:
-        kept = await self._store.read(held.key)
-        if kept is None:
-            return False
-        meta = kept.meta
-        ending = meta.grant is not None and meta.grant.id == held.id and meta.staged is not None
-        return ending or meta.has_dropped(held.token)

@@ -17,15 +17,22 @@ from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, UsageError
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.attachments import Attachments
+from wrasse.leases.book import Book
+from wrasse.leases.joining import Joining
 from wrasse.leases.keys import EXACT, Keys
 from wrasse.leases.lessor import leases_in
 from wrasse.leases.meta import Grant, Kept, Meta, State
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.replay import Replay
 from wrasse.leases.rules import Asked, Busy, Held, Terms
+from wrasse.leases.taking_part import InTransaction
 from wrasse.leases.tally import LeaseTally
+from wrasse.leases.transaction import Decision
+from wrasse.leases.transactions import Transactions
 from wrasse.leases.waiting import Lines
-from wrasse.leases.xid import Xids
+from wrasse.leases.xid import Xids, checked_transaction
+from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
@@ -34,6 +41,7 @@ NO_WAIT = timedelta(0)
 TTL_DEFAULT = timedelta(seconds=30)
 TTL_MAX = timedelta(minutes=30)
 READS_MAX = 8  # how often a reader follows a record that changes under it
+NO_REPLAY = timedelta(0)
 NAMESPACES_MAX = 1_000  # remembered; any number may exist
 
 
@@ -74,15 +82,21 @@ class Leases:
         terms: Terms = EXACT,
         ttl_max: timedelta = TTL_MAX,
         traffic: Callable[[], None] = lambda: None,
+        namespaces: Namespaces | None = None,
+        replay: timedelta = NO_REPLAY,
     ) -> None:
         self.records, self._objects, self.clock, self.terms = records, objects, clock, terms
-        self._ttl_max, self._traffic = ttl_max, traffic
+        self._ttl_max, self._noted = ttl_max, traffic
         self._keys: dict[str, Keys] = {}
         self._lines = Lines()
         self._afterwards = Afterwards()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
-        self.attachments = Attachments(self.keys, clock, traffic)
+        self._book = Book(records, clock, self.tally)
+        self._joining = Joining(self.keys, records, clock, namespaces)
+        self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, self._wake)
+        self._replay = Replay(self.transactions, clock, replay)
+        self.attachments = Attachments(self.keys, clock, self._traffic)
 
     @property
     def waiting(self) -> int:
@@ -100,6 +114,7 @@ class Leases:
                 self.records(leases_in(namespace)),
                 self._objects,
                 self.clock,
+                self._book,
                 terms=self.terms,
                 tally=self.tally,
                 afterwards=self._afterwards,
@@ -119,16 +134,20 @@ class Leases:
         transaction: str = "",
     ) -> Leased:
         """The lease. While somebody else holds the key it waits up to `wait` (None: for ever), then refuses. Asking
-        again with the same `id` gives the same lease."""
+        again with the same `id` gives the same lease. With a `transaction` the key changes together with its others."""
         self._traffic()
         if not owner:
             raise UsageError(f"an acquire of {key!r} names no owner", do="say who you are")
         namespace = checked_namespace(namespace)
         key = checked_key(key, namespace)
         ttl = min(ttl, self._ttl_max) if ttl > timedelta(0) else TTL_DEFAULT
-        asked = Asked(
-            owner, ttl, id or self._xids.new(), transaction or self._xids.new(), bool(transaction), if_not_exists
-        )
+        explicit = bool(transaction)
+        if explicit:
+            await self.transactions.join(checked_transaction(transaction), namespace)
+        else:
+            transaction = self._xids.marked()
+            self._joining.made(transaction, namespace, key)
+        asked = Asked(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
         kept = await self._acquired(self.keys(namespace), key, asked, wait, named=bool(id))
         self.tally.acquired += 1
         grant = kept.meta.grant
@@ -204,16 +223,26 @@ class Leases:
         return staged.version
 
     async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
-        """Gives the key back, with what is staged or without it; see `Keys.release`."""
+        """Gives the key back, with what is staged or without it; see `Keys.release`. In a transaction that decides for
+        all of its keys, unless nothing is staged under this one and it is only given back."""
         self._traffic()
         try:
             meta = await self.keys(namespace).release(held, commit=commit)
+        except InTransaction:
+            meta = await self.transactions.end(namespace, held, commit=commit)
         finally:
-            self._lines.wake(f"{namespace}/{held.key}")
+            self._wake(namespace, held.key)
         self.tally.released += 1
         if meta is not None and commit:
             self.tally.committed += 1
         return meta
+
+    async def decide(self, transaction: str, *, commit: bool) -> Decision:
+        """Commits or rolls back every key of a transaction; gives what counts, which somebody may have decided
+        before."""
+        self._traffic()
+        state = Decision.COMMIT if commit else Decision.ROLLBACK
+        return await self.transactions.decide(checked_transaction(transaction), state)
 
     async def describe(self, namespace: str, key: str) -> Meta | None:
         """Everything about a key, as it is stored now; its lease may have ended."""
@@ -238,6 +267,7 @@ class Leases:
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
+        await self._replay.finished()
         await self._afterwards.finished()
 
     async def _acquired(self, keys: Keys, key: str, asked: Asked, wait: timedelta | None, *, named: bool) -> Kept:
@@ -284,8 +314,15 @@ class Leases:
         answer = await keys.try_acquire(key, asked)
         grant = answer.meta.grant if isinstance(answer, Kept) else None
         if grant is not None:
-            await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False)
-        self._lines.wake(f"{keys.namespace}/{key}")
+            await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False, alone=True)
+        self._wake(keys.namespace, key)
+
+    def _traffic(self) -> None:
+        self._noted()
+        self._replay.nudge()
+
+    def _wake(self, namespace: str, key: str) -> None:
+        self._lines.wake(f"{namespace}/{key}")
 
     async def _waiting(self, keys: Keys, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:

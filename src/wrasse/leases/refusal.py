@@ -18,6 +18,9 @@ class Refusal(StrEnum):
     MISSING_TRANSACTION = "missing_txn"
     TRANSACTION_MISMATCH = "txn_mismatch"  # the lease belongs to another transaction
     TRANSACTION_ROLLED_BACK = "txn_rolled_back"  # decided otherwise before this commit
+    TRANSACTION_COMMITTED = "txn_conflict"  # decided for a commit before this rollback, or this further change
+    TRANSACTION_PENDING = "txn_pending"  # nothing is decided yet
+    TRANSACTION_UNKNOWN = "txn_not_found"  # nobody knows it, or no longer
     VERSION_CONFLICT = "version_conflict"
     ETAG_MISMATCH = "etag_mismatch"
     ATTACHMENT_NOT_FOUND = "attachment_not_found"
@@ -34,6 +37,9 @@ _DO = {
     Refusal.MISSING_TRANSACTION: "send the transaction that the acquire gave",
     Refusal.TRANSACTION_MISMATCH: "send the transaction that the acquire gave",
     Refusal.TRANSACTION_ROLLED_BACK: "acquire the keys again and repeat the whole transaction",
+    Refusal.TRANSACTION_COMMITTED: "what was staged is committed; begin another transaction for anything further",
+    Refusal.TRANSACTION_PENDING: "decide it, or wait until its leases end",
+    Refusal.TRANSACTION_UNKNOWN: "check the id; decisions are remembered for 24 hours",
     Refusal.VERSION_CONFLICT: "read the state anew and decide again",
     Refusal.ETAG_MISMATCH: "read the state anew and decide again",
     Refusal.ATTACHMENT_NOT_FOUND: "see which there are with `wrasse leases attachments`",

@@ -1,7 +1,8 @@
 """Ids of leases and transactions as lockd's clients expect them: 20 characters of 0-9a-v, twelve bytes.
 
 Four bytes of seconds, five that differ between processes, three that count: they sort roughly by time, and two
-processes never make the same one.
+processes never make the same one. Of the five, a marked id has two that follow from the others: so it is known again as
+one that a server made up by itself.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import re
 import secrets
 import threading
+import zlib
 
 from wrasse.clock import Clock
+from wrasse.errors import UsageError
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"
 _PAIRS = [one + two for one in _ALPHABET for two in _ALPHABET]
@@ -31,14 +34,45 @@ class Xids:
 
     def new(self) -> str:
         """The next id."""
+        return _text(self._number())
+
+    def marked(self) -> str:
+        """The next id, with a mark."""
+        number = self._number() & ~(0xFFFF << 24)
+        return _text(number | _mark(number) << 24)
+
+    def _number(self) -> int:
         with self._lock:
             self._count = (self._count + 1) % _COUNTS
             count = self._count
-        number = (int(self._clock.now().timestamp()) & 0xFFFFFFFF) << 64 | self._process << 24 | count
-        number <<= 4
-        return "".join([_PAIRS[number >> shift & 1023] for shift in range(90, -1, -10)])
+        return (int(self._clock.now().timestamp()) & 0xFFFFFFFF) << 64 | self._process << 24 | count
 
 
 def is_xid(text: str) -> bool:
     """Whether this is the form of such an id."""
     return bool(_FORM.fullmatch(text))
+
+
+def checked_transaction(text: str) -> str:
+    """A transaction that the caller named."""
+    if not is_xid(text):
+        raise UsageError(f"{text[:40]!r} is no transaction", do="use 20 characters of 0-9 and a-v, as an acquire gives")
+    return text
+
+
+def is_marked(text: str) -> bool:
+    """Whether an id has the mark; one that somebody else made has it once in 65,536."""
+    number = 0
+    for letter in text if is_xid(text) else "":
+        number = number << 5 | _ALPHABET.index(letter)
+    number >>= 4
+    return bool(number) and number >> 24 & 0xFFFF == _mark(number & ~(0xFFFF << 24))
+
+
+def _mark(number: int) -> int:
+    return zlib.crc32(b"wrasse" + number.to_bytes(12)) & 0xFFFF
+
+
+def _text(number: int) -> str:
+    number <<= 4
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(90, -1, -10)])
