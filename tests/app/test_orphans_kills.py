@@ -45,7 +45,7 @@ def check_left(each: Any) -> None:
 def test_whatever_call_a_collector_dies_at_the_next_ones_finish(tmp_path: Path, how: str) -> None:
     found = stories(tmp_path, how, "no")
     assert [each["ended"] for each in found] == [-signal.SIGKILL] * (len(found) - 1) + [0]
-    assert len(found) > 10
+    assert len(found) >= 10
     for each in found:
         check_left(each)
         assert each["end"] == KEPT, each["at"]

@@ -1,52 +1,50 @@
-"""Lease servers as processes of their own, made to be killed: each line on stdin starts one more, in a fork.
+"""The daemon in its role `leases`, made to be killed: each line on stdin starts one more, in a fork.
 
-    python lease_actor.py <port> directory <path>
-    python lease_actor.py <port> s3 <endpoint> <bucket> <prefix> <access key> <secret key>
+    python lease_actor.py <port> <folder> <URL of records>
 
-The parent imports everything once and serves nothing, so that a new server is there in milliseconds. A server writes
-its pid when it listens; when stdin ends, the parent ends.
+The parent imports everything once and serves nothing, so that a new server is there in milliseconds. It says the pid
+of each; the next is started only when the one before it has ended, so that the port is free. When stdin ends, the
+parent ends.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 
-from wrasse.app.addresses import Address
-from wrasse.app.leases_http.access import Access
-from wrasse.app.leases_http.server import LeaseServer
-from wrasse.backends.directory.connect import Directory
-from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.connect import S3
-from wrasse.clock import SystemClock
-from wrasse.leases.leases import Leases
+import wrasse.app.cli_run
+import wrasse.app.daemon
+import wrasse.app.wiring
+import wrasse.backends.directory.connect
+import wrasse.backends.s3.connect
+import wrasse.backends.sqlite.connect  # noqa: F401  # imported here so that no fork has to
+from wrasse.app.cli import main as wrasse_main
 
 
-async def opened(kind: str, where: list[str], clock: SystemClock) -> Directory | S3:
-    if kind == "directory":
-        return await Directory.open(where[0], clock)
-    endpoint, bucket, prefix, key, secret = where
-    return await S3.open(S3Address(bucket, prefix, endpoint, access_key=key, secret_key=secret), clock)
-
-
-async def serve(port: int, kind: str, where: list[str]) -> None:
-    clock = SystemClock()
-    backend = await opened(kind, where, clock)
-    server = LeaseServer(Leases(backend.records, backend.objects, clock), clock, Access())
-    await server.listen(Address("127.0.0.1", port))
-    print(os.getpid(), flush=True)
-    await asyncio.Event().wait()
+def serve(port: str, folder: str, records: str) -> None:
+    os.chdir(folder)
+    sys.argv = [
+        "wrasse", "run", "--role=leases", "--listen=", f"--set=leases.listen=127.0.0.1:{port}",
+        f"--set=backends.records={records}", "--set=observability.log_level=error",
+    ]  # fmt: skip
+    wrasse_main()
 
 
 def main() -> None:
-    port, kind, *where = sys.argv[1:]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who was killed is gone at once
+    port, folder, records = sys.argv[1:]
+    last = 0
     for _ in sys.stdin:
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            asyncio.run(serve(int(port), kind, where))
+        if last:
+            os.waitpid(last, 0)
+        last = os.fork()
+        if last == 0:
+            serve(port, folder, records)
+            os._exit(0)
+        print(last, flush=True)
+    if last:
+        os.kill(last, signal.SIGKILL)
+        os.waitpid(last, 0)
 
 
 if __name__ == "__main__":

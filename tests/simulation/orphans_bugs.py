@@ -81,8 +81,8 @@ def _plausible(now: object, last: object, caps: object) -> str:
     return ""
 
 
-def _no_healing(known: Known, by: Referred) -> Verdict:
-    judged = judge_protected(known, by)
+def _no_healing(known: Known, by: Referred, unit: Unit | None, scene: Scene) -> Verdict:
+    judged = judge_protected(known, by, unit, scene)
     return judged if known.state == State.SEEN else Verdict("in_quarantine")
 
 

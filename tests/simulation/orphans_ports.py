@@ -19,7 +19,7 @@ from wrasse.ports.catalog import Reference, Snapshot
 from wrasse.ports.objects import ObjectDelete, ObjectInfo
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.sightings import Change, Round, Seen, Unseen
+from wrasse.ports.sightings import Change, Round, Seen, Standing, Unseen
 
 T = TypeVar("T")
 LIST_PAGE = 7  # small, so that much can happen between two pages
@@ -145,6 +145,7 @@ class SlowSightings:
         self._inner = inner
         self._line = line
         self._truth = truth
+        self._looked = 0.0  # when the round that is under way asked for the time, after its snapshot
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._inner, name)
@@ -153,6 +154,13 @@ class SlowSightings:
             return await self._line.call(lambda: method(*args, **named))
 
         return call
+
+    async def standing(self, root: str) -> Standing:
+        return await self._line.call(lambda: self._standing(root))
+
+    async def _standing(self, root: str) -> Standing:
+        self._looked = asyncio.get_running_loop().time()
+        return await self._inner.standing(root)
 
     async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
         return await self._line.call(lambda: self._commit(made, changes))
@@ -163,7 +171,7 @@ class SlowSightings:
             for change in (each for batch in changes for each in batch):
                 match change:
                     case Seen(sighting):
-                        self._truth.noted[sighting.unit] = asyncio.get_running_loop().time()
+                        self._truth.noted[sighting.unit] = self._looked
                     case Unseen(unit):
                         self._truth.noted.pop(unit, None)
         return done

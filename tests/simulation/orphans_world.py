@@ -257,8 +257,7 @@ class _World:
         rows = [each for row in self._db.rows.values() if row.deleted_at is None for each in row.references()]
         kept = {unit_of(each.key) for each in rows}
         for key in keys:
-            # The copy of what was written again, and is needed as it is now, stays until it is not.
-            trash = key.startswith(TRASH) and not self._is.lost and unit_of(key.split("/", 3)[3]) not in kept
+            trash = key.startswith(TRASH) and not self._is.lost
             if trash or (key.startswith(ROOT) and key not in FOREIGN and unit_of(key) not in kept):
                 self._truth.break_law("liveness", f"{key} is still there", self._loop.time())
 

@@ -14,7 +14,7 @@ from wrasse.orphans.look import Look, Looked, Ports
 from wrasse.orphans.passing import name_of, unit_of
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Root
-from wrasse.orphans.verdict import ABORT, Suspected
+from wrasse.orphans.verdict import ABORT, THERE_AGAIN, Suspected
 from wrasse.ports.catalog import Leader, Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.outcome import Outcome
@@ -87,6 +87,10 @@ class Desk:
         ends = await self._removal.apply(suspects, round=made.id, tick=made.tick, snapshot_at=made.snapshot_at)
         self.watch.judge(len(suspects), self._removal.protected - protected, ends)
         return ends
+
+    def settled(self, suspected: Suspected) -> bool:
+        """Whether there is nothing to bring back: it was written again, and an earlier run has said so."""
+        return suspected.reason == THERE_AGAIN and self._removal.settled(suspected.known)
 
     async def referenced(self, units: Sequence[str]) -> Sequence[Reference | None]:
         """The strongest reference to each unit, now."""

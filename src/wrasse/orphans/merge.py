@@ -195,7 +195,7 @@ class Merge:
         unit, known, by = each.unit, each.known, each.by
         if by is not None and by.live:
             assert known is not None, "what is protected and has no sighting does not wait"
-            self._tell(judge_protected(known, by), known.size, 0)
+            self._tell(judge_protected(known, by, unit, self._scene), known.size, 0)
         elif unit is None:
             assert known is not None, "what is not listed is sighted"
             self._tell(judge_gone(known, self._scene), known.size, 0)

@@ -16,11 +16,14 @@ from wrasse.orphans.root import MARK, Root
 from wrasse.orphans.spool import Listed
 from wrasse.orphans.trash import Trash, ordered
 from wrasse.orphans.units import unpack
-from wrasse.orphans.verdict import ABORT, DELETE, PURGE, QUARANTINE, RESTORE, Known, Suspected
+from wrasse.orphans.verdict import ABORT, DELETE, DISCARD, PURGE, QUARANTINE, RESTORE, Known, Suspected
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.objects import DELETES_MAX, HasUploads, ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import Mark, Sighting, Sightings, State
+
+SETTLED_MAX = 10_000  # remembered; beyond that a unit is tried again at each look
+_UNASKED = (RESTORE, DISCARD)  # nothing that stands at its key is touched, so no reference is asked for
 
 
 class Removal:
@@ -35,6 +38,7 @@ class Removal:
         self._trash = Trash(objects, root)
         self.asked = 0
         self.protected = 0
+        self._settled: dict[bytes, str] = {}  # fingerprints of units in the trash that were written again, by unit
 
     async def apply(
         self, suspects: Sequence[Suspected], *, round: str, tick: int, snapshot_at: datetime
@@ -45,14 +49,15 @@ class Removal:
         ends = [Outcome.LOST] * len(suspects)
         found = await self._sightings.get(self._root.name, [text(each.known.unit) for each in suspects])
         standing = [index for index, each in enumerate(suspects) if _stands(each.known, found[index])]
-        removed = [index for index in standing if suspects[index].verb != RESTORE]
+        removed = [index for index in standing if suspects[index].verb not in _UNASKED]
         free = await self._unreferenced([suspects[index].known for index in removed], snapshot_at)
-        todo = {index for index in standing if suspects[index].verb == RESTORE}
+        todo = {index for index in standing if suspects[index].verb in _UNASKED}
         todo |= {index for index, is_free in zip(removed, free, strict=True) if is_free}
         for verb, change in (
             (RESTORE, self._restore),
             (QUARANTINE, lambda batch: self._quarantine(batch, round, tick)),
             (PURGE, self._purge),
+            (DISCARD, self._discard),
             (DELETE, self._delete),
         ):
             mine = [index for index in sorted(todo) if suspects[index].verb == verb]
@@ -105,9 +110,11 @@ class Removal:
         return ends
 
     async def _move(self, known: Known, round: str) -> Outcome:
-        end = await self._trash.put(round, unpack(known.files))
-        if end is Outcome.LOST:
-            # Somebody wrote to it: it is where it was, and its time begins again.
+        files = unpack(known.files)
+        end = await self._trash.put(round, files)
+        if end is Outcome.LOST and not await self._trash.holds(round, files):
+            # Somebody wrote to it: it is where it was, and its time begins again. A copy that an earlier try made keeps
+            # its sighting, which is what leads to it.
             await self._marked([_forget(known, State.MOVED)])
         return end
 
@@ -119,8 +126,33 @@ class Removal:
                 end = await self._trash.take(each.state_round, unpack(each.files))
             if end is Outcome.DONE:
                 (end,) = await self._marked([_forget(each, State(each.state))])
+            elif end is Outcome.LOST and len(self._settled) < SETTLED_MAX and await self._there(unpack(each.files)):
+                self._settled[each.unit] = each.fingerprint
             ends.append(end)
         return ends
+
+    def settled(self, known: Known) -> bool:
+        """Whether it is known that a unit was written again since it was moved: what is there now is the truth, and
+        its copy waits for the end of its time."""
+        return self._settled.get(known.unit) == known.fingerprint
+
+    async def _discard(self, units: Sequence[Known]) -> list[Outcome]:
+        """Empties the trash of units that were written again, if every file of them is at its key now."""
+        ends = []
+        for each in units:
+            files, end = unpack(each.files), Outcome.LOST
+            if await self._there(files):
+                end = await self._trash.empty(each.state_round, files)
+            if end is Outcome.DONE:
+                (end,) = await self._marked([_forget(each, State.MOVED)])
+            ends.append(end)
+        return ends
+
+    async def _there(self, files: Sequence[Listed]) -> bool:
+        for file in files:
+            if await self._objects.head(text(file.key)) is None:
+                return False
+        return True
 
     async def _purge(self, units: Sequence[Known]) -> list[Outcome]:
         here = [each for each in units if each.state == State.MARKED]

@@ -64,6 +64,13 @@ class Trash:
                     return end
         return Outcome.DONE
 
+    async def holds(self, round: str, files: Sequence[Listed]) -> bool:
+        """Whether a copy of any of these files is there."""
+        for file in files:
+            if await self._objects.head(self._key(round, file)) is not None:
+                return True
+        return False
+
     def _key(self, round: str, file: Listed) -> str:
         return f"{self._root.trash}{round}/{text(file.key)}"
 

@@ -6,6 +6,7 @@
     orphan, and different   note it again: its grace begins again
     orphan for its grace    due: into quarantine, or away where there is none
     in quarantine for its time, and still an orphan: purge
+    in quarantine, written again and referenced: what is there now is the truth; its old copy goes after its time
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from wrasse.ports.sightings import Evidence, State
 DELETE = "delete"
 QUARANTINE = "quarantine"
 PURGE = "purge"
+DISCARD = "discard"  # the copy in the trash of what was written again since: whatever stands at its key is kept
 RESTORE = "restore"
 ABORT = "abort"
 MICROSECONDS = 1_000_000
+# Only its bytes tell which of the two; once a run has found out, the others need not try.
+THERE_AGAIN = "it is there again: written anew, or brought back by a run that was cut short"
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -89,11 +93,15 @@ _WAITING = Verdict("waiting")
 _APART = Verdict("in_quarantine")
 
 
-def judge_protected(known: Known, by: Referred) -> Verdict:
-    """A sighting of what a reference protects now, listed or not."""
+def judge_protected(known: Known, by: Referred, unit: Unit | None, scene: Scene) -> Verdict:
+    """A sighting of what a reference protects now; `unit` is None if it is not listed."""
     if known.state == State.SEEN:
         return Verdict("rescued", note=Known(known.unit))
-    return Verdict("healed", suspect=Suspected(RESTORE, known, f"referenced again, by {by.rule or 'a reference'}"))
+    if unit is None or not _replaced(unit, known):
+        return Verdict("healed", suspect=Suspected(RESTORE, known, f"referenced again, by {by.rule or 'a reference'}"))
+    if scene.served(known):
+        return Verdict("written_again", suspect=Suspected(DISCARD, known, "written again and referenced as it is now"))
+    return Verdict("written_again", suspect=Suspected(RESTORE, known, THERE_AGAIN))
 
 
 def judge_foreign(known: Known) -> Verdict:
@@ -165,6 +173,13 @@ def _same(unit: Unit, known: Known) -> bool:
     """Whether it is what was judged, or what is left of it. Somebody taking a file of an orphan away, as a removal
     that was cut short does, makes it no less one."""
     return known.fingerprint == fingerprint(unit.files) or part_of(unit.files, unpack(known.files))
+
+
+def _replaced(unit: Unit, known: Known) -> bool:
+    """Whether every file of what was moved away stands at its key, other than it was."""
+    if known.state != State.MOVED or _same(unit, known):
+        return False
+    return {file.key for file in unpack(known.files)} <= {file.key for file in unit.files}
 
 
 def _because(known: Known, scene: Scene) -> str:

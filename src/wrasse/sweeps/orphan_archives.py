@@ -18,7 +18,7 @@ from wrasse.duration import format_duration
 from wrasse.engine.sweep import Action, Keep
 from wrasse.orphans.desk import Desk, Suspect
 from wrasse.orphans.passing import name_of, text, unit_of
-from wrasse.orphans.verdict import ABORT, PURGE, QUARANTINE, RESTORE, Suspected
+from wrasse.orphans.verdict import ABORT, DISCARD, PURGE, QUARANTINE, RESTORE, Suspected
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -50,6 +50,8 @@ class OrphanArchives:
     def decide(self, suspect: Suspect, at: datetime) -> Action[Suspected] | Keep:
         known, root = suspect.what.known, self.desk.root
         unit, verb = name_of(known.unit), suspect.what.verb
+        if verb == RESTORE and self.desk.settled(suspect.what):
+            return Keep("written again")
         if verb == RESTORE:
             return Action(verb, unit, suspect.what.reason, suspect.what)
         if suspect.kept:
@@ -60,7 +62,7 @@ class OrphanArchives:
         grace = root.graces.of(Evidence(known.evidence))
         if at - from_micros(known.first_at) < grace:
             return Keep("within its grace")
-        if verb == PURGE and at - from_micros(known.state_at) < root.quarantine:
+        if verb in (PURGE, DISCARD) and at - from_micros(known.state_at) < root.quarantine:
             return Keep("in quarantine")
         return Action(verb, unit, f"{suspect.what.reason}, for {_days(at - from_micros(known.first_at))}", suspect.what)
 
