@@ -78,7 +78,8 @@ Answer = Ack | Nak | DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """One consumer of a group. Past `until` it has fallen silent."""
+    """One consumer of a group. Past `until` it has fallen silent. One of another program (`foreign`) never said until
+    when it lives: only that it did nothing since `seen_at` is known."""
 
     subject: str
     group: str
@@ -86,6 +87,7 @@ class ConsumerState:
     pending: int
     seen_at: datetime
     until: datetime
+    foreign: bool = False
 
 
 class Groups(Protocol):

@@ -88,7 +88,8 @@ class StreamLimits:
 class GroupState:
     """One group of one stream. Everything at or below `floor` is acked; `delivered` is how far it has read. The
     oldest pending entry was appended at `oldest_pending_at`; `lag` counts what is not delivered yet, None where the
-    backend cannot tell."""
+    backend cannot tell. `lost` counts entries that were trimmed while they were pending here, by whoever it was that
+    did not ask the group, where the backend notices such a thing."""
 
     name: str
     floor: EntryId
@@ -97,6 +98,7 @@ class GroupState:
     oldest_pending_at: datetime | None = None
     consumers: int = 0
     lag: int | None = None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

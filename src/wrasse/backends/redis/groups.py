@@ -167,4 +167,4 @@ def _consumer(subject: str, group: str, now: int, name: bytes, pending: int, idl
         seen = now - idle * 1_000
         until = seen + FOREIGN_SILENCE // _MICROSECOND
     known = name.decode("utf-8", "backslashreplace")
-    return ConsumerState(subject, group, known, pending, from_micros(seen), from_micros(until))
+    return ConsumerState(subject, group, known, pending, from_micros(seen), from_micros(until), foreign=not row)
