@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from servers.cluster import SHARED_CLUSTER
 from servers.nats import SHARED_NATS, Nats
@@ -18,7 +18,12 @@ from servers.postgres import postgres
 from servers.seaweed import S3, careless_s3, seaweed
 from servers.valkey import SHARED, Valkey, newest
 
-settings.register_profile("wrasse", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Without shrinking: on a real backend that takes longer than a test may, and then a timeout is all that is seen of what
+# was found. `--hypothesis-profile=shrink` looks for a smaller example.
+settings.register_profile("shrink", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "wrasse", parent=settings.get_profile("shrink"), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 settings.register_profile("ci", parent=settings.get_profile("wrasse"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "wrasse")
 

@@ -154,7 +154,7 @@ class StrictS3Machine(ObjectsMachine):
 
     def unlike_others(self, value: bytes) -> bytes:
         self.written = getattr(self, "written", 0) + 1
-        return value + b"%d" % self.written
+        return value + b" %04d" % self.written  # of one length: b"1" + b"1" is b"" + b"11"
 
 
 class TestMemoryAgreesWithTheModel(ObjectsMachine.TestCase):

@@ -240,7 +240,7 @@ class Logs:
 
     def check_room(self, drafts: Sequence[Draft], at: datetime) -> None:
         """Refuses a batch that would go beyond the limits of any stream, before its first entry is stored."""
-        for subject in {draft.subject for draft in drafts}:
+        for subject in dict.fromkeys(draft.subject for draft in drafts):  # the first one that is full is named
             if (log := self.find(subject)) is not None:
                 log.check_room([draft for draft in drafts if draft.subject == subject], at)
 
