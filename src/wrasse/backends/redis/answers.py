@@ -60,5 +60,5 @@ class Answers:
         if base is None:
             base = self._bases[subject, group] = len(self.names) + 1
             of = self._keys.group(subject, group)
-            self.names += (of.log, of.due, of.wake)
+            self.names += (of.log, of.due, of.wake, self._keys.of(subject).facts)
         return base

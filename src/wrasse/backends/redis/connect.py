@@ -22,6 +22,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
 from wrasse.backends.redis.streams import RedisStreams, check_streams
+from wrasse.backends.redis.survey import RedisSurvey
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.finding import Finding
@@ -30,6 +31,7 @@ from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import Streams
+from wrasse.ports.surveys import Surveys
 
 
 class Redis:
@@ -42,6 +44,7 @@ class Redis:
         self.namespaces = RedisNamespaces(link)
         self.streams: Streams = RedisStreams(link, clock)
         self.groups: Groups = RedisGroups(link, clock)
+        self.surveys: Surveys = RedisSurvey(link, clock)
 
     @classmethod
     async def open(

@@ -120,7 +120,7 @@ class RedisGroups:
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
         keys = self._keys.group(subject, group)
-        names = [keys.log, keys.due, keys.consumers, keys.wake]
+        names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
         args: list[Word] = [group, consumer, FOREIGN_SILENCE // timedelta(milliseconds=1)]
         while (answer := await self._link.run(load("group_retire"), names, args)) == b"more":
             pass  # what it holds goes over in pieces; it is silent, so there are no more of them to come

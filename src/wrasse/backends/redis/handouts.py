@@ -49,6 +49,7 @@ class Asking:
             of = keys.group(subject, group)
             self.names += (of.log, of.held, of.due, of.consumers, of.wake)
             self.logs += (of.log, of.wake)
+        self.names += [keys.of(subject).facts for subject in subjects]
         self.args: list[Word] = [group, consumer, limit, self.until]
 
 

@@ -1,6 +1,6 @@
 -- What consumers say about entries: acked, to be delivered again, or set aside as a dead letter; all in one step.
--- KEYS: [1] the registry of streams; then three of each group: the stream, single entries by deadline, what wakes the group; and
---   four of each stream for dead letters, as `appending` has them.
+-- KEYS: [1] the registry of streams; then four of each group: the stream, single entries by deadline, what wakes the group, what
+--   is known of the stream; and four of each stream for dead letters, as `appending` has them.
 -- ARGV: [2] number of streams for dead letters, then of each: subject, first of its keys, number of drafts, where they begin
 --   (places in ARGV of each, in order); then the answers:
 --   'ack', first key, group, number, ids    'nak', first key, group, id, delay in us
@@ -40,9 +40,14 @@ end
 
 function kinds.nak()
   local base, group, id = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
+  local pending = redis.pcall('XPENDING', KEYS[base], group, id, id, 1)
   local claimed = redis.pcall('XCLAIM', KEYS[base], group, NOBODY, 0, id, 'JUSTID')
   local done = not claimed.err and claimed[1]
-  if done then
+  if not done and not pending.err and pending[1] then
+    -- It is wanted again, and gone: somebody trimmed it without asking this group.
+    redis.call('XACK', KEYS[base], group, id)
+    redis.call('HINCRBY', KEYS[base + 3], 'lost ' .. group, 1)
+  elseif done then
     redis.call('ZADD', KEYS[base + 1], whole(us + tonumber(ARGV[at + 4])), padded(id))
     wake(KEYS[base + 2])
   end

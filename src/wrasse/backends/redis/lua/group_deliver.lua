@@ -1,5 +1,6 @@
 -- Hands out entries to a consumer: first what is due again, then what is new, and notes that the consumer is alive.
--- KEYS: five of each stream: the stream, batches by deadline, single entries by deadline, the consumers, what wakes the group
+-- KEYS: five of each stream: the stream, batches by deadline, single entries by deadline, the consumers, what wakes the group;
+--   then one of each: what is known of the stream
 -- ARGV: [2] group, [3] consumer, [4] how many at most, [5] for how long, us, [6] 'all', or 'due': new entries of the one stream are
 --   read by a command of its own in the same step, and `group_noted` notes them
 -- Gives us; when the next entry is due, us (-1: none); how many there are; and of each: number of its stream, id, number of this
@@ -9,7 +10,7 @@
 -- are due; a single entry goes before the batch it was in.
 -- include entry_ids
 local group, consumer, limit, timeout = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local ends, streams = whole(us + timeout), #KEYS / 5
+local ends, streams = whole(us + timeout), #KEYS / 6
 local CHUNK, BATCHES_MAX, BYTES_MAX = 100, 1000, 33554432
 local handed, count, bytes = {}, 0, 0
 
@@ -133,7 +134,9 @@ local function hand_due()
       redis.call('ZADD', due, ends, each.order)
       hand(each.stream, entry, each.number)
     else
-      redis.call('XACK', log, group, each.id) -- it is gone from the stream
+      -- It is gone from the stream: somebody trimmed it without asking this group.
+      redis.call('XACK', log, group, each.id)
+      redis.call('HINCRBY', KEYS[5 * streams + each.stream], 'lost ' .. group, 1)
       redis.call('ZREM', due, each.order)
     end
   end

@@ -1,5 +1,5 @@
 -- Hands over what a silent consumer holds, and removes it.
--- KEYS: [1] the stream, [2] single entries by deadline, [3] the consumers, [4] what wakes the group
+-- KEYS: [1] the stream, [2] single entries by deadline, [3] the consumers, [4] what wakes the group, [5] what is known of the stream
 -- ARGV: [2] group, [3] consumer, [4] how long a consumer of another program is idle before it counts as silent, ms
 -- Gives 'done', 'lost', or 'more' to hand over.
 -- include entry_ids
@@ -24,6 +24,7 @@ while handed < HANDED_MAX do
       redis.call('ZADD', due, whole(us), padded(pending[1]))
     else
       redis.call('XACK', log, group, pending[1])
+      redis.call('HINCRBY', KEYS[5], 'lost ' .. group, 1)
     end
   end
   handed = handed + #found

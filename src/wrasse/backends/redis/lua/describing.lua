@@ -1,0 +1,51 @@
+-- One stream with its groups, added to `found`: length, bytes, entries ever added, first and last id ('' for none), number of
+-- groups, then of each group: name, delivered, number of pending entries, lowest of them (''), lag ('' where it cannot be
+-- told), number of consumers, entries lost while pending. The group that the origin makes and nobody reads is left out.
+-- After `entry_ids`.
+local function seq_of(id) return tonumber(string.match(id, '%-(%d+)$')) end
+
+-- All but the one that stands for nobody.
+local function consumers_of(log, group, number)
+  for _, consumer in ipairs(number > 0 and redis.call('XINFO', 'CONSUMERS', log, group) or {}) do
+    if consumer[2] == NOBODY then return number - 1 end
+  end
+  return number
+end
+
+local function describe(log, facts_key, found)
+  local stream = described('STREAM', log)
+  local facts = redis.call('HMGET', facts_key, 'bytes', 'ours')
+  local added, length = stream['entries-added'], stream['length']
+  local first, last = stream['first-entry'] and stream['first-entry'][1] or '', stream['last-generated-id']
+  local ours = tonumber(facts[2] or 0) == added
+  local bytes = ours and tonumber(facts[1] or 0) or redis.call('MEMORY', 'USAGE', log)
+
+  -- Where all entries are ours and none was deleted out of turn, their ids count them. What the server says itself is wrong
+  -- or missing after a trim.
+  local exact = length == 0 or (ours and seq_of(last) - seq_of(first) + 1 == length)
+  local function lag_of(delivered, said)
+    if length == 0 then return '0' end
+    if not exact then return said and whole(said) or '' end
+    local after = redis.call('XRANGE', log, '(' .. delivered, '+', 'COUNT', 1)
+    return after[1] and whole(seq_of(last) - seq_of(after[1][1]) + 1) or '0'
+  end
+
+  local groups = {}
+  for _, group in ipairs(stream['groups'] > 0 and redis.call('XINFO', 'GROUPS', log) or {}) do
+    local about = {}
+    for i = 1, #group, 2 do about[group[i]] = group[i + 1] end
+    local name = about['name']
+    if name ~= '_init' then
+      local pending = redis.call('XPENDING', log, name, '-', '+', 1)
+      local lost = tonumber(redis.call('HGET', facts_key, 'lost ' .. name) or 0)
+      groups[#groups + 1] = {name, about['last-delivered-id'], about['pending'], pending[1] and pending[1][1] or '',
+        lag_of(about['last-delivered-id'], about['lag']), consumers_of(log, name, about['consumers']), lost}
+    end
+  end
+  for _, value in ipairs({length, bytes, added, first, last == '0-0' and '' or last, #groups}) do
+    found[#found + 1] = value
+  end
+  for _, group in ipairs(groups) do
+    for i = 1, 7 do found[#found + 1] = group[i] end
+  end
+end

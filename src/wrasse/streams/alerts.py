@@ -1,0 +1,147 @@
+"""Alerts: what a person should know about streams, told once on `<root>.events.system.error`, and again only when it
+became something else, when it went away and came back, or when the repeat interval has passed.
+
+What was told is kept as one record per alert, so that another process, or this one after a restart, knows it. An alert
+is published before that is noted: a crash in between tells it twice, never not at all; where the backend knows keys,
+the second one makes no entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.clock import Clock
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection, Record, Records
+from wrasse.ports.streams import Streams
+from wrasse.streams.publisher import Publisher
+from wrasse.streams.subjects import ROOT
+
+ALERTS = Collection.named("streams/alerts")
+_PAGE = 1_000
+_PAGES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something a person should know. `what` stays the same while it is the same matter; numbers stand beside it.
+    Matters of one group that have nothing to do with each other differ by `topic`."""
+
+    stream: str
+    what: str
+    do: str
+    group: str = ""
+    count: int = 0
+    oldest_at: datetime | None = None
+    topic: str = ""
+
+    @property
+    def name(self) -> str:
+        """Which matter it is about."""
+        return f"{self.stream}\n{self.group}\n{self.topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An alert that was told, when, and the version of its record."""
+
+    name: str
+    what: str
+    told_at: datetime
+    key: str
+    version: str
+    count: int = 0
+
+    @property
+    def stream(self) -> str:
+        """The stream it was about."""
+        return self.name.partition("\n")[0]
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    name: str
+    what: str
+    told_at: datetime
+    count: int = 0
+
+
+class AlertEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The payload of an alert."""
+
+    stream: str
+    error: str
+    do: str
+    source: str
+    group: str = ""
+    count: int = 0
+    oldest_at: datetime | None = None
+
+
+_ENCODE = msgspec.json.Encoder().encode
+_DECODE = msgspec.json.Decoder(_Stored).decode
+
+
+def worth_telling(alert: Alert, told: Told | None, at: datetime, repeat: timedelta) -> bool:
+    """Whether an alert says something new."""
+    return told is None or told.what != alert.what or at - told.told_at >= repeat
+
+
+class Alerts:
+    """The alerts of one sweep, which is their `source`."""
+
+    def __init__(
+        self, records: Records, streams: Streams, clock: Clock, source: str, *, root: str = ROOT
+    ) -> None:
+        self._records = records
+        self._publisher = Publisher(streams, clock)
+        self._keyed = streams.dedup_window > timedelta(0)
+        self._source = source
+        self._subject = f"{root}.events.system.error"
+
+    async def told(self) -> Mapping[str, Told]:
+        """What was told and is not settled, by name."""
+        found: dict[str, Told] = {}
+        after: str | None = None
+        for _ in range(_PAGES_MAX):
+            page = await self._records.page(f"{self._source}:", after, _PAGE)
+            known = [each for record in page if (each := _told(record)) is not None]
+            found |= {each.name: each for each in known}
+            after = page.cursor
+            if after is None:
+                break
+        return found
+
+    async def tell(self, alert: Alert, told: Told | None, at: datetime) -> Outcome:
+        """Publishes an alert and notes it; `lost` if somebody else noted another one meanwhile."""
+        key = f"{self._source}:{hashlib.sha256(alert.name.encode()).hexdigest()[:40]}"
+        await self.say(alert, "" if not self._keyed else f"{key}:{'' if told is None else told.version}")
+        value = _ENCODE(_Stored(alert.name, alert.what, at, alert.count))
+        if told is None:
+            written = await self._records.create(key, value)
+        else:
+            written = await self._records.put(key, value, at=told.version)
+        return written.outcome
+
+    async def say(self, alert: Alert, key: str = "") -> None:
+        """Publishes what is worth telling each time."""
+        event = AlertEvent(
+            alert.stream, alert.what, alert.do, self._source, alert.group, alert.count, alert.oldest_at
+        )
+        await self._publisher.publish(self._subject, _ENCODE(event), key=key)
+
+    async def settle(self, told: Told) -> Outcome:
+        """Forgets an alert whose cause is gone: if it comes back, it is told at once."""
+        return (await self._records.delete(told.key, at=told.version)).outcome
+
+
+def _told(record: Record) -> Told | None:
+    try:
+        stored = _DECODE(record.value)
+    except msgspec.MsgspecError:
+        return None  # of another version of wrasse: told anew
+    return Told(stored.name, stored.what, stored.told_at, record.key, record.version, stored.count)

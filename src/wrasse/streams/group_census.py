@@ -1,0 +1,157 @@
+"""A census of the groups of all streams: consumers that may be dead, groups that may be in trouble. Reads only.
+
+One page sees a bounded number of streams. What is in order is not shown one by one: a single `Alive` stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from wrasse.errors import UsageError
+from wrasse.ports.groups import ConsumerState, Groups
+from wrasse.ports.page import Page
+from wrasse.ports.streams import GroupState, StreamState
+from wrasse.ports.surveys import Surveys
+from wrasse.streams.alerts import Alerts, Told
+from wrasse.streams.looks import Look, Looks
+
+STREAMS = 200  # that one page sees
+NOBODYS = "_init"  # a group that the origin makes and never reads
+
+
+@dataclass(frozen=True, slots=True)
+class SilentConsumer:
+    """A consumer that may be dead, and the first look that found it so."""
+
+    state: ConsumerState
+    first: Look | None
+
+
+@dataclass(frozen=True, slots=True)
+class Troubled:
+    """A group with something pending, something lost, or an alert that was told; and until when one of its consumers
+    said that it lives."""
+
+    subject: str
+    group: GroupState
+    alive_until: datetime | None
+    told: tuple[Told, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """An alert about a group that is not there any more."""
+
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Streams up to this one are in order but for what was shown."""
+
+    subject: str
+
+
+Suspect = SilentConsumer | Troubled | Forgotten | Alive
+
+
+class _Place(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Where a page goes on: after these streams, and in the next one after this consumer of this group."""
+
+    after: str = ""
+    group: str = ""
+    last: bool = False  # whether the group itself was shown, which comes after its consumers
+    consumer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Looks at the groups of one backend."""
+
+    surveys: Surveys
+    groups: Groups
+    alerts: Alerts
+    looks: Looks
+
+    async def page(self, after: str | None, limit: int, ignore: Sequence[str]) -> Page[Suspect]:
+        """The next suspects."""
+        begun = place = _Place() if after is None else _parse(after)
+        page = await self.surveys.survey(">", place.after or None, STREAMS)
+        told = _by_stream(await self.alerts.told())
+        found: list[tuple[_Place, Suspect]] = []
+        for state, cursor in zip(page.items, page.cursors, strict=True):
+            async for suspect in self._of(state, told.get(state.subject, ()), page.at, ignore):
+                here = _place(place.after, suspect)
+                if here <= place:
+                    continue
+                if len(found) == limit:
+                    return _shown(found, page.at, more=True)
+                found.append((here, suspect))
+            place = _Place(cursor)
+        room = limit - len(found)
+        found += [(place, each) for each in _forgotten(page, told, begun)[:room]]  # the others at the next run
+        if len(found) < limit and len(page):
+            found.append((place, Alive(page.items[-1].subject)))
+        if found:
+            found[-1] = (place, found[-1][1])
+        return _shown(found, page.at, more=page.more)
+
+    async def _of(
+        self, state: StreamState, told: Sequence[Told], at: datetime, ignore: Sequence[str]
+    ) -> AsyncIterator[SilentConsumer | Troubled]:
+        for group in state.groups:
+            if group.name == NOBODYS or group.name in ignore:
+                continue
+            known = await self.groups.consumers(state.subject, group.name) if group.consumers else ()
+            for each in sorted(known, key=lambda consumer: consumer.consumer):
+                if each.until <= at:
+                    yield SilentConsumer(each, self.looks.first(each))
+            about = tuple(each for each in told if each.name.split("\n")[1] == group.name)
+            alive = max((each.until for each in known), default=None)
+            unread = group.pending > 0 and (alive is None or alive <= at)
+            if unread or group.lost or about:
+                yield Troubled(state.subject, group, alive, about)
+
+
+def _place(after: str, suspect: SilentConsumer | Troubled) -> _Place:
+    if isinstance(suspect, Troubled):
+        return _Place(after, suspect.group.name, True)
+    return _Place(after, suspect.state.group, False, suspect.state.consumer)
+
+
+def _by_stream(told: Mapping[str, Told]) -> dict[str, tuple[Told, ...]]:
+    found: dict[str, tuple[Told, ...]] = {}
+    for each in told.values():
+        found[each.stream] = (*found.get(each.stream, ()), each)
+    return found
+
+
+def _forgotten(page: Page[StreamState], told: Mapping[str, Sequence[Told]], place: _Place) -> list[Suspect]:
+    there = {(state.subject, group.name) for state in page for group in state.groups}
+    last = page.cursors[-1] if page.more else None
+    return [
+        Forgotten(each)
+        for subject, alerts in told.items()
+        for each in alerts
+        if subject > place.after and (last is None or subject <= last)
+        if (subject, each.name.split("\n")[1]) not in there
+    ]
+
+
+def _shown(found: Sequence[tuple[_Place, Suspect]], at: datetime, *, more: bool) -> Page[Suspect]:
+    return Page(tuple(s for _, s in found), tuple(_text(place) for place, _ in found), at, more)
+
+
+def _text(place: _Place) -> str:
+    return msgspec.json.encode(place).decode()
+
+
+def _parse(text: str) -> _Place:
+    try:
+        return msgspec.json.decode(text, type=_Place)
+    except msgspec.MsgspecError:
+        raise UsageError(f"{text[:40]!r} is not a cursor", do="use one that an earlier page gave") from None

@@ -1,0 +1,131 @@
+"""How far a stream may be trimmed: by its age, and never beyond what a protecting group has acked. Pure.
+
+A rule is found by pattern: one that spells the subject goes before one with `*`, that before one with `>`, and among
+equals the longer one counts. A stream without a rule is never trimmed. Which groups protect a stream follows from what
+it is: an archiver the streams that are archived and all dead letters, its workers the queue of a task type. A group
+that protects and does not exist protects everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from wrasse.clock import to_micros
+from wrasse.ports.streams import START, EntryId, StreamState
+from wrasse.ports.subjects import matches
+from wrasse.streams.subjects import ROOT, is_dead_letter_subject
+
+ARCHIVER = "archiver"
+SLACK = 100  # without `exact` a stream is trimmed once it is over its age by this part of it
+OVERDUE = 2  # times its age: then somebody should know who holds a stream back
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRule:
+    """How long entries of the streams that match are kept. `protect` names groups that hold a trim back besides those
+    that always do; with `allow_data_loss` none does."""
+
+    pattern: str
+    age: timedelta
+    exact: bool = False
+    protect: tuple[str, ...] = ()
+    allow_data_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one stream is bound by: its rule, and the groups that protect it."""
+
+    rule: RetentionRule
+    protect: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """All rules, and the patterns of the streams that are archived."""
+
+    rules: tuple[RetentionRule, ...] = ()
+    archived: tuple[str, ...] = ()
+    root: str = ROOT
+
+    def of(self, subject: str) -> Bound | None:
+        """What bounds this stream; None where no rule is about it."""
+        rule = rule_for(self.rules, subject)
+        return None if rule is None else Bound(rule, self.protecting(subject, rule))
+
+    def protecting(self, subject: str, rule: RetentionRule) -> tuple[str, ...]:
+        """The groups that must have acked what is trimmed."""
+        found = list(rule.protect)
+        if is_dead_letter_subject(subject, self.root) or any(matches(pattern, subject) for pattern in self.archived):
+            found.append(ARCHIVER)
+        if (workers := workers_of(subject, self.root)) is not None:
+            found.append(workers)
+        return tuple(dict.fromkeys(found))
+
+
+def rule_for(rules: Iterable[RetentionRule], subject: str) -> RetentionRule | None:
+    """The rule about this subject."""
+    fitting = [rule for rule in rules if matches(rule.pattern, subject)]
+    return max(fitting, key=lambda rule: closeness(rule.pattern), default=None)
+
+
+def closeness(pattern: str) -> tuple[bool, bool, int, tuple[bool, ...]]:
+    """How closely a pattern names what it matches: greater is closer. Of two that are equally long, the one that spells
+    out the earlier token."""
+    tokens = pattern.split(".")
+    spelled = tuple(token not in ("*", ">") for token in tokens)
+    return all(spelled), tokens[-1] != ">", sum(spelled) * 256 + len(pattern), spelled
+
+
+def workers_of(subject: str, root: str = ROOT) -> str | None:
+    """The group that works the tasks of this stream, if it is the queue of a task type."""
+    tokens = subject.split(".")
+    if len(tokens) == 4 and tokens[0] == root and tokens[1] == "tasks" and tokens[3] == "queue":
+        return f"{tokens[2]}-workers"
+    return None
+
+
+class Stand(StrEnum):
+    """Where a stream stands."""
+
+    YOUNG = "nothing is old enough"
+    DUE = "due"
+    HELD = "held back by a group"
+    MISSING = "a protecting group is missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Where a stream stands, and the group it stands there for. `overdue`: for longer than anybody meant."""
+
+    stand: Stand
+    group: str = ""
+    overdue: bool = False
+
+
+def judge(state: StreamState, bound: Bound, at: datetime) -> Judged:
+    """Whether something of a stream can be trimmed now."""
+    rule = bound.rule
+    slack = timedelta(0) if rule.exact else rule.age / SLACK
+    if state.first is None or state.first >= horizon(at, rule.age + slack):
+        return Judged(Stand.YOUNG)
+    if rule.allow_data_loss:
+        return Judged(Stand.DUE)
+    floors = {group.name: group.floor for group in state.groups}
+    missing = next((name for name in bound.protect if name not in floors), None)
+    if missing is not None:
+        return Judged(Stand.MISSING, missing)
+    lowest = min(bound.protect, key=lambda name: floors[name], default="")
+    if lowest and floors[lowest] < state.first:
+        return Judged(Stand.HELD, lowest, state.first < horizon(at, rule.age * OVERDUE))
+    return Judged(Stand.DUE)
+
+
+def horizon(at: datetime, age: timedelta) -> EntryId:
+    """The first id that is not older than `age`."""
+    ms = (to_micros(at) - age // _MICROSECOND) // 1_000
+    return EntryId(ms, 0) if ms > 0 else START

@@ -1,0 +1,110 @@
+"""Trimming streams in rounds, and counting what is lost where that is allowed.
+
+Each round is one atomic step of the backend, which judges age and groups anew; rounds go on until nothing is left to
+trim or the time of one batch is over, and the next run goes on from there. Where a rule allows the loss of data, what
+every group has acked goes first, so that what goes after it can be counted as lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wrasse.clock import Clock
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import GroupState, Streams, StreamState
+from wrasse.streams.alerts import Alert, Alerts
+from wrasse.streams.retention import Bound
+
+SLICE = 20.0  # seconds of one batch; the engine ends a call after sixty
+
+
+@dataclass(frozen=True, slots=True)
+class TrimOrder:
+    """Trim this stream as far as it is allowed, so many entries in one step."""
+
+    subject: str
+    bound: Bound
+    entries_max: int
+
+
+@dataclass(slots=True)
+class RetentionTally:
+    """Numbers that only grow, for metrics to read."""
+
+    trimmed: int = 0  # entries
+    lost: int = 0  # of those, the ones that a protecting group had not acked
+    alerts: int = 0
+    trimmed_pending: int = 0  # entries that somebody else trimmed while a group still held them
+
+
+class Trimmer:
+    """Trims streams of one backend."""
+
+    def __init__(self, streams: Streams, alerts: Alerts, clock: Clock, tally: RetentionTally) -> None:
+        self._streams = streams
+        self._alerts = alerts
+        self._clock = clock
+        self.tally = tally
+
+    def ends(self) -> float:
+        """When a batch that begins now is over."""
+        return self._clock.monotonic() + SLICE
+
+    async def trim(self, order: TrimOrder, ends: float) -> Outcome:
+        """Trims one stream until then; `lost` if there was nothing after all."""
+        removed = await self._rounds(order, order.bound.protect, ends)
+        if order.bound.rule.allow_data_loss and self._clock.monotonic() < ends:
+            removed += await self._losing(order, ends)
+        return Outcome.DONE if removed else Outcome.LOST
+
+    async def _rounds(self, order: TrimOrder, protect: Sequence[str], ends: float) -> int:
+        removed = 0
+        while True:
+            done = await self._streams.trim(
+                order.subject, age=order.bound.rule.age, below=None, protect=protect, limit=order.entries_max
+            )
+            removed += done.count
+            self.tally.trimmed += done.count
+            if not done.more or self._clock.monotonic() >= ends:
+                return removed
+
+    async def _losing(self, order: TrimOrder, ends: float) -> int:
+        """What no group has acked goes too."""
+        before = await self._streams.info(order.subject)
+        removed = await self._rounds(order, (), ends)
+        after = await self._streams.info(order.subject)
+        lost = lost_entries(before, after, order.bound.protect, removed)
+        if lost:
+            self.tally.lost += lost
+            await self._alerts.say(
+                Alert(
+                    order.subject,
+                    "entries were trimmed that a protecting group had not acked, as retention allows here",
+                    "take allow_data_loss from its retention rule to keep them",
+                    group=", ".join(order.bound.protect),
+                    count=lost,
+                )
+            )
+        return removed
+
+
+def lost_entries(
+    before: StreamState | None, after: StreamState | None, protect: Sequence[str], removed: int
+) -> int:
+    """How many of the removed entries some protecting group had not acked: pending, or never read. Pure."""
+    if before is None or after is None or not removed:
+        return removed if protect else 0
+    added = after.appended - before.appended
+    later = {group.name: group for group in after.groups}
+    earlier = {group.name: group for group in before.groups}
+    return max((_unacked(earlier.get(name), later.get(name), added, removed) for name in protect), default=0)
+
+
+def _unacked(before: GroupState | None, after: GroupState | None, added: int, removed: int) -> int:
+    if before is None or after is None:
+        return removed
+    pending = max(before.pending - after.pending, 0)
+    if before.lag is None or after.lag is None:
+        return removed  # nobody can tell: all of them, rather than too few
+    return min(pending + max(before.lag + added - after.lag, 0), removed)

@@ -1,0 +1,185 @@
+"""Aged entries: older than their stream's retention, and acked by every group that protects it.
+
+evidence      the stream's first entry is older than its rule says, by the backend's clock
+grace         the age of the rule, and unless it is exact a hundredth of it more
+precondition  age and the floor of every protecting group, judged anew in the very step that trims
+if wrong      with a rule that is too short, entries are gone that somebody wanted to read again; what an archiver or
+              a worker group still needs is never trimmed, unless the rule allows it in so many words
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from wrasse.engine.sweep import Action, Keep
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.streams import StreamState
+from wrasse.ports.surveys import Surveys
+from wrasse.streams.alerts import Alert, Alerts, Told, worth_telling
+from wrasse.streams.retention import ARCHIVER, Bound, Judged, Retention, Stand, judge
+from wrasse.streams.trimmer import Trimmer, TrimOrder
+
+LOOK = 1_000  # streams that one look sees
+
+
+@dataclass(frozen=True, slots=True)
+class AgedStream:
+    """A stream with something to do: entries that are old enough, or alerts that were told about it."""
+
+    state: StreamState
+    bound: Bound | None
+    told: tuple[Told, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An alert about a stream that is not there any more."""
+
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Streams up to this one have nothing to do."""
+
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell this alert; the one that was told before, if any."""
+
+    alert: Alert
+    told: Told | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Forget this alert: its cause is gone."""
+
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class AgedEntries:
+    """Trims streams to their retention, as far as those who still need them allow."""
+
+    name: ClassVar[str] = "aged_entries"
+    each: ClassVar[bool] = True
+
+    surveys: Surveys
+    retention: Retention
+    trimmer: Trimmer
+    alerts: Alerts
+    entries_max: int = 10_000
+    alerts_every: timedelta = timedelta(hours=1)
+    batch_max: int = 10
+
+    async def find(self, after: str | None, limit: int) -> Page[AgedStream | Gone | Quiet]:
+        page = await self.surveys.survey(">", after, LOOK)
+        told = await self.alerts.told()
+        last = None if not page.more else page.cursors[-1]
+        found = [*self._worth(page, told), *_gone(page, told, after or "", last)]
+        found.sort(key=lambda each: each[0])
+        if len(found) > limit:
+            shown = found[:limit]
+            return Page(tuple(s for _, s in shown), tuple(at for at, _ in shown), page.at, more=True)
+        suspects: list[tuple[str, AgedStream | Gone | Quiet]] = list(found)
+        if len(suspects) < limit and len(page):
+            suspects.append((page.cursors[-1], Quiet(page.cursors[-1])))
+        cursors = [at for at, _ in suspects]
+        if last is not None:
+            cursors[-1] = last  # nothing worth a look stands between the last suspect and the end of this look
+        return Page(tuple(s for _, s in suspects), tuple(cursors), page.at, page.more)
+
+    def decide(
+        self, suspect: AgedStream | Gone | Quiet, at: datetime
+    ) -> Action[TrimOrder | Tell | Settle] | Keep:
+        if isinstance(suspect, Quiet):
+            return Keep(Stand.YOUNG.value)
+        if isinstance(suspect, Gone):
+            return Action("settle", suspect.told.stream, "the stream is gone", Settle(suspect.told))
+        subject, bound = suspect.state.subject, suspect.bound
+        found = Judged(Stand.YOUNG) if bound is None else judge(suspect.state, bound, at)
+        alert = _alert(subject, found)
+        if alert is not None:
+            told = next((each for each in suspect.told if each.name == alert.name), None)
+            if worth_telling(alert, told, at, self.alerts_every):
+                return Action("alert", subject, alert.what, Tell(alert, told, at))
+        over = next((each for each in suspect.told if alert is None or each.name != alert.name), None)
+        if over is not None:
+            return Action("settle", subject, f"no longer so: {over.what}", Settle(over))
+        if found.stand is not Stand.DUE or bound is None:
+            return Keep("no rule is about it" if bound is None else found.stand.value)
+        reason = f"entries older than {bound.rule.pattern!r} keeps them"
+        if bound.rule.allow_data_loss and bound.protect:
+            reason += f"; may lose what {' and '.join(bound.protect)} did not ack"
+        return Action("trim", subject, reason, TrimOrder(subject, bound, self.entries_max))
+
+    async def apply(self, actions: Sequence[Action[TrimOrder | Tell | Settle]]) -> Sequence[Outcome]:
+        ends = self.trimmer.ends()
+        return [await self._applied(action.change, ends) for action in actions]
+
+    async def _applied(self, change: TrimOrder | Tell | Settle, ends: float) -> Outcome:
+        match change:
+            case TrimOrder():
+                return await self.trimmer.trim(change, ends)
+            case Tell():
+                return await self.alerts.tell(change.alert, change.told, change.at)
+            case Settle():
+                return await self.alerts.settle(change.told)
+
+    def _worth(
+        self, page: Page[StreamState], told: Mapping[str, Told]
+    ) -> Iterator[tuple[str, AgedStream | Gone | Quiet]]:
+        """The streams of a page that something is to be said about."""
+        by_stream: dict[str, list[Told]] = {}
+        for each in told.values():
+            by_stream.setdefault(each.stream, []).append(each)
+        for state in page:
+            bound, known = self.retention.of(state.subject), tuple(by_stream.get(state.subject, ()))
+            due = bound is not None and judge(state, bound, page.at).stand is not Stand.YOUNG
+            if due or known:
+                yield state.subject, AgedStream(state, bound, known)
+
+
+def _gone(
+    page: Page[StreamState], told: Mapping[str, Told], after: str, last: str | None
+) -> Iterator[tuple[str, AgedStream | Gone | Quiet]]:
+    """Alerts about streams that this look would have seen if they were there."""
+    there = {state.subject for state in page}
+    for each in told.values():
+        subject = each.stream
+        if subject > after and (last is None or subject <= last) and subject not in there:
+            yield subject, Gone(each)
+
+
+def _alert(subject: str, found: Judged) -> Alert | None:
+    group = found.group
+    if found.stand is Stand.MISSING and group == ARCHIVER:
+        return Alert(
+            subject,
+            "nothing of this stream is trimmed, although it is older than its retention: no archiver has read it",
+            "start its archiver, or add it to archiver.streams; allow_data_loss in its retention rule gives it up",
+            group,
+        )
+    if found.stand is Stand.MISSING:
+        return Alert(
+            subject,
+            f"nothing of this stream is trimmed: its protecting group {group!r} does not exist",
+            "start who reads it in that group, or take the group from its retention rule",
+            group,
+        )
+    if found.stand is Stand.HELD and found.overdue:
+        return Alert(
+            subject,
+            f"entries twice as old as their retention are kept, since the group {group!r} has not acked them",
+            "look at that group: wrasse streams info",
+            group,
+        )
+    return None

@@ -1,0 +1,183 @@
+"""Dead consumers: those that asked for messages under a name, fell silent, and will not be back.
+
+evidence      the moment has passed until which the consumer said it lives; of another program's, that it did nothing
+              for a day, seen at two looks, and that it holds nothing
+grace         `gone_for` after that moment, or between the two looks
+precondition  still silent at the very step that hands over what it holds and removes it
+if wrong      a live consumer is known again by its next question; what it held goes to the others with its count kept,
+              so a message may be handled twice; none is lost, and no group is ever removed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from wrasse.engine.sweep import Action, Keep
+from wrasse.ports.groups import ConsumerState, Groups
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.streams.alerts import Alert, Alerts, Told, worth_telling
+from wrasse.streams.group_census import Alive, Census, Forgotten, SilentConsumer, Troubled
+from wrasse.streams.trimmer import RetentionTally
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Remember that this consumer of another program was found idle."""
+
+    state: ConsumerState
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Hand over what this consumer holds, and remove it."""
+
+    state: ConsumerState
+
+
+@dataclass(frozen=True, slots=True)
+class TellGroup:
+    """Tell this alert about a group."""
+
+    alert: Alert
+    told: Told | None
+    at: datetime
+    lost: int = 0  # entries, among those that were trimmed while pending, which nobody was told about
+
+
+@dataclass(frozen=True, slots=True)
+class SettleGroup:
+    """Forget this alert: its cause is gone."""
+
+    told: Told
+
+
+Change = Note | Retire | TellGroup | SettleGroup
+
+
+@dataclass(frozen=True, slots=True)
+class DeadConsumers:
+    """Removes consumers that fell silent, and tells of groups that nobody reads any more."""
+
+    name: ClassVar[str] = "dead_consumers"
+    each: ClassVar[bool] = True
+
+    census: Census
+    groups: Groups
+    alerts: Alerts
+    tally: RetentionTally
+    gone_for: timedelta = timedelta(minutes=10)
+    stale_after: timedelta = timedelta(minutes=10)
+    alerts_every: timedelta = timedelta(hours=1)
+    ignore: tuple[str, ...] = ()
+    batch_max: int = 100
+
+    async def find(self, after: str | None, limit: int) -> Page[SilentConsumer | Troubled | Forgotten | Alive]:
+        return await self.census.page(after, limit, self.ignore)
+
+    def decide(
+        self, suspect: SilentConsumer | Troubled | Forgotten | Alive, at: datetime
+    ) -> Action[Change] | Keep:
+        match suspect:
+            case Alive():
+                return Keep("alive")
+            case Forgotten():
+                return Action("settle", suspect.told.stream, "the group is gone", SettleGroup(suspect.told))
+            case Troubled():
+                return self._about_group(suspect, at)
+            case SilentConsumer():
+                return self._about_consumer(suspect, at)
+
+    async def apply(self, actions: Sequence[Action[Change]]) -> Sequence[Outcome]:
+        return [await self._applied(action.change) for action in actions]
+
+    def _about_consumer(self, suspect: SilentConsumer, at: datetime) -> Action[Change] | Keep:
+        state = suspect.state
+        name = f"{state.subject} {state.group} {state.consumer}"
+        if at < state.until:
+            return Keep("alive")
+        if not state.foreign:
+            if at - state.until < self.gone_for:
+                return Keep("silent for a short while only")
+            silent = f"silent for {_minutes(at - state.until)} min longer than it said; {state.pending} go to others"
+            return Action("retire", name, silent, Retire(state))
+        if state.pending:
+            return Keep("another program's, and it holds something")
+        if suspect.first is None:
+            idle = f"another program's, idle for {_minutes(at - state.seen_at)} min: to be looked at once more"
+            return Action("note", name, idle, Note(state, at))
+        if at - suspect.first.at < self.gone_for:
+            return Keep("another program's, to be looked at once more")
+        idle = f"another program's, idle for {_minutes(at - state.seen_at)} min, and it holds nothing"
+        return Action("retire", name, idle, Retire(state))
+
+    def _about_group(self, suspect: Troubled, at: datetime) -> Action[Change] | Keep:
+        group, name = suspect.group, f"{suspect.subject} {suspect.group.name}"
+        told_lost = next((each for each in suspect.told if each.name.endswith(f"\n{LOST}")), None)
+        lost = group.lost - (0 if told_lost is None else told_lost.count)
+        if lost > 0:
+            tell = TellGroup(_lost(suspect, group.lost), told_lost, at, lost)
+            return Action("alert", name, f"{lost} entries were trimmed while pending", tell)
+        told = next((each for each in suspect.told if not each.name.endswith(f"\n{LOST}")), None)
+        stale = _stale(suspect) if self._is_stale(suspect, at) else None
+        if stale is not None and worth_telling(stale, told, at, self.alerts_every):
+            return Action("alert", name, f"{stale.what}: {stale.count} pending", TellGroup(stale, told, at))
+        if stale is None and told is not None:
+            return Action("settle", name, f"no longer so: {told.what}", SettleGroup(told))
+        return Keep("alive" if stale is None else "nobody reads the group, as was told")
+
+    def _is_stale(self, suspect: Troubled, at: datetime) -> bool:
+        oldest = suspect.group.oldest_pending_at
+        waits = suspect.group.pending > 0 and oldest is not None and at - oldest >= self.stale_after
+        return waits and (suspect.alive_until is None or suspect.alive_until <= at)
+
+    async def _applied(self, change: Change) -> Outcome:
+        match change:
+            case Note():
+                self.census.looks.note(change.state, change.at)
+                return Outcome.DONE
+            case Retire():
+                state = change.state
+                self.census.looks.forget(state)
+                return await self.groups.retire(state.subject, state.group, state.consumer)
+            case TellGroup():
+                told = await self.alerts.tell(change.alert, change.told, change.at)
+                self.tally.alerts += 1
+                self.tally.trimmed_pending += change.lost if told is Outcome.DONE else 0
+                return told
+            case SettleGroup():
+                return await self.alerts.settle(change.told)
+
+
+LOST = "lost"
+
+
+def _lost(suspect: Troubled, count: int) -> Alert:
+    return Alert(
+        suspect.subject,
+        "entries were trimmed while they were pending in this group: nobody will handle them",
+        "find out who trims this stream without regard to its groups, such as a MAXLEN of a producer",
+        suspect.group.name,
+        count,
+        topic=LOST,
+    )
+
+
+def _stale(suspect: Troubled) -> Alert:
+    group = suspect.group
+    return Alert(
+        suspect.subject,
+        "entries of this group are pending, and no consumer of it lives",
+        "start a consumer of this group, or acknowledge what nobody wants any more",
+        group.name,
+        group.pending,
+        group.oldest_pending_at,
+    )
+
+
+def _minutes(time: timedelta) -> int:
+    return time // timedelta(minutes=1)
