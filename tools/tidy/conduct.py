@@ -37,7 +37,9 @@ LONE_TASKS = {
     "backends/redis/groups.py": "a question whose asker was cancelled is awaited, and what it brought is given back",
     "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
     "app/sync_hold.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
+    "leases/replay.py": "one replay at a time beside the operations; `finished`, which closing awaits, waits for it",
     "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
+    "jobs/streamed_takes.py": "a claim goes on when its asker is cancelled, and is awaited; waits are gathered",
     "jobs/producer.py": "a piece that was sent is awaited before the next one, or at the end",
     "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
 }

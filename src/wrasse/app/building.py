@@ -61,12 +61,19 @@ from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.expired_leases import ExpiredLeases
+from wrasse.sweeps.open_transactions import OpenTransactions
 from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 LEASES = leases_in("default")
 JOB_SWEEPS = ("stuck_jobs", "finished_jobs")  # what every worker process also runs
-LEASE_SWEEPS = (ExpiredLeases.name, AgedRecords.name)  # what every process that serves leases also runs
+LEASE_SWEEPS = (  # what every process that serves leases also runs
+    ExpiredLeases.name,
+    OpenTransactions.name,
+    SpentDecisions.name,
+    AgedRecords.name,
+)
 IDLE = "idle"  # the group of sweeps that keep away from traffic
 
 
@@ -174,13 +181,19 @@ def build_lease_sweep(name: str, settings: Settings, opened: Opened, clock: Cloc
     own, leasing = settings.sweeps[name], opened.leasing
     assert leasing is not None, "who builds it has leases"
     guards = backend_guards(opened.records, clock, skew_max=settings.engine.skew_max)
-    sweep: AnySweep = ExpiredLeases(leasing.leases, leasing.namespaces)
+    idle: dict[str, AnySweep] = {
+        ExpiredLeases.name: ExpiredLeases(leasing.leases, leasing.namespaces),
+        OpenTransactions.name: OpenTransactions(leasing.leases),
+        SpentDecisions.name: SpentDecisions(leasing.leases),
+    }
     group = IDLE
     if name == AgedRecords.name:
         retention = own.fields["retention"]
         assert isinstance(retention, timedelta), "a time by its type"
-        sweep, group = AgedRecords(leasing.leases, leasing.namespaces, retention), ""
+        sweep: AnySweep = AgedRecords(leasing.leases, leasing.namespaces, retention)
+        group = ""
     else:
+        sweep = idle[name]
         guards = (*guards, Traffic(leasing.activity, settings.leases.idle_sweep_grace, clock))
     return Scheduled(
         sweep,

@@ -47,6 +47,8 @@ async def open_leasing(config: Config, stores: Stores) -> Leasing:
         terms=Terms(max(own.margin, _margin(store)), own.lock_delay),
         ttl_max=own.ttl_max,
         traffic=activity.note,
+        namespaces=store.namespaces,
+        replay=own.txn_replay_interval,
     )
     stores.finish_first(partial(_finish, leases))
     inner = store.store if isinstance(store, RecordsAlone) else store

@@ -69,7 +69,12 @@ _LEASES = {  # to the fields of LeaseTally
     "released": ("released", "leases given back"),
     "committed": ("committed", "of these, given back with a commit"),
     "cleared": ("cleared", "leases that ended by themselves, cleared by an operation or by a sweep"),
-    "index_entries_deleted": ("entries_deleted", "entries taken out of the index of leases"),
+    "index_entries_deleted": ("entries_deleted", "entries taken out of the indexes of leases and of decisions"),
+    "transactions_committed": ("transactions_committed", "transactions carried out by this process as a commit"),
+    "transactions_rolled_back": ("transactions_rolled_back", "transactions carried out by this process as a rollback"),
+    "transaction_replays": ("replays", "looks at open transactions amid traffic"),
+    "transactions_replayed": ("replayed", "transactions that these finished"),
+    "decisions_deleted": ("decisions_deleted", "decision records deleted after their time"),
 }
 
 METRICS: Mapping[str, Described] = {

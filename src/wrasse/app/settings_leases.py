@@ -34,6 +34,9 @@ class LeaseSettings:
     ] = ZERO
     lock_delay: Annotated[timedelta, Key("how long a key stays closed after a lease that ended by itself")] = ZERO
     ttl_max: Annotated[timedelta, Key("how long a lease may last without renewal")] = timedelta(minutes=30)
+    txn_replay_interval: Annotated[
+        timedelta, Key("how often, amid traffic, transactions that a crash left open are finished; 0s: only when idle")
+    ] = timedelta(seconds=5)
     sweeper_interval: Annotated[timedelta, Key("how often the idle sweeps run; sweeps.expired_leases.interval")] = (
         timedelta(minutes=5)
     )
@@ -54,20 +57,24 @@ class LeaseSettings:
 def followed(own: LeaseSettings) -> Mapping[str, Mapping[str, object]]:
     """What the settings of sweeps are unless they are set themselves."""
     every = own.disk_janitor_interval or min(max(own.disk_retention / 2, JANITOR_MIN), JANITOR_MAX)
+    idle = {
+        "interval": own.sweeper_interval,
+        "actions_max": own.idle_sweep_max_ops,
+        "runtime_max": own.idle_sweep_max_runtime,
+        "pause": own.idle_sweep_op_delay,
+    }
     return {
-        "expired_leases": {
-            "interval": own.sweeper_interval,
-            "actions_max": own.idle_sweep_max_ops,
-            "runtime_max": own.idle_sweep_max_runtime,
-            "pause": own.idle_sweep_op_delay,
-        },
+        "expired_leases": idle,
+        "open_transactions": idle,
+        "spent_decisions": idle,
         "aged_records": {"interval": every, "enabled": own.disk_retention > ZERO, "retention": own.disk_retention},
     }
 
 
 def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, str, str]]:
     """What is right: whether it is, of which setting, what is wrong, and what to write."""
-    for name in ("margin", "lock_delay", "idle_sweep_grace", "idle_sweep_op_delay", "disk_retention"):
+    waits = ("margin", "lock_delay", "txn_replay_interval", "idle_sweep_grace", "idle_sweep_op_delay")
+    for name in (*waits, "disk_retention"):
         yield getattr(own, name) >= ZERO, name, "is negative", "use 0s or more"
     for name in ("ttl_max", "sweeper_interval", "idle_sweep_max_runtime"):
         yield getattr(own, name) > ZERO, name, "is 0", "use a time such as 5m"

@@ -11,6 +11,7 @@ import click
 T = TypeVar("T")
 
 FLAGS = {
+    "txn_replay_interval": "How often transactions that a crash left open are finished amid traffic",
     "sweeper_interval": "How often the idle sweeps run",
     "idle_sweep_grace": "How long leases must have been idle before they start",
     "idle_sweep_max_ops": "How many actions one of their runs may take",

@@ -6,7 +6,7 @@ from __future__ import annotations
 class LeaseTally:
     """Since the process began. `cleared` are leases that ended by themselves, met by an operation or by a sweep;
     `waited` are acquires that found the key held. `replays` are looks at open transactions amid traffic, and `replayed`
-    the transactions which those, or sweeps, carried out."""
+    the transactions that those finished."""
 
     __slots__ = (
         "acquired", "cleared", "committed", "decisions_deleted", "entries_deleted", "released", "renewed", "replayed",

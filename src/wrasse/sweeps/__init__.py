@@ -15,7 +15,9 @@ from wrasse.engine.run import AnySweep
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
+from wrasse.sweeps.open_transactions import OpenTransactions
 from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 
@@ -68,6 +70,22 @@ CATALOGUE: Mapping[str, Catalogued] = {
             ExpiredLeases,
             takes_away="leases that ended by themselves, and an hour later what their holders left behind",
             unless="the lease was renewed, given back or taken over; keys are in use",
+            interval=timedelta(minutes=5),
+            budget=Budget(pause=timedelta(milliseconds=100)),
+        ),
+        Catalogued(
+            OpenTransactions.name,
+            OpenTransactions,
+            takes_away="transactions that a crash left open: carried out as decided, or rolled back when overdue",
+            unless="it is pending and one of its leases lasts; keys are in use",
+            interval=timedelta(minutes=5),
+            budget=Budget(pause=timedelta(milliseconds=100)),
+        ),
+        Catalogued(
+            SpentDecisions.name,
+            SpentDecisions,
+            takes_away="what is left of transactions, a day after they were carried out",
+            unless="its time is not over; keys are in use",
             interval=timedelta(minutes=5),
             budget=Budget(pause=timedelta(milliseconds=100)),
         ),

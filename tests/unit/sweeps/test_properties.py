@@ -16,7 +16,9 @@ from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
+from wrasse.sweeps.open_transactions import OpenTransactions
 from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 from wrasse.testing import SweepCase, World, check_sweep
 
@@ -124,7 +126,60 @@ async def they_are_used_again(world: World) -> None:
     await holds(world, "a", "b/c", ttl=SILENCE, give_back=True)
 
 
+TRANSACTIONS = {name: f"{name:0>19}0" for name in ("a1", "b2", "c3")}
+
+
+async def transacts(world: World, name: str, *keys: str, ttl: timedelta, end: bool = False) -> None:
+    leases = leases_of(world)
+    for key in keys:
+        lease = await leases.acquire(key, "me", ttl=ttl, transaction=TRANSACTIONS[name])
+        await leases.update(DEFAULT_NAMESPACE, lease.held, b"{}")
+    if end:
+        await leases.decide(TRANSACTIONS[name], commit=True)
+    await leases.close()
+
+
+async def some_transactions_are_overdue(world: World) -> None:
+    await transacts(world, "a1", "a", "b", ttl=SILENCE)
+    await transacts(world, "b2", "c", "d", ttl=SILENCE)
+    await transacts(world, "c3", "e", "f", ttl=10 * SILENCE)
+    world.clock.advance(SILENCE)
+
+
+async def they_are_committed_after_all(world: World) -> None:
+    for name in ("a1", "b2"):
+        leases = leases_of(world)
+        await leases.decide(TRANSACTIONS[name], commit=True)
+        await leases.close()
+
+
+async def some_decisions_are_old(world: World) -> None:
+    await transacts(world, "a1", "a", "b", ttl=SILENCE, end=True)
+    await transacts(world, "b2", "c", ttl=SILENCE, end=True)
+    world.clock.advance(DAY)
+    await transacts(world, "c3", "d", ttl=SILENCE, end=True)
+
+
+async def they_were_asked_for(world: World) -> None:
+    for name in ("a1", "b2"):
+        await leases_of(world).transactions.book.outcome(TRANSACTIONS[name])
+
+
 CASES = {
+    "open_transactions": SweepCase(
+        lambda world: OpenTransactions(leases_of(world)),
+        some_transactions_are_overdue,
+        they_are_committed_after_all,
+        (TRANSACTIONS["c3"],),
+        grace=SILENCE,
+    ),
+    "spent_decisions": SweepCase(
+        lambda world: SpentDecisions(leases_of(world)),
+        some_decisions_are_old,
+        they_were_asked_for,
+        (TRANSACTIONS["c3"],),
+        grace=DAY,
+    ),
     "expired_leases": SweepCase(
         lambda world: ExpiredLeases(leases_of(world), world.store.namespaces),
         some_leases_ended,
@@ -153,7 +208,10 @@ CASES = {
         grace=2 * DAY,
     ),
 }
-ACTIONS = {"expired_leases": 2, "aged_records": 2, "orphan_archives": 2, "stuck_jobs": 3, "finished_jobs": 3}
+ACTIONS = {
+    "expired_leases": 2, "aged_records": 2, "orphan_archives": 2, "stuck_jobs": 3, "finished_jobs": 3,
+    "open_transactions": 2, "spent_decisions": 2,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

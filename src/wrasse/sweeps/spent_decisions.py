@@ -1,0 +1,45 @@
+"""Spent decisions: what is left of transactions that were carried out a day ago.
+
+evidence      the decision record says until when it is kept, and that has passed
+grace         24 hours from the moment the transaction was carried out on every key
+precondition  the record has the same version at the step that deletes it
+if wrong      who asks only now what became of its transaction is told that nobody knows it any more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from wrasse.engine.sweep import Action, Keep
+from wrasse.leases.leases import Leases
+from wrasse.leases.transaction import decode_decision
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class SpentDecisions:
+    """Deletes decision records past their time, found by their index."""
+
+    name: ClassVar[str] = "spent_decisions"
+    each: ClassVar[bool] = False
+    batch_max: ClassVar[int] = 1  # so that it stops within one entry of new traffic
+
+    leases: Leases
+
+    async def find(self, after: str | None, limit: int) -> Page[Record]:
+        return await self.leases.transactions.book.spent(after, limit)
+
+    def decide(self, suspect: Record, at: datetime) -> Action[Record] | Keep:
+        over = decode_decision(suspect)
+        if at < over.expires_at:
+            return Keep("still kept")
+        return Action("delete", over.id, f"decided for {over.state.value}, and long carried out", suspect)
+
+    async def apply(self, actions: Sequence[Action[Record]]) -> Sequence[Outcome]:
+        book = self.leases.transactions.book
+        return [await book.delete_decision(action.change) for action in actions]
