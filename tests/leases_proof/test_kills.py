@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,8 +35,19 @@ from wrasse.leases.refusal import KeyRefused, Refusal
 
 ACTOR = Path(__file__).with_name("lease_actor.py")
 CLOCK = SystemClock()
-KEYS = [f"accounts/{n}" for n in range(16)]
 CLIENTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How many keys there are, and how long a lease lasts: a key whose server was killed is closed for that long, and
+    for as long as the store's clock may be off."""
+
+    keys: int
+    ttl: timedelta
+
+
+DIRECTORY, BUCKET = Terms(16, timedelta(seconds=1)), Terms(400, timedelta(seconds=3))
 
 
 @dataclass
@@ -44,7 +56,9 @@ class Yard:
 
     url: str
     actor: asyncio.subprocess.Process
-    acknowledged: dict[str, list[str]] = field(default_factory=lambda: {key: [] for key in KEYS})
+    keys: list[str]
+    ttl: timedelta
+    acknowledged: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     refused: list[str] = field(default_factory=list)
     served: asyncio.Event = field(default_factory=asyncio.Event)
     stop: bool = False
@@ -69,7 +83,9 @@ def quiet_port() -> int:
 
 
 @asynccontextmanager
-async def yard(folder: Path, records: str, env: Mapping[str, str] | None = None) -> AsyncIterator[Yard]:
+async def yard(
+    folder: Path, records: str, terms: Terms, env: Mapping[str, str] | None = None
+) -> AsyncIterator[Yard]:
     port = quiet_port()
     os.mkdir(folder)
     actor = await asyncio.create_subprocess_exec(
@@ -77,7 +93,7 @@ async def yard(folder: Path, records: str, env: Mapping[str, str] | None = None)
         stdout=asyncio.subprocess.PIPE, env={**os.environ, **(env or {})},
     )  # fmt: skip
     try:
-        yield Yard(f"http://127.0.0.1:{port}", actor)
+        yield Yard(f"http://127.0.0.1:{port}", actor, [f"accounts/{n}" for n in range(terms.keys)], terms.ttl)
     finally:
         assert actor.stdin is not None
         actor.stdin.close()
@@ -89,13 +105,13 @@ async def client(yard: Yard, name: str) -> None:
     made, draw = 0, random.Random(name)
     async with LeaseClient(yard.url, CLOCK, patience=timedelta(seconds=20)) as leases:
         while not yard.stop:
-            key, made = draw.choice(KEYS), made + 1
+            key, made = draw.choice(yard.keys), made + 1
             with suppress(StoreUnavailable, KeyRefused):
                 await append(yard, leases, key, f"{name}-{made}")
 
 
 async def append(yard: Yard, leases: LeaseClient, key: str, mark: str) -> None:
-    leased = await leases.acquire(key, mark, ttl=timedelta(seconds=1))
+    leased = await leases.acquire(key, mark, ttl=yard.ttl)
     seen = await leases.read(NS, leased.held)
     marks = [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
     await leases.update(NS, leased.held, msgspec.json.encode([*marks, mark]))
@@ -125,7 +141,7 @@ async def killed_often(yard: Yard, rounds: int) -> dict[str, list[str]]:
         yard.stop = True
         await yard.start()
     async with LeaseClient(yard.url, CLOCK) as leases:
-        found = {key: await leases.read_public(NS, key) for key in KEYS}
+        found = {key: await leases.read_public(NS, key) for key in yard.keys}
     return {
         key: [] if seen is None else msgspec.json.decode(seen.data, type=list[str]) for key, seen in found.items()
     }
@@ -141,7 +157,7 @@ def check_states(yard: Yard, states: dict[str, list[str]], rounds: int) -> None:
 
 async def check_directory(here: Path, rounds: int) -> None:
     place = here / "data"
-    async with yard(here / "run", f"file://{place}") as scene:
+    async with yard(here / "run", f"file://{place}", DIRECTORY) as scene:
         states = await killed_often(scene, rounds)
     check_states(scene, states, rounds)
     clock = ManualClock(CLOCK.now())
@@ -160,7 +176,7 @@ async def check_bucket(server: S3Server, here: Path, rounds: int) -> None:
     address = await S3Place(CLOCK, server).address()
     where = f"s3://{address.bucket}/{address.prefix.rstrip('/')}?endpoint={server.endpoint}"
     known = {"AWS_ACCESS_KEY_ID": server.key, "AWS_SECRET_ACCESS_KEY": server.secret}
-    async with yard(here / "run", where, known) as scene:
+    async with yard(here / "run", where, BUCKET, known) as scene:
         states = await killed_often(scene, rounds)
     check_states(scene, states, rounds)
 

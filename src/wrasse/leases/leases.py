@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
+from wrasse.duration import format_duration
 from wrasse.errors import Gone, StoreBroken, UsageError
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.attachments import Attachments
@@ -70,6 +71,10 @@ class Seen:
     token: int
 
 
+class TooShort(UsageError):
+    """A lease that would be over for its holder before it could be used."""
+
+
 class Leases:
     """All namespaces of one store."""
 
@@ -96,7 +101,7 @@ class Leases:
         self._joining = Joining(self.keys, records, clock, namespaces)
         self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, self._wake)
         self._replay = Replay(self.transactions, clock, replay)
-        self.attachments = Attachments(self.keys, clock, self._traffic)
+        self.attachments = Attachments(self.keys, clock, self.note_traffic)
 
     @property
     def waiting(self) -> int:
@@ -135,12 +140,12 @@ class Leases:
     ) -> Leased:
         """The lease. While somebody else holds the key it waits up to `wait` (None: for ever), then refuses. Asking
         again with the same `id` gives the same lease. With a `transaction` the key changes together with its others."""
-        self._traffic()
+        self.note_traffic()
         if not owner:
             raise UsageError(f"an acquire of {key!r} names no owner", do="say who you are")
         namespace = checked_namespace(namespace)
         key = checked_key(key, namespace)
-        ttl = min(ttl, self._ttl_max) if ttl > timedelta(0) else TTL_DEFAULT
+        ttl = self._lasting(ttl)
         explicit = bool(transaction)
         if explicit:
             await self.transactions.join(checked_transaction(transaction), namespace)
@@ -156,15 +161,15 @@ class Leases:
 
     async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
         """The lease, `ttl` from now."""
-        self._traffic()
-        ttl = min(ttl, self._ttl_max) if ttl > timedelta(0) else TTL_DEFAULT
+        self.note_traffic()
+        ttl = self._lasting(ttl)
         meta = await self.keys(namespace).renew(held, ttl)
         self.tally.renewed += 1
         return Leased(namespace, held, meta)
 
     async def read(self, namespace: str, held: Held) -> Seen | None:
         """The state as its holder sees it, staged changes included; None if there is none."""
-        self._traffic()
+        self.note_traffic()
         keys = self.keys(namespace)
         for _ in range(READS_MAX):
             meta = await keys.read_held(held)
@@ -179,7 +184,7 @@ class Leases:
 
     async def read_public(self, namespace: str, key: str) -> Seen | None:
         """The committed state; None if there is none. Never anything staged."""
-        self._traffic()
+        self.note_traffic()
         keys = self.keys(namespace)
         before: Kept | None = None
         for _ in range(READS_MAX):
@@ -200,7 +205,7 @@ class Leases:
         self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, State]:
         """Stages a new state; gives the version that it will have, and its object."""
-        self._traffic()
+        self.note_traffic()
         staged = (await self.keys(namespace).stage(held, data, if_version, if_etag)).staged
         assert staged is not None, "an update stages"
         assert staged.state is not None, "an update has a state"
@@ -210,14 +215,14 @@ class Leases:
         self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
     ) -> int | None:
         """Stages the removal of the state; gives the version, or None if there was nothing to remove."""
-        self._traffic()
+        self.note_traffic()
         changed = await self.keys(namespace).stage_removal(held, if_version, if_etag)
         staged = changed.after.staged
         return None if changed.after is changed.before or staged is None else staged.version
 
     async def hide(self, namespace: str, held: Held, hidden: bool, *, if_version: int | None = None) -> int:
         """Stages whether queries leave the key out; gives the version."""
-        self._traffic()
+        self.note_traffic()
         staged = (await self.keys(namespace).stage_hidden(held, hidden, if_version)).staged
         assert staged is not None, "a change of attributes stages"
         return staged.version
@@ -225,7 +230,7 @@ class Leases:
     async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
         """Gives the key back, with what is staged or without it; see `Keys.release`. In a transaction that decides for
         all of its keys, unless nothing is staged under this one and it is only given back."""
-        self._traffic()
+        self.note_traffic()
         try:
             meta = await self.keys(namespace).release(held, commit=commit)
         except InTransaction:
@@ -240,13 +245,13 @@ class Leases:
     async def decide(self, transaction: str, *, commit: bool) -> Decision:
         """Commits or rolls back every key of a transaction; gives what counts, which somebody may have decided
         before."""
-        self._traffic()
+        self.note_traffic()
         state = Decision.COMMIT if commit else Decision.ROLLBACK
         return await self.transactions.decide(checked_transaction(transaction), state)
 
     async def describe(self, namespace: str, key: str) -> Meta | None:
         """Everything about a key, as it is stored now; its lease may have ended."""
-        self._traffic()
+        self.note_traffic()
         keys = self.keys(namespace)
         kept = await keys.look(key)
         return None if kept is None else kept.meta
@@ -257,7 +262,7 @@ class Leases:
 
     async def page(self, namespace: str, prefix: str, after: str | None, limit: int) -> Page[str]:
         """Keys that begin with `prefix`, in the order of their stored names."""
-        self._traffic()
+        self.note_traffic()
         page = await self.records(leases_in(namespace)).page(prefix, after, limit)
         return Page(tuple(record.key for record in page), page.cursors, page.at, page.more)
 
@@ -269,6 +274,16 @@ class Leases:
         """Until what is left to do after the last answers is done."""
         await self._replay.finished()
         await self._afterwards.finished()
+
+    def _lasting(self, ttl: timedelta) -> timedelta:
+        """How long a lease lasts that was asked for so long."""
+        ttl = min(ttl, self._ttl_max) if ttl > timedelta(0) else TTL_DEFAULT
+        if ttl <= self.terms.margin:
+            raise TooShort(
+                f"a lease of {format_duration(ttl)} where clocks may be off by {format_duration(self.terms.margin)}",
+                do="ask for a longer one: its holder stops that much earlier",
+            )
+        return ttl
 
     async def _acquired(self, keys: Keys, key: str, asked: Asked, wait: timedelta | None, *, named: bool) -> Kept:
         line = f"{keys.namespace}/{key}"
@@ -317,7 +332,8 @@ class Leases:
             await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False, alone=True)
         self._wake(keys.namespace, key)
 
-    def _traffic(self) -> None:
+    def note_traffic(self) -> None:
+        """An operation is under way: idle sweeps keep away, and a replay may be due."""
         self._noted()
         self._replay.nudge()
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from wrasse.app.leases_http.wire import Failure
 from wrasse.errors import StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.leases.attachments import AttachmentTooLarge
+from wrasse.leases.leases import TooShort
 from wrasse.leases.names import BadName
 from wrasse.leases.refusal import KeyRefused, Refusal
 
@@ -60,6 +61,8 @@ def _failure(error: Exception) -> tuple[int, Failure]:
     if isinstance(error, BadName):
         code = "invalid_namespace" if "namespace" in error.message else "invalid_key"
         return 400, Failure(code, error.message)
+    if isinstance(error, TooShort):
+        return 400, Failure("invalid_ttl", error.message)
     if isinstance(error, AttachmentTooLarge):
         return 413, Failure("attachment_too_large", error.message)
     if isinstance(error, TooLarge):
