@@ -1,0 +1,134 @@
+"""Transactions over HTTP: lockd's txn/{decide,commit,rollback,replay}.
+
+`decide` writes the decision and carries it out; asked for another one later, it answers the first. `commit` and
+`rollback` carry out what was decided before, or decide for the keys they name. `replay` carries one transaction to its
+end. There is no cluster of coordinators, so terms are taken and mean nothing. Unknown fields are let pass, as in lockd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from aiohttp import web
+
+from wrasse.app.leases_http import asking
+from wrasse.app.leases_http.failures import WireError
+from wrasse.app.leases_http.openapi_call import Call
+from wrasse.leases.leases import Leases
+from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.transaction import Decision, Participant
+
+EXPIRES_MAX = 253_402_300_799  # the end of the year 9999
+
+Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+Wrapped = Callable[[Handler], Callable[[web.Request], Awaitable[web.StreamResponse]]]
+
+
+class TxnParticipant(msgspec.Struct):
+    """One key that takes part. `backend_hash` tells lockd's islands apart; here is one store."""
+
+    key: str = ""
+    namespace: str = ""
+    backend_hash: str = ""
+
+
+class TxnBody(msgspec.Struct):
+    """POST /v1/txn/…"""
+
+    txn_id: str = ""
+    state: str = ""
+    participants: list[TxnParticipant] = []
+    expires_at_unix: int = 0
+    tc_term: int = 0
+
+
+class TxnAnswer(msgspec.Struct):
+    """What counts."""
+
+    txn_id: str
+    state: str
+
+
+class TxnApi:
+    """The calls."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+
+    def routes(self, call: Wrapped) -> list[web.RouteDef]:
+        """What to serve."""
+        posts = {"decide": self._decide, "commit": self._commit, "rollback": self._rollback, "replay": self._replay}
+        return [web.post(f"/v1/txn/{name}", call(handler)) for name, handler in posts.items()]
+
+    async def _decide(self, request: web.Request, name: str) -> web.Response:
+        asked = await _asked(request)
+        states = [each.value for each in Decision]
+        if asked.state not in states:
+            raise WireError("invalid_txn_state", f"state is one of {', '.join(states)}")
+        return _answer(asked, await self._decided(asked, Decision(asked.state)))
+
+    async def _commit(self, request: web.Request, name: str) -> web.Response:
+        return await self._end(await _asked(request), Decision.COMMIT)
+
+    async def _rollback(self, request: web.Request, name: str) -> web.Response:
+        return await self._end(await _asked(request), Decision.ROLLBACK)
+
+    async def _replay(self, request: web.Request, name: str) -> web.Response:
+        asked = await _asked(request)
+        self._leases.note_traffic()
+        return _answer(asked, await self._leases.transactions.replay(asked.txn_id))
+
+    async def _end(self, asked: TxnBody, state: Decision) -> web.Response:
+        if not asked.participants:
+            self._leases.note_traffic()
+            return _answer(asked, await self._leases.transactions.carried_out(asked.txn_id, state))
+        found = await self._decided(asked, state)
+        if found is not state:
+            raise WireError("txn_conflict", f"the transaction was decided for {found.value} before", status=409)
+        return _answer(asked, found)
+
+    async def _decided(self, asked: TxnBody, state: Decision) -> Decision:
+        self._leases.note_traffic()
+        until = datetime.fromtimestamp(asked.expires_at_unix, UTC) if asked.expires_at_unix else None
+        keys = _participants(asked.participants)
+        namespace = keys[0].namespace if keys else ""
+        return await self._leases.transactions.decide(asked.txn_id, state, keys, until, namespace)
+
+
+async def _asked(request: web.Request) -> TxnBody:
+    asked = await asking.json_body(request, TxnBody)
+    if not asked.txn_id:
+        raise WireError("missing_txn", "txn_id is missing")
+    asking.checked_transaction(asked.txn_id, "invalid_txn_id")
+    if not 0 <= asked.expires_at_unix <= EXPIRES_MAX:
+        raise WireError("invalid_expiry", "expires_at_unix is no time in seconds")
+    return asked
+
+
+def _participants(named: Sequence[TxnParticipant]) -> list[Participant]:
+    keys = []
+    for each in named:
+        if not each.key:
+            raise WireError("missing_key", "a participant has no key")
+        namespace = checked_namespace(each.namespace)
+        keys.append(Participant(namespace, checked_key(each.key, namespace)))
+    return keys
+
+
+def _answer(asked: TxnBody, state: Decision) -> web.Response:
+    body = msgspec.json.encode(TxnAnswer(asked.txn_id, state.value))
+    return web.Response(body=body, content_type="application/json")
+
+
+TXN_CALLS = (
+    Call("post", "/v1/txn/decide", "commit or roll back a transaction; answers what counts", TxnAnswer, TxnBody,
+         errors=(400, 409, 413, 503)),
+    Call("post", "/v1/txn/commit", "carry out a commit that was decided, or decide for it", TxnAnswer, TxnBody,
+         errors=(400, 404, 409, 413, 503)),
+    Call("post", "/v1/txn/rollback", "carry out a rollback that was decided, or decide for it", TxnAnswer, TxnBody,
+         errors=(400, 404, 409, 413, 503)),
+    Call("post", "/v1/txn/replay", "carry a transaction to its end, if it is decided or overdue", TxnAnswer, TxnBody,
+         errors=(400, 404, 409, 503)),
+)  # fmt: skip
