@@ -168,10 +168,10 @@ def test_only_what_was_changed_is_shown_on_request() -> None:
 
 def test_check_passes_what_is_right_and_refuses_a_backend_this_version_lacks(place: Path) -> None:
     assert wrasse("config", "check").code == 0
-    (place / "wrasse.yaml").write_text("backends: {jobs: 'nats://127.0.0.1:4222'}")
+    (place / "wrasse.yaml").write_text("backends: {jobs: 'postgresql://127.0.0.1/x'}")
     answer = wrasse("config", "check")
     assert answer.code == 2
-    assert "no nats backend" in answer.err
+    assert "no postgresql backend" in answer.err
 
 
 def test_a_file_named_in_the_environment_is_read(place: Path) -> None:

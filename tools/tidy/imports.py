@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__main__": frozenset({"app"}),
 }
 # How a server is named: plain values, with which no backend comes.
-ADDRESSES = frozenset({"backends.redis.options", "backends.s3.address"})
+ADDRESSES = frozenset({"backends.redis.options", "backends.nats.options", "backends.s3.address"})
 CHOOSES_BACKENDS = frozenset({"app/wiring.py", "testing/world.py"})  # a test's world is in memory, and says so
 
 

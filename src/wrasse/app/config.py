@@ -18,6 +18,7 @@ import yaml
 
 from wrasse.app.convert import Unfit, convert
 from wrasse.app.environment import from_environment, strays
+from wrasse.app.nats_settings import idle_nats_names
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
 from wrasse.app.redis_settings import idle_names, with_redis_names
 from wrasse.app.rules import broken_rules
@@ -215,6 +216,9 @@ def _doubts(settings: Settings, sources: Mapping[str, str]) -> Iterator[str]:
         yield f"no part of this version uses {', '.join(idle)}"
     if lonely := idle_names(settings, sources):
         yield f"only jobs on Redis use {', '.join(lonely)}, and jobs are not there"
+    backends = settings.backends
+    if lonely := idle_nats_names((backends.records, backends.streams, settings.engine.backend), sources):
+        yield f"only a NATS uses {', '.join(lonely)}, and nothing is kept there"
     silence, hold = settings.sweeps["stuck_jobs"].fields["silence"], settings.worker.heartbeat_ttl
     if isinstance(silence, timedelta) and silence < hold:
         yield f"sweeps.stuck_jobs.silence is shorter than worker.heartbeat_ttl; a hold lasts {format_duration(hold)}"

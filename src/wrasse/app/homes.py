@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wrasse.app.config import Config
+from wrasse.app.nats_settings import is_nats, nats_options
 from wrasse.app.redis_settings import is_redis, redis_options, selected
 from wrasse.app.settings import EMBEDDED
 from wrasse.app.store_url import parse_store
@@ -40,10 +41,12 @@ def homes(config: Config) -> Homes:
     )
     named = [url for url, was_named in given if was_named]
     engine = _whole(config.settings.engine.backend, config) or next(iter(named), records)
-    keeping = [url for url in (engine, *named, records) if not is_redis(url) and not parse_store(url).is_bucket]
+    keeping = [url for url in (engine, *named, records) if parse_store(url).keeps_journal]
     return Homes(jobs, records, streams, backends.objects, engine, next(iter(keeping), EMBEDDED))
 
 
 def _whole(url: str, config: Config) -> str:
-    """A URL of a Redis with what the settings say beside it; any other as it is."""
+    """A URL of a Redis or a NATS with what the settings say beside it; any other as it is."""
+    if is_nats(url):
+        return nats_options(config.settings.nats, config.named, url).url()
     return redis_options(config.settings, config.named, url).url() if is_redis(url) else url

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.app.addresses import parse_address
+from wrasse.app.nats_settings import is_nats, nats_options
 from wrasse.app.orphan_settings import clashing, root_of
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import is_redis, redis_options
@@ -216,6 +217,9 @@ def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
         "keep one of them",
     )
     yield from _redis(settings, named)
+    for url in (settings.backends.records, settings.backends.streams, settings.engine.backend):
+        if is_nats(url):
+            yield from _parsed("nats", url, partial(nats_options, settings.nats, named))
 
 
 def _redis(settings: Settings, named: Callable[[str], bool]) -> _Rules:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
 
+from wrasse.app.nats_settings import Nats
 from wrasse.app.orphan_settings import ROOT_KEYS, OrphanRoot, OrphanSeed
 from wrasse.app.setting_key import Key as Key
 from wrasse.app.settings_leases import LeaseSettings
@@ -29,9 +30,15 @@ class Backends:
         str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0 or memory:")
     ] = EMBEDDED
     records: Annotated[
-        str, Key("where leases and other small records live, the same forms, s3://bucket/prefix or file:wrasse-data")
+        str,
+        Key(
+            "where leases and other small records live, the same forms, nats://host:4222, s3://bucket/prefix or "
+            "file:wrasse-data"
+        ),
     ] = EMBEDDED
-    streams: Annotated[str, Key("where streams of messages live, as jobs do; Redis 7.0 or newer")] = EMBEDDED
+    streams: Annotated[
+        str, Key("where streams of messages live, as jobs do, Redis 7.0 or newer; or nats://host:4222")
+    ] = EMBEDDED
     objects: Annotated[
         str, Key("where archives live: file:wrasse-data, file:///absolute/path, s3://bucket/prefix or memory:")
     ] = EMBEDDED_OBJECTS
@@ -347,6 +354,7 @@ class Settings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     http: Http = field(default_factory=Http)
     redis: Redis = field(default_factory=Redis)
+    nats: Nats = field(default_factory=Nats)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     producer: ProducerSettings = field(default_factory=ProducerSettings)
     circuit_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)

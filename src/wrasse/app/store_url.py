@@ -1,8 +1,8 @@
 """A store is a URL; this is what the URL means, and how it is shown without its secrets.
 
 `sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `memory:` lives and dies with the
-process, `redis://` and its kin are servers, `s3://bucket/prefix` is a bucket. Schemes that wrasse knows of but this
-version does not have are refused by name, not as a typing error.
+process, `redis://`, `nats://` and their kin are servers, `s3://bucket/prefix` is a bucket. Schemes that wrasse knows of
+but this version does not have are refused by name, not as a typing error.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from wrasse.backends.nats.options import SCHEMES as NATS, NatsOptions
 from wrasse.backends.redis.options import SCHEMES, RedisOptions
 from wrasse.backends.s3.address import S3Address
 from wrasse.errors import ConfigError
 
-HERE = ("sqlite", "memory", *SCHEMES)
+HERE = ("sqlite", "memory", *SCHEMES, *NATS)
 BUCKETS = ("s3", "file")  # keep objects and records, nothing else
-ELSEWHERE = ("redis+streams", "nats", "postgresql", "az", "gs")
+ELSEWHERE = ("redis+streams", "postgresql", "az", "gs")
 _USERINFO = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s'\"(])[^\s/:@'\"]+:[^\s/]*@")
 _SECRETS = "(?:sentinel_)?password|secret|(?:session_)?token|(?:access_|secret_)?key"
 _QUERY_SECRET = re.compile(rf"(?i)([?&](?:{_SECRETS})=)[^&\s]*")
@@ -41,7 +42,17 @@ class StoreUrl:
     @property
     def served(self) -> bool:
         """Whether a server keeps it, for many machines."""
-        return self.scheme in SCHEMES or self.scheme == "s3"
+        return self.scheme in (*SCHEMES, *NATS, "s3")
+
+    @property
+    def keeps_journal(self) -> bool:
+        """Whether it has a journal; a server has none yet."""
+        return self.scheme in ("sqlite", "memory")
+
+    @property
+    def is_nats(self) -> bool:
+        """Whether it is a NATS."""
+        return self.scheme in NATS
 
     @property
     def is_bucket(self) -> bool:
@@ -64,7 +75,7 @@ def parse_store(text: str) -> StoreUrl:
     if not colon or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise ConfigError(
             f"{hide(text)!r} is not the URL of a store",
-            do="write sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0 or memory:",
+            do="write sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0, nats://host:4222 or memory:",
         )
     if scheme in ELSEWHERE:
         raise ConfigError(f"this version has no {scheme} backend", do="use sqlite:wrasse.db")
@@ -79,13 +90,16 @@ def parse_store(text: str) -> StoreUrl:
     if scheme in SCHEMES:
         RedisOptions.of(text)  # says what is wrong with it
         return StoreUrl(scheme, rest)
+    if scheme in NATS:
+        NatsOptions.of(text)
+        return StoreUrl(scheme, rest)
     return StoreUrl("sqlite", _path(scheme, rest)) if scheme == "sqlite" else StoreUrl("memory", rest)
 
 
 def parse_jobs(text: str) -> StoreUrl:
     """The same for a store of jobs."""
     url = parse_store(text)
-    if url.is_bucket:
+    if url.is_bucket or url.is_nats:
         raise ConfigError(
             f"this version keeps no jobs in {url.scheme}", do="use sqlite:wrasse.db or redis://host:6379/0"
         )
@@ -95,7 +109,7 @@ def parse_jobs(text: str) -> StoreUrl:
 def parse_streams(text: str) -> StoreUrl:
     """The same for a store of streams."""
     url = parse_store(text)
-    if url.is_bucket:
+    if url.is_bucket or url.is_nats:
         raise ConfigError(
             f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db or redis://host:6379/0"
         )
@@ -112,7 +126,7 @@ def parse_objects(text: str) -> StoreUrl:
     if colon and scheme == "s3":
         S3Address.parse(rest.removeprefix("//"))  # says what is wrong with it
         return StoreUrl(scheme, rest)
-    if colon and scheme in (*ELSEWHERE, *SCHEMES):
+    if colon and scheme in (*ELSEWHERE, *SCHEMES, *NATS):
         raise ConfigError(f"this version keeps no objects in {scheme}", do="use file:wrasse-data or s3://bucket")
     raise ConfigError(
         f"{hide(text)!r} is not the URL of a store of objects",

@@ -177,6 +177,10 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
         return Memory(clock, done_max=done_max)
     if url.is_bucket:
         return RecordsAlone(await _open_objects(url, clock))
+    if url.is_nats:
+        from wrasse.backends.nats.connect import Nats
+
+        return await Nats.open(url.url, clock)
     if url.served:
         try:
             from wrasse.backends.redis.connect import Redis

@@ -27,7 +27,7 @@ def test_a_url_reads_back_as_it_is_written(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "wrasse.db", "sqlite:", "sqlite:dir/", "sqlite://x.db", "SQLITE:x", "nats://x", "x:y"]
+    "text", ["", "wrasse.db", "sqlite:", "sqlite:dir/", "sqlite://x.db", "SQLITE:x", "gs://x", "x:y"]
 )
 def test_what_names_no_store_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -40,6 +40,7 @@ def test_what_names_no_store_is_refused_with_what_to_write(text: str) -> None:
     [
         ("redis://user:secret@h:1/0", "redis://***@h:1/0"),
         ("redis://:secret@h", "redis://***@h"),
+        ("nats://token@h", "nats://***@h"),
         ("s3://bucket?secret_key=abc&endpoint=x", "s3://bucket?secret_key=***&endpoint=x"),
         ("sqlite:wrasse.db", "sqlite:wrasse.db"),
         ("mail to somebody at 10:30", "mail to somebody at 10:30"),

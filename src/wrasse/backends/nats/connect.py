@@ -6,22 +6,27 @@ What is answered is as safe as the server's storage and copies make it: `wrasse 
 from __future__ import annotations
 
 from wrasse.backends.nats.kv_bucket import Bucket
+from wrasse.backends.nats.kv_time import MARGIN
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.namespaces import NatsNamespaces
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.records import NatsRecords
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
+from wrasse.ports.streams import Streams
 
 OLDEST = (2, 9)
 
 
 class Nats:
     """One open NATS. Make it with `open`; it serves the event loop that opened it, until `close`."""
+
+    margin = MARGIN  # how far the time it tells may be off
 
     def __init__(self, link: Link, bucket: Bucket, clock: Clock) -> None:
         self.link = link
@@ -62,6 +67,16 @@ class Nats:
         raise AssertionError("NATS keeps no job lists")
 
     @property
+    def streams(self) -> Streams:
+        """None: settings that ask for streams here are refused."""
+        raise AssertionError("NATS keeps no streams")
+
+    @property
+    def groups(self) -> Groups:
+        """None: settings that ask for streams here are refused."""
+        raise AssertionError("NATS keeps no streams")
+
+    @property
     def journal(self) -> Journal:
         """None: the wiring gives the journal another home."""
         raise AssertionError("NATS keeps no journal")
@@ -70,7 +85,7 @@ class Nats:
         """Which server it is (another after a restart), or who leads the bucket where there are copies; its clock."""
         try:
             info = await self._bucket.info()
-            at = self._bucket.time.heard(info.ts) if info.ts is not None else await self._bucket.time.now()
+            at = self._bucket.time.read(info.ts) if info.ts is not None else await self._bucket.time.now()
         except StoreUnavailable:
             raise
         except WrasseError as error:

@@ -17,9 +17,9 @@ from typing import TypeVar
 import msgspec
 
 from wrasse.backends.nats.js import MESSAGE_NOT_FOUND, STORE_FAILED, STREAM_NOT_FOUND, JetStream, JsError, refusal
+from wrasse.backends.nats.kv_time import KvTime
 from wrasse.backends.nats.link import Link, Message as Answer
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.nats.server_time import ServerTime
 from wrasse.clock import Clock
 from wrasse.errors import Refused, StoreFull, StoreUnavailable, TooLarge
 
@@ -105,7 +105,7 @@ class Bucket:
         self._js = JetStream(link)
         self._options: NatsOptions = link.options
         self._by_leader = True
-        self.time = ServerTime(self._asked_time, clock, told)
+        self.time = KvTime(self._asked_time, clock, told)
 
     @property
     def stream(self) -> str:
@@ -154,7 +154,7 @@ class Bucket:
     async def subjects(self, matching: str) -> tuple[list[str], datetime]:
         """Every subject with a message that matches, and the time by which is decided."""
         info = await self.info(matching)
-        at = self.time.heard(info.ts) if info.ts is not None else await self.time.now()
+        at = self.time.read(info.ts) if info.ts is not None else await self.time.now()
         found = list(info.state.subjects)
         while len(found) < info.total and info.state.subjects:
             info = await self.info(matching, len(found))
