@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, STREAMS_BACKENDS, Store
+from conformance.task_stores import NOT_FOR_TASKS, TASKS_BACKENDS
 from wrasse.clock import SystemClock
 
 OpenStore = Callable[..., Awaitable[Store]]
 JOBS_SUITES = ("test_jobs", "test_jobs_faults", "test_jobs_moves", "test_jobs_views", "test_comforts", "test_scale")
+TASKS_SUITES = ("test_jobs", "test_jobs_faults", "test_jobs_moves", "test_jobs_views")
 STREAMS_SUITES = ("test_streams", "test_groups", "test_messages", "test_messages_unacked")
 
 
@@ -23,6 +25,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         suite = metafunc.module.__name__.rpartition(".")[2]
         long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-6.2", CLUSTER)]
         stores: tuple[object, ...] = (*JOBS_BACKENDS, *long) if suite in JOBS_SUITES else BACKENDS
+        if suite in TASKS_SUITES and metafunc.definition.name not in NOT_FOR_TASKS:
+            stores = (*stores, *TASKS_BACKENDS)
         if suite in STREAMS_SUITES:
             stores = (*STREAMS_BACKENDS, pytest.param(CLUSTER, marks=pytest.mark.full))
         if suite == "test_scale":  # half a minute there, and the server's part of it is seconds

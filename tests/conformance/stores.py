@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from conformance.object_stores import S3Place
+from conformance.task_stores import APART, PREFIX, tasks_on
 from servers.cluster import SHARED_CLUSTER
 from servers.nats import SHARED_NATS
 from servers.seaweed import S3 as S3Server
@@ -61,7 +62,8 @@ class Store:
         done_max: int = 10_000,
         server: S3Server | None = None,
     ) -> None:
-        self.name = name
+        self._tasks = name.startswith(PREFIX)
+        self.name = name = name.removeprefix(PREFIX)
         if clock is None and server is not None:
             clock = SystemClock()  # the server's own moves by itself
         self.clock = clock if clock is not None else ManualClock()
@@ -78,7 +80,11 @@ class Store:
 
     async def another(self) -> Backend:
         """A second connection to the same data, as another process would have. The caller closes it."""
-        if self.name == "memory":
+        backend = await self._another()
+        return await tasks_on(self.name, backend, self._place, self.clock) if self._tasks else backend
+
+    async def _another(self) -> Backend:
+        if self.name in ("memory", APART):
             return self._memory
         if self.name == "directory":
             from wrasse.backends.directory.connect import Directory
@@ -130,7 +136,7 @@ class Store:
         """Disconnects."""
         if self._backend is not None:
             if self.name in (*REDIS_SERVERS, CLUSTER) and not keeps:
-                await forget(self._backend, self._root)
+                await forget(getattr(self._backend, "inner", self._backend), self._root)
             if self.name == "nats" and not keeps:
                 await forget_bucket(self._backend, self._root)
             await self._backend.close()

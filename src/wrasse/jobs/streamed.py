@@ -1,0 +1,376 @@
+"""Tasks: a JobQueue made of Records, Streams and Groups, so that jobs run on Redis Streams, NATS and SQLite as the
+design document of the sweeper has them.
+
+The record is the task; an entry of its type's queue stream is a hint that it waits. Every change is one conditional
+write of the record, together with the event that tells of it. A queue is a task type, and its record, streams and group
+have the document's names, so that programs of the origin work beside ours.
+
+What a task cannot have is refused: unique names, groups and rates. A batch of puts is stored one by one: a crash in the
+middle leaves the first part, and asking again with the same request completes it. Follow-ups of a finish are promised
+in its write and put right after; a promise that a crash left open is kept by whoever looks next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Protocol, TypeVar
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable, UnknownName, UsageError
+from wrasse.jobs import job_record as rules
+from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.streamed_takes import Claim, Takes
+from wrasse.jobs.streamed_views import Views
+from wrasse.jobs.task_abreast import abreast
+from wrasse.jobs.task_events import Post, after_attempt, after_move, progressed, queued
+from wrasse.jobs.task_fields import Fields
+from wrasse.jobs.task_ids import TaskIds
+from wrasse.jobs.task_names import KNOWN_IDS, TASKS, WORKERS, check_task_id, check_task_type
+from wrasse.jobs.task_requests import TakeRequests
+from wrasse.jobs.task_search import TaskSearch, is_blocked
+from wrasse.jobs.task_store import Malformed, Task, TaskStore
+from wrasse.jobs.task_time import StoreTime, whole_up
+from wrasse.jobs.task_workers import TaskWorkers
+from wrasse.ports.groups import Groups
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    NO_PROGRESS,
+    Beaten,
+    Cancel,
+    Counts,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobFilter,
+    JobGroup,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Progress,
+    Put,
+    Rate,
+    Settlement,
+    Taken,
+    TakenJob,
+    WorkerInfo,
+    check_job,
+)
+from wrasse.ports.objects import Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Collection, Records
+from wrasse.ports.streams import Streams
+
+_B = TypeVar("_B")
+_TRIES = 20  # of one change against others that change the same record: beats, mostly
+
+
+@dataclass(frozen=True, slots=True)
+class TaskType:
+    """What is said of a type: how often its tasks may be tried again."""
+
+    name: str
+    retries_max: int | None = None
+
+
+class RecordsOf(Protocol):
+    """Opens the records of a collection."""
+
+    def __call__(self, collection: Collection) -> Records: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPorts:
+    """What tasks are made of. `records` opens a collection; without objects large parameters are refused."""
+
+    records: RecordsOf
+    streams: Streams
+    groups: Groups
+    post: Post
+    clock: Clock
+    objects: Objects | None = None
+    kept: timedelta | None = None  # how long a finished task is kept before its record is due to go
+
+
+class StreamedJobs:
+    """All tasks of the named types."""
+
+    def __init__(self, ports: TaskPorts, types: Sequence[TaskType]) -> None:
+        for each in types:
+            check_task_type(each.name)
+        self._types = {each.name: each for each in types}
+        records = ports.records(TASKS)
+        self.time = StoreTime(ports.clock, lambda: _asked(records))
+        self._store = TaskStore(records, ports.streams, ports.objects, ports.post, self.time, ports.kept)
+        self.search = TaskSearch(self._store, self._promised)
+        self._takes = Takes(self._store, ports.groups, ports.post, self.search)
+        self._views = Views(self._store, self.search, list(self._types), ports.clock)
+        self._workers = TaskWorkers(ports.records(WORKERS), self.time)
+        self._ids = TaskIds(self._store, ports.records(KNOWN_IDS), list(self._types))
+        self._requests = TakeRequests(ports.clock)
+
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        if groups:
+            raise UsageError("a group of tasks", do="group jobs of a queue that is no task type")
+        for job in _bounded(jobs):
+            self._check(job)
+        at = await self.time.now()
+        first = {job.id: n for n, job in reversed(list(enumerate(jobs)))}
+        known = await self._ids.known(jobs, at)
+        fresh = [job for n, job in enumerate(jobs) if first[job.id] == n]
+        new = await abreast([partial(self._add, job, request, at, known) for job in fresh])
+        added = {job.id for job, is_new in zip(fresh, new, strict=True) if is_new}
+        return [Put(job.id, new=first[job.id] == n and job.id in added) for n, job in enumerate(jobs)]
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
+    ) -> Taken:
+        if limit < 1 or silence <= timedelta(0):
+            raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        if rates:
+            raise UsageError("a rate for tasks", do="limit task_types.<type>.workers, or use a queue with a rate")
+        claim = self._requests.known(request)
+        if claim is None:
+            types = tuple(each for each in dict.fromkeys(queues) if each in self._types)
+            claim = Claim(worker, silence, request, types, min(limit, BATCH_MAX))
+            self._requests.keep(request, claim)
+            tasks = await self._takes.take(claim, wait)
+        else:
+            tasks = await self._takes.again(claim)
+            if not claim.got and not tasks:  # the first asking was cut short before it got anything
+                tasks = await self._takes.take(claim, wait)
+        if not tasks:
+            self._requests.forget(request)
+        jobs = tuple([self._shown(await self._store.whole(task)) for task in tasks])
+        self._ids.note(tasks)
+        return Taken(jobs, await self.time.now())
+
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
+        at = await self.time.now()
+        if silence <= timedelta(0):
+            await self._workers.goodbye(worker)
+            found = [await self._ids.find(hold.id) for hold in _bounded(holds)]
+            mine = [
+                task is not None and rules.holds(task.stored, hold)
+                for task, hold in zip(found, holds, strict=True)
+            ]
+            return Beaten(tuple(mine), at)
+        await self._workers.beat(worker, at, silence)
+        calls = [partial(self._beat, hold, silence, progress.get(hold.id), at) for hold in _bounded(holds)]
+        return Beaten(tuple(await abreast(calls)), at)
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        for settlement in _bounded(settlements):
+            for job in settlement.puts if isinstance(settlement, Finish) else ():
+                self._check(job)
+        # Numbered, since one batch may name a hold twice, and only the first of the two is ever done.
+        calls = [partial(self._settle, each, f"{request}#{n}") for n, each in enumerate(settlements)]
+        return await _by_id([each.hold.id for each in settlements], calls)
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        ids = [each.id if isinstance(each, Cancel) else each.hold.id for each in _bounded(moves)]
+        return await _by_id(ids, [partial(self._move, each) for each in moves])
+
+    async def get(self, id: str) -> JobRecord | None:
+        task = await self._ids.find(id)
+        if task is None:
+            return None
+        return replace(await self._store.whole(task)).at(await self.time.now()).shown
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        return await self._views.page(place, where, after, limit, newest=newest)
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        """Held tasks whose deadline has passed. What else is due is seen to on the way: it needs no budget."""
+        found: list[tuple[JobState, str]] = []
+        while True:
+            page = await self._store.due(after, max(limit, 1))
+            at = self.time.heard(page.at)
+            for record, cursor in zip(page.items, page.cursors, strict=True):
+                after = cursor
+                task = self.search.read(record)
+                if isinstance(task, Malformed) or is_blocked(task):
+                    continue
+                state = task.stored.state
+                if state.place is Place.HELD and not task.outbox:
+                    if state.until is not None and state.until <= at:
+                        found.append((state, cursor))
+                else:
+                    await self.search.mend(task, at)
+                if len(found) == limit:
+                    break
+            if len(found) == limit or not page.more:
+                break
+        shown = tuple(state for state, _ in found)
+        more = len(found) == limit and (page.more or after != page.cursors[-1])
+        return Page(shown, tuple(cursor for _, cursor in found), at, more and bool(found))
+
+    async def counts(self) -> Counts:
+        queues, at = await self._views.counts()
+        return Counts(queues, await self._workers.all(at), at)
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        calls = [partial(self._delete, each, ids_kept) for each in _bounded(deletes)]
+        return await _by_id([each.hold.id for each in deletes], calls)
+
+    def _check(self, job: Job) -> None:
+        check_job(job)
+        if job.queue not in self._types:
+            raise UnknownName(job.queue, self._types, what="task type", where="task_types")
+        check_task_id(job.id)
+        if job.unique or job.group:
+            raise UsageError(
+                f"a unique name or a group for task {job.id!r}", do="give it an id, or use a queue that is no task type"
+            )
+
+    async def _add(self, job: Job, request: str, at: datetime, known: frozenset[str]) -> bool:
+        if job.id in known:
+            return await self._was_put_by(job, request)
+        wanted = replace(job, not_before=None if job.not_before is None else whole_up(job.not_before))
+        stored = rules.added(
+            wanted,
+            at,
+            rank=self.search.next_rank(at),
+            request=request,
+            retries_max=self._types[job.queue].retries_max,
+        )
+        fields: Fields = {name: job.headers[name] for name in ("job_id", "org_id") if job.headers.get(name)}
+        key = f"{job.queue}:{job.id}"
+        ref = await self._store.check_in(key, "params", job.payload)
+        if ref:
+            fields = {**fields, "params_ref": ref}
+            stored = replace(stored, job=replace(stored.job, payload=b""))
+        said = () if stored.delayed else (queued(stored, fields),)
+        new = await self._store.create(stored, at, nonce=f"put:{request}", fields=fields, said=said)
+        return bool(new) or await self._was_put_by(job, request)
+
+    async def _was_put_by(self, job: Job, request: str) -> bool:
+        task = await self._store.get(job.queue, job.id)
+        return task is not None and task.stored.put_by == request
+
+    async def _promised(self, jobs: tuple[Job, ...], request: str) -> None:
+        await self.put(jobs, request=request)
+
+    async def _beat(self, hold: Hold, silence: timedelta, told: Progress | None, at: datetime) -> bool:
+        for _ in range(_TRIES):
+            task = await self._ids.find(hold.id)
+            after = None if task is None else rules.beat(task.stored, hold, at, silence=silence, progress=told)
+            if task is None or after is None:
+                return False
+            said = (progressed(after, task.fields, at),) if told is not None else ()
+            if await self._store.put(task, after, at, said) is not None:
+                return True
+        raise _changing(hold.id)
+
+    async def _settle(self, settlement: Settlement, request: str) -> Outcome:
+        hold = settlement.hold
+        ref = ""
+        for _ in range(_TRIES):
+            task = await self._ids.find(hold.id)
+            if task is None:
+                return Outcome.LOST
+            if rules.settled_by(task.stored, hold, request):
+                await self._kept_promise(task)
+                return Outcome.DONE
+            at = await self.time.now()
+            after = rules.settle(task.stored, settlement, at, request=request, rank=self.search.next_rank(at))
+            if after is None:
+                return Outcome.LOST
+            if after.result is not None and not ref:
+                ref = await self._store.check_in(task.key, "result", after.result)
+            if ref:
+                task = replace(task, fields={**task.fields, "result_ref": ref})
+                after = replace(after, result=None)
+            written = await self._store.put(task, after, at, after_attempt(task.stored, after, task.fields, at))
+            if written is not None:
+                await self._kept_promise(written)
+                return Outcome.DONE
+        raise _changing(hold.id)
+
+    async def _kept_promise(self, task: Task) -> None:
+        if task.stored.follow:
+            await self.search.follow(task, await self.time.now())
+
+    async def _move(self, move: Move) -> Outcome:
+        id = move.id if isinstance(move, Cancel) else move.hold.id
+        for _ in range(_TRIES):
+            task = await self._ids.find(id)
+            at = await self.time.now()
+            rank = self.search.next_rank(at)
+            after = None if task is None else rules.move(task.stored, move, at, rank=rank)
+            if task is None or after is None:
+                return Outcome.LOST
+            said = after_move(task.stored, after, move, task.fields, at)
+            if await self._store.put(task, after, at, said) is not None:
+                return Outcome.DONE
+        raise _changing(id)
+
+    async def _delete(self, delete: Delete, ids_kept: timedelta) -> Outcome:
+        task = await self._ids.find(delete.hold.id)
+        at = await self.time.now()
+        if task is None or not rules.deletable(task.stored, delete, at):
+            return Outcome.LOST
+        if task.stored.job.lasting:
+            # Kept first: a crash in between leaves an id that is known twice, never one that is forgotten.
+            await self._ids.keep(task.stored.state.id, at + ids_kept)
+        return Outcome.DONE if await self._store.delete(task) else Outcome.LOST
+
+    def _shown(self, stored: StoredJob) -> TakenJob:
+        """As its worker gets it. A type with one budget for all retries counts rescues among the failures."""
+        taken, state = stored.taken, stored.state
+        if state.retries_max is None or self._types[state.queue].retries_max is None:
+            return taken
+        return replace(taken, failures=state.failures + state.rescues)
+
+
+def _bounded(batch: Sequence[_B]) -> Sequence[_B]:
+    if len(batch) > BATCH_MAX:
+        raise UsageError(f"{len(batch)} tasks at once", do=f"send at most {BATCH_MAX} in one call")
+    return batch
+
+
+async def _by_id(ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[Outcome]]]) -> Sequence[Outcome]:
+    """Makes changes of different tasks at once, and those of one task one after another."""
+    rows: dict[str, list[int]] = {}
+    for n, id in enumerate(ids):
+        rows.setdefault(id, []).append(n)
+
+    async def row(numbers: list[int]) -> list[Outcome]:
+        return [await calls[n]() for n in numbers]
+
+    answers = await abreast([partial(row, numbers) for numbers in rows.values()])
+    outcomes: dict[int, Outcome] = {}
+    for numbers, answer in zip(rows.values(), answers, strict=True):
+        outcomes.update(zip(numbers, answer, strict=True))
+    return [outcomes[n] for n in range(len(ids))]
+
+
+def _changing(id: str) -> StoreUnavailable:
+    return StoreUnavailable(f"the record of task {id!r} keeps changing", do="try again")
+
+
+async def _asked(records: Records) -> datetime:
+    return (await records.due(None, None, 1)).at

@@ -1,0 +1,224 @@
+"""What tasks tell others: who waits on `queue`, how far one is on `progress`, how it ended on `terminal`; pure.
+
+Shapes and names are the origin's, with what a worker needs beside them. An event belongs to the write that it tells of:
+it is emitted with it, or not at all.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from wrasse.clock import to_micros
+from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.task_fields import Fields
+from wrasse.jobs.task_names import ERRORS, id_in, progress_of, queue_of, terminal_of, wire_key
+from wrasse.ports.groups import DeadLetter, Delivery
+from wrasse.ports.jobs import Budget, Bury, Cancel, Move, Place, Reason, Requeue, Revive
+from wrasse.ports.streams import Draft, Entry
+
+SPENT = "retry budget exhausted"
+SOURCE = "wrasse"
+WATCHER = "watcher"  # what the origin's sweeper calls itself
+
+
+class Post(Protocol):
+    """How events become entries and come back: the envelope is not ours."""
+
+    def seal(self, subject: str, payload: bytes, key: str) -> Draft:
+        """A message with this payload, ready to append; a non-empty key makes a repeat one entry."""
+        ...
+
+    def open(self, entry: Entry) -> bytes | None:
+        """The payload of an entry; None if it carries no message."""
+        ...
+
+    def set_aside(self, delivery: Delivery, reason: str) -> DeadLetter:
+        """The answer that makes an entry which nobody can read a dead letter."""
+        ...
+
+
+class TaskQueued(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task waits for a worker."""
+
+    task_id: str
+    job_id: str
+    org_id: str
+    task_type: str
+    params: msgspec.Raw
+    retry_count: int
+    key: str
+    source: str
+    id: str
+    params_ref: str = ""
+    reason: str = ""
+    previous_worker: str = ""
+
+
+class TaskProgress(msgspec.Struct, frozen=True):
+    """A task has come so far."""
+
+    task_id: str
+    job_id: str
+    task_type: str
+    current_step: str
+    fraction: float
+    updated_at: int
+
+
+class TaskCompleted(msgspec.Struct, frozen=True):
+    """A task ended well."""
+
+    task_id: str
+    job_id: str
+    task_type: str
+    completed_at: int
+    result_ref: str
+
+
+class TaskFailed(msgspec.Struct, frozen=True):
+    """A task ended otherwise; `state` is failed or cancelled."""
+
+    task_id: str
+    job_id: str
+    task_type: str
+    failed_at: int
+    error: str
+    retry_count: int
+    max_retries: int
+    state: str
+    reason: str
+
+
+class BudgetSpent(msgspec.Struct, frozen=True):
+    """A task was given up because it was stuck too often."""
+
+    key: str
+    reason: str = SPENT
+    source: str = WATCHER
+
+
+class SweepReport(msgspec.Struct, frozen=True):
+    """What one run of a sweep did."""
+
+    retried: int
+    failed: int
+    streams_trimmed: int = 0
+    entries_trimmed: int = 0
+    source: str = WATCHER
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One event to emit."""
+
+    subject: str
+    payload: bytes
+
+
+class _Hint(msgspec.Struct, frozen=True):
+    task_id: str = ""
+    key: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def queued(stored: StoredJob, fields: Fields, *, source: str = SOURCE, reason: str = "", worker: str = "") -> Said:
+    """Says that a task waits."""
+    state = stored.state
+    retries = state.failures + state.rescues
+    payload = stored.job.payload
+    event = TaskQueued(
+        task_id=state.id,
+        job_id=fields.get("job_id", ""),
+        org_id=fields.get("org_id", ""),
+        task_type=state.queue,
+        params=msgspec.Raw(payload if _is_json(payload) else b"null"),
+        retry_count=retries,
+        key=wire_key(state.queue, state.id),
+        source=source,
+        id=f"{state.id}:{retries}",
+        params_ref=fields.get("params_ref", ""),
+        reason=reason,
+        previous_worker=worker,
+    )
+    return Said(queue_of(state.queue), msgspec.json.encode(event))
+
+
+def progressed(stored: StoredJob, fields: Fields, at: datetime) -> Said:
+    """Says how far a task is."""
+    state, progress = stored.state, stored.progress
+    assert progress is not None, "there is progress to tell"
+    event = TaskProgress(
+        state.id, fields.get("job_id", ""), state.queue, progress.note, progress.fraction, _ms(at)
+    )
+    return Said(progress_of(state.queue), msgspec.json.encode(event))
+
+
+def ended(stored: StoredJob, fields: Fields, at: datetime, *, spent: bool = False) -> tuple[Said, ...]:
+    """Says how a task ended; `spent` if a sweep gave it up."""
+    state = stored.state
+    subject, job_id = terminal_of(state.queue), fields.get("job_id", "")
+    if state.place is Place.DONE:
+        done = TaskCompleted(state.id, job_id, state.queue, _ms(at), fields.get("result_ref", ""))
+        return (Said(subject, msgspec.json.encode(done)),)
+    failed = TaskFailed(
+        state.id,
+        job_id,
+        state.queue,
+        _ms(at),
+        error=SPENT if spent else state.error,
+        retry_count=state.failures + state.rescues,
+        max_retries=state.retries_max or 0,
+        state="cancelled" if state.reason is Reason.CANCELLED else "failed",
+        reason=state.reason.value if state.reason else "",
+    )
+    said = (Said(subject, msgspec.json.encode(failed)),)
+    if not spent:
+        return said
+    return (*said, Said(ERRORS, msgspec.json.encode(BudgetSpent(wire_key(state.queue, state.id)))))
+
+
+def after_attempt(before: StoredJob, after: StoredJob, fields: Fields, at: datetime) -> tuple[Said, ...]:
+    """What the end of an attempt tells. A delayed task is told of when its moment has come."""
+    if after.state.place is not Place.READY:
+        return ended(after, fields, at)
+    return () if after.delayed else (queued(after, fields, reason="retry", worker=before.state.worker),)
+
+
+def after_move(before: StoredJob, after: StoredJob, move: Move, fields: Fields, at: datetime) -> tuple[Said, ...]:
+    """What a move by a sweep or a person tells."""
+    match move:
+        case Requeue():
+            source, reason = (WATCHER, "stuck") if move.spends is Budget.RESCUES else (SOURCE, "retry")
+            told = queued(after, fields, source=source, reason=reason, worker=before.state.worker)
+            return () if after.delayed else (told,)
+        case Bury():
+            return ended(after, fields, at, spent=move.spends is Budget.RESCUES)
+        case Revive():
+            return () if after.delayed else (queued(after, fields, reason="revived"),)
+        case Cancel():
+            return ended(after, fields, at)
+
+
+def hinted(payload: bytes, task_type: str) -> tuple[str, bytes]:
+    """The id of the task that a queue event names, empty if it names none; and its parameters, which only the event of
+    another program carries."""
+    try:
+        hint = msgspec.json.decode(payload, type=_Hint)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return "", b""
+    params = bytes(hint.params)
+    return hint.task_id or id_in(hint.key, task_type), b"" if params == b"null" else params
+
+
+def _ms(at: datetime) -> int:
+    return to_micros(at) // 1_000
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True

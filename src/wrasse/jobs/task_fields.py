@@ -1,0 +1,234 @@
+"""A task's record on the wire: a flat object of texts with the design document's fields, and a few of our own beside
+them. Read and written here and nowhere else.
+
+Fields that we do not know stay as they are. Instants are milliseconds since 1970, numbers are decimal. A record that
+another program wrote has none of our fields: it is a task all the same, claimed by its `worker`, with `timeout_at` as
+its deadline if there is one. What lacks a state or a legible `updated_at` is malformed, and is told, never guessed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import msgspec
+
+from wrasse.clock import from_micros, to_micros
+from wrasse.errors import StoreBroken
+from wrasse.jobs.job_record import Settled, StoredJob, back
+from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
+
+Fields = Mapping[str, str]
+T = TypeVar("T")
+
+BLOCKED = "blocked"
+FAR = from_micros(253_402_300_799_000_000)  # in the year 9999: a blocked task waits for others, not for time
+NAMED = ("job_id", "org_id", "task_name")  # fields that a producer gives as headers
+_PLACES = {
+    BLOCKED: Place.READY,
+    "pending": Place.READY,
+    "claimed": Place.HELD,
+    "running": Place.HELD,
+    "completed": Place.DONE,
+    "failed": Place.DEAD,
+    "cancelled": Place.DEAD,
+}
+_SECONDS_BELOW = 100_000_000_000  # a number below this is seconds: as milliseconds it would be in 1973
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def state_of(stored: StoredJob, before: Fields) -> str:
+    """The state's name on the wire."""
+    state = stored.state
+    match state.place:
+        case Place.READY:
+            return BLOCKED if state.not_before == FAR and before.get("state") == BLOCKED else "pending"
+        case Place.HELD:
+            return "claimed" if state.beat_at == state.taken_at else "running"
+        case Place.DONE:
+            return "completed"
+        case Place.DEAD:
+            return "cancelled" if state.reason is Reason.CANCELLED else "failed"
+
+
+def encode_fields(stored: StoredJob, before: Fields, at: datetime) -> dict[str, str]:
+    """The fields of a task, over those that were there before. Empty ones are left out."""
+    state, job = stored.state, stored.job
+    ours = {
+        "state": state_of(stored, before),
+        "task_type": state.queue,
+        "task_id": state.id,
+        **{name: job.headers.get(name, before.get(name, "")) for name in NAMED},
+        "worker": state.worker,
+        "current_step": stored.progress.note if stored.progress else before.get("current_step", ""),
+        "created_at": _instant(state.created_at),
+        "updated_at": _instant(at),
+        "timeout_at": _instant(state.until),
+        "failed_at": _instant(state.finished_at) if state.place is Place.DEAD else "",
+        "error": state.error,
+        "retry_count": str(state.failures + state.rescues),
+        "max_retries": "" if state.retries_max is None else str(state.retries_max),
+        **_own(stored, before),
+    }
+    return {name: text for name, text in {**before, **ours}.items() if text}
+
+
+def _own(stored: StoredJob, before: Fields) -> dict[str, str]:
+    """What the document has no field for."""
+    state, job = stored.state, stored.job
+    return {
+        "kind": state.kind,
+        "priority": state.priority,
+        "headers": _json(job.headers) if job.headers else "",
+        "payload_b64": "" if before.get("params_ref") else base64.b64encode(job.payload).decode(),
+        "payload_size": str(state.size),
+        "timeout": _span(job.timeout),
+        "keep": _span(job.keep),
+        "lasting": "1" if job.lasting else "",
+        "claim_token": str(state.token),
+        "claim_nonce": state.nonce,
+        "claimed_at": _instant(state.taken_at),
+        "beat_at": _instant(state.beat_at),
+        "attempts": str(state.attempts),
+        "failures": str(state.failures),
+        "interruptions": str(state.interruptions),
+        "not_before": "" if state.not_before in (None, FAR) else _instant(state.not_before),
+        "finished_at": _instant(state.finished_at),
+        "kept_until": _instant(state.kept_until),
+        "reason": state.reason.value if state.reason else "",
+        "rank": str(stored.rank),
+        "history": _json(stored.history) if stored.history else "",
+        "result_b64": "-" if stored.result == b"" else base64.b64encode(stored.result or b"").decode(),
+        "progress": _json(stored.progress) if stored.progress else "",
+        "put_by": stored.put_by,
+        "settled_by": _json(stored.settled) if stored.settled else "",
+        "follow": _json(stored.follow) if stored.follow else "",
+    }
+
+
+def decode_fields(task_type: str, id: str, fields: Fields) -> StoredJob:
+    """The task in these fields; StoreBroken if they are none."""
+    try:
+        return _decode(task_type, id, fields)
+    except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as why:
+        raise StoreBroken(
+            f"the record of task {id!r} of type {task_type!r} is malformed: {why}",
+            do="look at the program that wrote it, and mend or delete the record",
+        ) from why
+
+
+def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
+    name = fields.get("state", "")
+    if name not in _PLACES:
+        raise ValueError(f"its state is {name!r}")
+    updated = _when(fields, "updated_at")
+    if updated is None:
+        raise ValueError("it has no updated_at")
+    state = _state(task_type, id, fields, updated)
+    headers = _of(fields, "headers", dict[str, str]) or {n: fields[n] for n in NAMED if fields.get(n)} or NOTHING
+    job = Job(
+        id,
+        kind=state.kind,
+        queue=task_type,
+        priority=state.priority,
+        payload=base64.b64decode(fields.get("payload_b64", ""), validate=True),
+        headers=headers,
+        timeout=_duration(fields, "timeout"),
+        lasting=bool(fields.get("lasting")),
+        keep=_duration(fields, "keep") or timedelta(0),
+    )
+    text = fields.get("result_b64", "")
+    return StoredJob(
+        job,
+        state,
+        rank=int(fields["rank"]) if fields.get("rank") else back(updated),
+        history=_of(fields, "history", tuple[Attempt, ...]) or (),
+        result=(b"" if text == "-" else base64.b64decode(text, validate=True)) if text else None,
+        progress=_of(fields, "progress", Progress),
+        put_by=fields.get("put_by", ""),
+        settled=_of(fields, "settled_by", tuple[Settled, ...]) or (),
+        follow=_of(fields, "follow", tuple[Job, ...]) or (),
+    )
+
+
+def _state(task_type: str, id: str, fields: Fields, updated: datetime) -> JobState:
+    place = _PLACES[fields["state"]]
+    held, finished = place is Place.HELD, place in (Place.DONE, Place.DEAD)
+    retries, failures = _number(fields, "retry_count"), _number(fields, "failures")
+    created = _when(fields, "created_at") or updated
+    died = Reason.CANCELLED if fields["state"] == "cancelled" else Reason.FAILED
+    return JobState(
+        id=id,
+        kind=fields.get("kind", ""),
+        queue=task_type,
+        priority=fields.get("priority", ""),
+        size=_number(fields, "payload_size"),
+        place=place,
+        token=_number(fields, "claim_token") or to_micros(created),
+        nonce=fields.get("claim_nonce", ""),
+        attempts=_number(fields, "attempts") or int(held),
+        failures=failures,
+        rescues=max(retries - failures, 0),
+        interruptions=_number(fields, "interruptions"),
+        created_at=created,
+        not_before=FAR if fields["state"] == BLOCKED else _when(fields, "not_before"),
+        worker=fields.get("worker", "") if place is not Place.READY else "",
+        taken_at=(_when(fields, "claimed_at") or (updated if held else None)) if place is not Place.READY else None,
+        # A beat of ours writes both; another program's sign of life is the newest change.
+        beat_at=updated if held else _when(fields, "beat_at"),
+        until=_when(fields, "timeout_at") if held else None,
+        finished_at=(_when(fields, "finished_at") or _when(fields, "failed_at") or updated) if finished else None,
+        kept_until=_when(fields, "kept_until") if finished else None,
+        reason=(Reason(fields["reason"]) if fields.get("reason") else died) if place is Place.DEAD else None,
+        error=fields.get("error", ""),
+        retries_max=_number(fields, "max_retries") if fields.get("max_retries") else None,
+    )
+
+
+def read_flat(value: bytes) -> dict[str, str]:
+    """The fields in a record's bytes; StoreBroken if they are no flat object."""
+    try:
+        return msgspec.json.decode(value, type=dict[str, str])
+    except msgspec.MsgspecError as why:
+        raise StoreBroken("the record of a task is no object of texts", do="look at the program that wrote it") from why
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _of(fields: Fields, name: str, kind: type[T]) -> T | None:
+    return msgspec.json.decode(fields[name], type=kind) if fields.get(name) else None
+
+
+def _instant(at: datetime | None) -> str:
+    return "" if at is None else str(to_micros(at) // 1_000)
+
+
+def _when(fields: Fields, name: str) -> datetime | None:
+    text = fields.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"its {name} is no number")
+    number = int(text)
+    return from_micros(number * (1_000_000 if number < _SECONDS_BELOW else 1_000))
+
+
+def _number(fields: Fields, name: str) -> int:
+    text = fields.get(name, "")
+    if text and not text.isdecimal():
+        raise ValueError(f"its {name} is no number")
+    return int(text or 0)
+
+
+def _span(span: timedelta | None) -> str:
+    return str(span // _MILLISECOND) if span else ""
+
+
+def _duration(fields: Fields, name: str) -> timedelta | None:
+    number = _number(fields, name)
+    return _MILLISECOND * number if number else None

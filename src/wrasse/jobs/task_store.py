@@ -1,0 +1,238 @@
+"""Tasks in their records: read, and written together with the events that tell of it.
+
+Where records and streams are one database the two are one step. Elsewhere the events are stored in the record, which is
+then due at once: whoever wrote it delivers them, and after a crash whoever next looks at what is due does. Then there
+is at least one event, and still exactly one claim.
+
+Parameters and results beyond INLINE_MAX are objects, and the record names them: a claim check.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.errors import Gone, StoreBroken, TooLarge
+from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.task_events import Post, Said
+from wrasse.jobs.task_fields import FAR, Fields, decode_fields, encode_fields, read_flat
+from wrasse.jobs.task_names import names_in, record_key
+from wrasse.jobs.task_time import StoreTime
+from wrasse.ports.jobs import Place
+from wrasse.ports.objects import ObjectDelete, Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Record, Records
+from wrasse.ports.streams import Draft, Streams
+
+INLINE_MAX = 128 << 10
+_OUTBOX = "outbox"
+_NO_FIELDS: Fields = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as it was read. `outbox` are events that its record still owes."""
+
+    stored: StoredJob
+    fields: Fields = field(default_factory=lambda: _NO_FIELDS)
+    version: str = ""
+    due_at: datetime | None = None
+    outbox: tuple[Said, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The key of its record."""
+        return record_key(self.stored.state.queue, self.stored.state.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A record that is no task, and why."""
+
+    key: str
+    why: str
+
+
+class TaskStore:
+    """The records of all tasks."""
+
+    def __init__(
+        self,
+        records: Records,
+        streams: Streams,
+        objects: Objects | None,
+        post: Post,
+        time: StoreTime,
+        kept: timedelta | None = None,
+    ) -> None:
+        self._records = records
+        self._streams = streams
+        self._objects = objects
+        self._post = post
+        self._keyed = streams.dedup_window > timedelta(0)
+        self._kept = kept
+        self.time = time
+        self.changes = 0  # writes of this process, so that whoever counted knows when to count again
+
+    async def get(self, task_type: str, id: str) -> Task | None:
+        """One task, without what lies in objects; StoreBroken if its record is malformed."""
+        record = await self._records.get(record_key(task_type, id))
+        return None if record is None else read_task(record)
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        """Records by name."""
+        page = await self._records.page(prefix, after, limit)
+        self.time.heard(page.at)
+        return page
+
+    async def due(self, after: str | None, limit: int, *, within: timedelta = timedelta(0)) -> Page[Record]:
+        """Records that need a look now, or will within this time, earliest first."""
+        before = await self.time.now() + within if within else None
+        page = await self._records.due(before, after, limit)
+        self.time.heard(page.at)
+        return page
+
+    async def create(
+        self, stored: StoredJob, at: datetime, *, nonce: str, fields: Fields, said: Sequence[Said]
+    ) -> bool | None:
+        """Writes a new task; False if there is one under its id, None if that cannot be told any more."""
+        task = Task(stored, fields)
+        value, due_at, drafts = self._prepared(task, at, said)
+        written = await self._records.create(task.key, value, due_at=due_at, nonce=nonce, emit=drafts)
+        self.time.heard(written.at)
+        self.changes += 1
+        if written.outcome is Outcome.UNKNOWN:
+            return None
+        if not written:
+            return False
+        if said and not self._records.emits:
+            assert written.version is not None, "a record that was written has a version"
+            await self.deliver(replace(task, version=written.version, outbox=tuple(said)), at)
+        return True
+
+    async def put(self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()) -> Task | None:
+        """Writes what became of a task; None if it has changed since it was read."""
+        changed = replace(task, stored=stored, outbox=())
+        value, due_at, drafts = self._prepared(changed, at, said)
+        written = await self._records.put(
+            task.key, value, at=task.version, due_at=due_at, nonce=secrets.token_hex(8), emit=drafts
+        )
+        self.time.heard(written.at)
+        self.changes += 1
+        if not written:
+            return None
+        assert written.version is not None, "a record that was written has a version"
+        after = replace(changed, fields=read_flat(value), version=written.version, due_at=due_at)
+        if said and not self._records.emits:
+            return await self.deliver(replace(after, outbox=tuple(said)), at) or after
+        return after
+
+    async def deliver(self, task: Task, at: datetime) -> Task | None:
+        """Appends the events that a record owes, and then says so in it; None if it has changed since."""
+        # Appended first: a crash in between appends again, under the same keys.
+        keys = [f"{task.key}:{task.version}:{n}" if self._keyed else "" for n in range(len(task.outbox))]
+        drafts = [
+            self._post.seal(said.subject, said.payload, key) for said, key in zip(task.outbox, keys, strict=True)
+        ]
+        await self._streams.append(drafts)
+        return await self.put(replace(task, fields=_without_outbox(task.fields)), task.stored, at)
+
+    async def tell(self, said: Sequence[Said]) -> None:
+        """Appends events that belong to no write."""
+        await self._streams.append([self._post.seal(each.subject, each.payload, "") for each in said])
+
+    async def delete(self, task: Task) -> bool:
+        """Removes a task, if it has not changed, and the objects it named."""
+        written = await self._records.delete(task.key, at=task.version)
+        self.time.heard(written.at)
+        self.changes += 1
+        if written and self._objects is not None:
+            await self._forget(task)
+        return bool(written)
+
+    async def whole(self, task: Task) -> StoredJob:
+        """The task with parameters and result, wherever they lie."""
+        stored = task.stored
+        payload = await self._read(task.fields.get("params_ref", ""))
+        result = await self._read(task.fields.get("result_ref", ""))
+        if payload is not None:
+            stored = replace(stored, job=replace(stored.job, payload=payload))
+        return stored if result is None else replace(stored, result=result)
+
+    async def check_in(self, task_key: str, name: str, data: bytes) -> str:
+        """Stores what is too large for a record as an object; gives its key, empty if the record can hold it."""
+        if len(data) <= INLINE_MAX:
+            return ""
+        if self._objects is None:
+            raise TooLarge(
+                f"{len(data)} bytes of {name} for a task",
+                do=f"name backends.objects for more than {INLINE_MAX} bytes, or put the data elsewhere",
+            )
+        key = f"tasks/{task_key.replace(':', '/')}/{name}-{secrets.token_hex(8)}"
+        await self._objects.create(key, data)
+        return key
+
+    def _prepared(
+        self, task: Task, at: datetime, said: Sequence[Said]
+    ) -> tuple[bytes, datetime | None, Sequence[Draft]]:
+        """The bytes of a record, when it is due, and what is emitted with it."""
+        fields = encode_fields(task.stored, _without_outbox(task.fields), at)
+        due_at = due_of(task.stored, at, self._kept)
+        if not said or self._records.emits:
+            drafts = [self._post.seal(each.subject, each.payload, "") for each in said]
+            return msgspec.json.encode(fields), due_at, drafts
+        fields[_OUTBOX] = base64.b64encode(msgspec.json.encode(tuple(said))).decode()
+        return msgspec.json.encode(fields), at, ()
+
+    async def _read(self, key: str) -> bytes | None:
+        if not key or self._objects is None:
+            return None
+        try:
+            return b"".join([chunk async for chunk in self._objects.read(key)])
+        except Gone as gone:
+            raise StoreBroken("the parameters or result of a task are gone", do="restore the object") from gone
+
+    async def _forget(self, task: Task) -> None:
+        assert self._objects is not None, "who calls has objects"
+        for key in filter(None, (task.fields.get("params_ref"), task.fields.get("result_ref"))):
+            # Only what was made for this very task: a reference of another program's may be shared.
+            head = await self._objects.head(key) if key.startswith(f"tasks/{task.key.replace(':', '/')}/") else None
+            if head is not None:
+                await self._objects.delete([ObjectDelete(key, head.info.version)])
+
+
+def read_task(record: Record) -> Task:
+    """The task in a record; StoreBroken if it is malformed."""
+    fields = read_flat(record.value)
+    text = fields.get(_OUTBOX, "")
+    outbox = msgspec.json.decode(base64.b64decode(text), type=tuple[Said, ...]) if text else ()
+    return Task(decode_fields(*names_in(record.key), fields), fields, record.version, record.due_at, outbox)
+
+
+def due_of(stored: StoredJob, at: datetime, kept: timedelta | None = None) -> datetime | None:
+    """When somebody must look at a task: a held one at its deadline, a delayed one when it is ready, one that goes
+    before the others and one that owes follow-ups at once, a finished one when it may go. A waiting one never."""
+    state = stored.state
+    if stored.follow:
+        return at
+    match state.place:
+        case Place.HELD:
+            return state.until
+        case Place.READY:
+            if stored.delayed:
+                return None if state.not_before == FAR else state.not_before
+            return at if stored.served_next else None
+        case Place.DONE | Place.DEAD:
+            if kept is None or state.finished_at is None:
+                return None
+            return max(state.finished_at + kept, state.kept_until or state.finished_at)
+
+
+def _without_outbox(fields: Fields) -> Fields:
+    return {name: text for name, text in fields.items() if name != _OUTBOX}

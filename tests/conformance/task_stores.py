@@ -1,0 +1,66 @@
+"""Tasks as a queue under test: the records, streams and groups of a backend, and objects beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wrasse.app.task_post import TaskPost
+from wrasse.backends.directory.connect import Directory
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import Clock
+from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
+from wrasse.ports.objects import Objects
+from wrasse.ports.records import Records
+
+PREFIX = "tasks "
+APART = "memory, apart"  # where records and streams are not one database
+TASKS_BACKENDS = ("tasks memory", "tasks memory, apart", "tasks sqlite")
+TYPES = tuple(TaskType(name) for name in ("low", "high", "other"))
+# What is not so for tasks, each with why.
+NOT_FOR_TASKS = {
+    "test_an_id_may_have_any_printable_character": "ids and types of tasks have the design document's letters",
+    "test_no_more_done_jobs_are_kept_than_allowed": "finished tasks go by age alone: nothing counts them as they end",
+    "test_done_jobs_need_not_be_kept_at_all": "a completed task is a record that others read",
+}
+
+
+class Apart:
+    """Records whose writes cannot carry entries of streams."""
+
+    emits = False
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._records, name)
+
+
+class TaskBackend:
+    """A backend whose job queue is that of tasks."""
+
+    def __init__(
+        self, backend: object, objects: Objects, clock: Clock, closes: tuple[object, ...], *, apart: bool = False
+    ) -> None:
+        self.inner = backend
+        self._closes = closes
+        records = (lambda collection: Apart(backend.records(collection))) if apart else backend.records
+        ports = TaskPorts(records, backend.streams, backend.groups, TaskPost(clock), clock, objects)
+        self.jobs = StreamedJobs(ports, TYPES)
+        self.journal = backend.journal
+        self.records = backend.records
+        self.streams = backend.streams
+        self.groups = backend.groups
+        self.pulse = backend.pulse
+
+    async def close(self) -> None:
+        for each in self._closes:
+            await each.close()
+
+
+async def tasks_on(name: str, backend: object, place: Path, clock: Clock) -> TaskBackend:
+    """Tasks on this backend, with the objects that it has or a directory's."""
+    if isinstance(backend, Memory):
+        return TaskBackend(backend, backend.objects, clock, (), apart=name == APART)
+    directory = await Directory.open(place / "objects", clock)
+    return TaskBackend(backend, directory.objects, clock, (backend, directory))
