@@ -1,28 +1,25 @@
 """A batch: the entries of one archive while they are collected, and its bytes.
 
 It is full at `batch_size` entries, at `batch_bytes` bytes of lines, or at midnight UTC by the time of its entries, so
-that an archive holds one day; and it is due `batch_timeout` after its first entry by the backend's clock. Entries are
+that an archive holds one day; and it is due `batch_timeout` after its first entry by the backend's clock. Lines are
 compressed as they come, so that an open batch costs about what its archive will cost, and a small one what its lines
-cost. Pure: no clock, no I/O.
+cost. Pure: no clock, no I/O; `press` and `seal` are the long work, and may be done in a thread.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-import zlib
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, cast
 
-from wrasse.archives.lines import is_marked, line_of
+from wrasse.archives.codec import Codec, Press, press
+from wrasse.archives.lines import is_marked, packed
 from wrasse.archives.naming import day_of, instant_of
-from wrasse.ports.streams import Entry, EntryId
+from wrasse.ports.drains import Stretch
+from wrasse.ports.streams import EntryId
 
-GZIP = 31  # as zlib names the format: a window of 32 KiB and a gzip frame
-LEVEL = 3
-PIECE_BYTES = 64 << 10  # compressed at once
+PIECE_BYTES = 256 << 10  # compressed at once
 COMPRESSOR_BYTES = 256 << 10  # what a compressor keeps for itself
 
 
@@ -48,64 +45,59 @@ class Sealed:
     sha256: str
 
 
-class _Compress(Protocol):
-    def compress(self, data: bytes, /) -> bytes: ...
-
-    def flush(self) -> bytes: ...
-
-
-def _compressor() -> _Compress:
-    """isal needs a tenth of zlib's time, where it is installed."""
-    try:
-        fast = importlib.import_module("isal.isal_zlib")
-    except ImportError:
-        return zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)
-    return cast(_Compress, fast.compressobj(1, fast.DEFLATED, GZIP))
-
-
 class Batch:
     """The entries that follow one entry of a stream, as far as they are collected."""
 
     __slots__ = (
-        "_compress", "_hash", "_limits", "_parts", "_piece", "_waiting", "complete", "count", "first", "held", "last",
-        "marked", "raw",
+        "_codec", "_compress", "_hash", "_limits", "_parts", "_stored", "_waiting", "complete", "count", "first",
+        "last", "marked", "raw", "waiting",
     )  # fmt: skip
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, codec: Codec = Codec.GZIP) -> None:
         assert limits.size >= 1, "an archive holds an entry"
         self._limits = limits
-        self._compress: _Compress | None = None
-        self._piece: list[bytes] = []  # lines that wait to be compressed
-        self._waiting = 0
+        self._codec = codec
+        self._compress: Press | None = None
         self._hash = hashlib.sha256()
         self._parts: list[bytes] = []
+        self._stored = 0  # bytes of the parts, and of what compresses
+        self._waiting: list[bytes] = []  # lines that wait to be compressed
+        self.waiting = 0
         self.first: EntryId | None = None
         self.last: EntryId | None = None
         self.count = 0
         self.marked = 0
         self.raw = 0
-        self.held = 0  # bytes of memory
         self.complete = False
 
-    def extend(self, entries: Sequence[Entry]) -> int:
+    @property
+    def held(self) -> int:
+        """Bytes of memory."""
+        return self.waiting + self._stored
+
+    @property
+    def room(self) -> int:
+        """How many more entries it may take."""
+        return 0 if self.complete else self._limits.size - self.count
+
+    def extend(self, stretch: Stretch) -> int:
         """Takes entries, in order, until it is complete; gives how many it took."""
-        before = self.count
-        for entry in entries:
-            if not self._fits(entry):
-                self.complete = True
-                break
-            line = line_of(entry)
-            if self.count and self.raw + len(line) > self._limits.bytes:
-                self.complete = True
-                break
-            assert self.last is None or entry.id > self.last, "a stream is read in order"
-            self.first = self.first or entry.id
-            self.last = entry.id
-            self.count += 1
-            self.marked += is_marked(line)
-            self._take(line)
-        self.complete = self.complete or self.count >= self._limits.size or self.raw >= self._limits.bytes
-        return self.count - before
+        fits = self._fitting(stretch)
+        data, marked = packed(stretch, fits)
+        if self.raw + len(data) > self._limits.bytes:
+            data, fits, marked = self._cut(data)
+        if fits:
+            first, last = stretch.id(0), stretch.id(fits - 1)
+            assert self.last is None or first > self.last, "a stream is read in order"
+            self.first, self.last = self.first or first, last
+            self.count += fits
+            self.marked += marked
+            self.raw += len(data)
+            self.waiting += len(data)
+            self._waiting.append(data)
+        full = self.count >= self._limits.size or self.raw >= self._limits.bytes
+        self.complete = self.complete or fits < len(stretch) or full
+        return fits
 
     def due(self, at: datetime) -> bool:
         """Whether it is to be written now, by the backend's clock."""
@@ -115,37 +107,50 @@ class Batch:
             or at.date() > day_of(self.first)  # whatever comes from now on belongs to another archive
         )
 
+    def piece(self) -> list[bytes]:
+        """Takes away what waits to be compressed, for `press`."""
+        waiting, self._waiting, self.waiting = self._waiting, [], 0
+        return waiting
+
+    def press(self, piece: list[bytes]) -> None:
+        """Compresses a piece; pieces in their order, one at a time, while others may `extend`."""
+        if self._compress is None:
+            self._compress = press(self._codec)
+            self._stored += COMPRESSOR_BYTES
+        for data in piece:
+            self._hash.update(data)
+            pressed = self._compress.compress(data)
+            if pressed:
+                self._parts.append(pressed)
+                self._stored += len(pressed)
+
     def seal(self) -> Sealed:
         """Its bytes. Nothing can be added afterwards."""
         assert self.first is not None, "an archive holds an entry"
         assert self.last is not None, "an archive holds an entry"
-        self._parts += [self._press(), self._compress.flush() if self._compress is not None else b""]
+        self.press(self.piece())
+        assert self._compress is not None, "whatever was pressed has a compressor"
+        self._parts.append(self._compress.flush())
         data = b"".join(self._parts)
-        self._parts, self._compress, self.held = [], None, 0
+        self._parts, self._compress, self._stored = [], None, 0
         self.complete = True
         return Sealed(data, self.first, self.last, self.count, self.marked, self.raw, self._hash.hexdigest())
 
-    def _fits(self, entry: Entry) -> bool:
-        if self.complete or self.count >= self._limits.size:
-            return False
-        return self.first is None or day_of(entry.id) == day_of(self.first)
+    def _fitting(self, stretch: Stretch) -> int:
+        """How many entries it may take by their number and their day."""
+        most = min(len(stretch), self.room)
+        if not most:
+            return 0
+        day = day_of(self.first or stretch.id(0))
+        if day_of(stretch.id(most - 1)) == day:
+            return most
+        return bisect_left(range(most), True, key=lambda place: day_of(stretch.id(place)) > day)
 
-    def _take(self, line: bytes) -> None:
-        self.raw += len(line)
-        self.held += len(line)
-        self._waiting += len(line)
-        self._piece.append(line)
-        if self._waiting >= PIECE_BYTES:
-            self._parts.append(self._press())
-
-    def _press(self) -> bytes:
-        """Compresses what waits."""
-        data = b"".join(self._piece)
-        self._hash.update(data)
-        if self._compress is None:
-            self._compress = _compressor()
-            self.held += COMPRESSOR_BYTES
-        pressed = self._compress.compress(data)
-        self.held += len(pressed) - len(data)
-        self._piece, self._waiting = [], 0
-        return pressed
+    def _cut(self, data: bytes) -> tuple[bytes, int, int]:
+        """As many lines as there is room for, and one if there is none yet."""
+        size = fits = marked = 0
+        for line in data.splitlines(keepends=True):
+            if (self.count or fits) and self.raw + size + len(line) > self._limits.bytes:
+                break
+            size, fits, marked = size + len(line), fits + 1, marked + is_marked(line)
+        return data[:size], fits, marked

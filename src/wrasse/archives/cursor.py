@@ -3,17 +3,20 @@
 A record is {after, passed}: everything up to `after` is in archives; or {after, passed, key}: somebody meant to write
 the archive that follows `after` under this key, and whoever finds that uses this key and no other. Every change names
 the version it read. A lost reply needs no care: whichever of the two states is found afterwards is one to go on from.
+
+`epoch` grows when a stream was set back and is archived anew; `history` is what the backend called itself when the
+cursor was written, so that a failover or a restore is noticed before anything is read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from wrasse.archives.facts import Facts
 from wrasse.errors import StoreBroken
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Records, Written
 from wrasse.ports.streams import EntryId
 
 CURSORS = Collection.named("archives/cursors")
@@ -27,14 +30,18 @@ class Cursor:
     subject: str
     after: EntryId
     passed: int | None
-    key: str | None
-    version: str
+    key: str | None = None
+    version: str = ""
+    epoch: int = 1
+    history: str = ""
 
 
 class _Stored(msgspec.Struct, omit_defaults=True):
     after: str
     passed: int | None = None
     key: str | None = None
+    epoch: int = 1
+    history: str = ""
 
 
 _ENCODE = msgspec.json.Encoder().encode
@@ -54,34 +61,43 @@ class Cursors:
             return None
         try:
             stored = _DECODE(record.value)
-            return Cursor(subject, EntryId.parse(stored.after), stored.passed, stored.key, record.version)
+            after = EntryId.parse(stored.after)
+            return Cursor(
+                subject, after, stored.passed, stored.key, record.version, stored.epoch, stored.history
+            )
         except (msgspec.MsgspecError, ValueError) as why:
             raise StoreBroken(
                 f"the cursor of {subject!r} is none of ours",
                 do="delete that record: it is made again from the group and the newest archive",
             ) from why
 
-    async def create(self, subject: str, after: EntryId, passed: int | None) -> Cursor | None:
+    async def create(self, cursor: Cursor) -> Cursor | None:
         """The first cursor of a stream."""
-        written = await self._records.create(subject, _ENCODE(_Stored(str(after), passed)))
-        return Cursor(subject, after, passed, None, written.version) if written and written.version else None
+        return _written(cursor, await self._records.create(cursor.subject, _bytes(cursor)))
 
     async def intend(self, cursor: Cursor, key: str) -> Cursor | None:
         """Fixes the key of the archive that follows."""
         assert cursor.key is None, "the key was fixed before"
-        return await self._put(cursor, cursor.after, cursor.passed, key)
+        return await self._put(replace(cursor, key=key))
 
-    async def move(self, cursor: Cursor, after: EntryId, passed: int | None) -> Cursor | None:
+    async def move(self, cursor: Cursor) -> Cursor | None:
         """Moves on to where the archives are known to go on."""
-        return await self._put(cursor, after, passed, None)
+        return await self._put(replace(cursor, key=None))
 
     async def commit(self, cursor: Cursor, facts: Facts) -> Cursor | None:
         """Moves on behind the archive that is at the cursor's key."""
         assert cursor.key is not None, "the key is fixed before the archive is written"
         assert facts.last > cursor.after, "an archive moves its stream on"
-        return await self._put(cursor, facts.last, facts.passed, None)
+        return await self._put(replace(cursor, after=facts.last, passed=facts.passed, key=None))
 
-    async def _put(self, cursor: Cursor, after: EntryId, passed: int | None, key: str | None) -> Cursor | None:
-        value = _ENCODE(_Stored(str(after), passed, key))
-        written = await self._records.put(cursor.subject, value, at=cursor.version)
-        return Cursor(cursor.subject, after, passed, key, written.version) if written and written.version else None
+    async def _put(self, cursor: Cursor) -> Cursor | None:
+        written = await self._records.put(cursor.subject, _bytes(cursor), at=cursor.version)
+        return _written(cursor, written)
+
+
+def _bytes(cursor: Cursor) -> bytes:
+    return _ENCODE(_Stored(str(cursor.after), cursor.passed, cursor.key, cursor.epoch, cursor.history))
+
+
+def _written(cursor: Cursor, written: Written) -> Cursor | None:
+    return replace(cursor, version=written.version) if written and written.version else None

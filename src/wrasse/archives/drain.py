@@ -12,25 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import StrEnum
 
 from wrasse.archives.announce import Announcer
-from wrasse.archives.batch import Batch
+from wrasse.archives.batch import Batch, Sealed
+from wrasse.archives.continuity import check_continuity
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.facts import Facts, facts_of, to_metadata
-from wrasse.archives.naming import ArchiveName, name_archive, parse_name
+from wrasse.archives.filling import fill, sealed_of
+from wrasse.archives.naming import ArchiveName, check_name, day_of, parse_name
 from wrasse.archives.reader import facts_at
 from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import newest
 from wrasse.archives.tally import Tally
 from wrasse.archives.turns import Turns
-from wrasse.errors import Refused, StoreBroken, StoreUnavailable
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.streams import START, EntryId, GroupState, Streams, StreamState
 
 GROUP = "archiver"
-PAGE = 1_000
 
 
 class Stepped(StrEnum):
@@ -98,11 +98,14 @@ class Drain:
             if await self._take_over(cursor):
                 return Stepped.MOVED
             flush = True  # somebody decided before us that this batch was to be written
-        batch, at = await self._filled(cursor)
+        codec = self.rule.form.codec if cursor.key is None else self._intended(cursor).form.codec
+        batch = self._batch = self._batch or Batch(self.rule.limits, codec)
+        at = await fill(batch, self._tools.streams, self.subject, cursor.after, self._tools.stopping)
         if batch.first is None:
             return Stepped.IDLE
         if not flush and not (at is not None and batch.due(at)):
             return Stepped.WAITING
+        self._batch = None
         await self._commit(cursor, batch, batch.first)
         return Stepped.MOVED
 
@@ -116,14 +119,13 @@ class Drain:
         """Makes the cursor of a stream that has none."""
         # Joined before anything is looked at: from here on nothing is trimmed that is not archived.
         await self._tools.groups.join(self.subject, GROUP, StartAt(first=True))
-        after, passed = await self._known()
         cursors = self._tools.cursors
-        made = await cursors.create(self.subject, after, passed) or await cursors.load(self.subject)
+        made = await cursors.create(await self._known()) or await cursors.load(self.subject)
         if made is None:
             raise StoreUnavailable(f"the cursor of {self.subject!r} came and went", do="look who deletes records")
         return made
 
-    async def _known(self) -> tuple[EntryId, int | None]:
+    async def _known(self) -> Cursor:
         """How far the stream is archived by all else that is known: its group, and its newest archive."""
         tools = self._tools
         floor = _group(await tools.streams.info(self.subject)).floor
@@ -134,25 +136,26 @@ class Drain:
             await tools.groups.mark(self.subject, GROUP, after)
         state = await tools.streams.info(self.subject)
         lag = _group(state).lag
-        return after, None if state is None or lag is None else state.appended - lag
+        passed = None if state is None or lag is None else state.appended - lag
+        epoch = 1 if shelved is None else shelved.name.epoch
+        return Cursor(self.subject, after, passed, epoch=epoch, history="" if state is None else state.history)
 
     async def _checked(self, cursor: Cursor) -> Cursor | None:
         """The cursor, once it is known to be the latest and about this very stream; None: look again."""
-        state = await self._tools.streams.info(self.subject)
+        tools = self._tools
+        state = await tools.streams.info(self.subject)
         if state is None:
             return None
-        last = self._ends = state.last or START
-        if last < cursor.after or (cursor.passed is not None and state.appended < cursor.passed):
-            raise Refused(
-                f"the stream {self.subject!r} ends at {last}, and archives go on to {cursor.after}: it was set back",
-                do="find out what was lost; to archive it anew, delete its cursor record and use another prefix",
-            )
+        self._ends = state.last or START
+        await check_continuity(tools.streams, cursor, state, GROUP)
+        if state.history and cursor.history != state.history:
+            cursor = self._cursor = replace(cursor, history=state.history)  # stored with the next intent
         floor = next((each.floor for each in state.groups if each.name == GROUP), None)
         if floor is None:
-            await self._tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after))
+            await tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after))
         elif floor < cursor.after:
             # A crash or an outage came between the commit and the mark.
-            await self._tools.groups.mark(self.subject, GROUP, cursor.after)
+            await tools.groups.mark(self.subject, GROUP, cursor.after)
         gone = state.appended - state.length
         lost = 0 if cursor.passed is None else gone - cursor.passed
         if lost <= 0 and (floor is None or floor <= cursor.after):
@@ -167,8 +170,8 @@ class Drain:
         if floor is not None and floor > cursor.after:
             # The record is from a backup. Its archives were written, and the first entries of the next may be
             # trimmed: what would be read now would get another name, so the archives say where to go on.
-            after, passed = await self._known()
-            self._cursor, self._batch = await self._tools.cursors.move(cursor, after, passed), None
+            known = replace(await self._known(), version=cursor.version)
+            self._cursor, self._batch = await self._tools.cursors.move(known), None
             return self._cursor
         self._tools.tally.lost += lost
         # Noted in memory now and in the record with the next intent, so that it is told once and stays provable.
@@ -179,19 +182,6 @@ class Drain:
             "see what trims this stream without protecting the group 'archiver'",
         )
         return self._cursor
-
-    async def _filled(self, cursor: Cursor) -> tuple[Batch, datetime | None]:
-        """The batch with what there is to read, and the backend's clock at the last read."""
-        batch = self._batch = self._batch or Batch(self.rule.limits)
-        at: datetime | None = None
-        while not batch.complete and not self._tools.stopping.is_set():
-            room = min(PAGE, self.rule.limits.size - batch.count)
-            page = await self._tools.streams.read(self.subject, batch.last or cursor.after, room)
-            at = page.at
-            batch.extend(page.items)
-            if not page.more:
-                break
-        return batch, at
 
     async def _take_over(self, cursor: Cursor) -> bool:
         """Commits the archive that an intent names, if it is there."""
@@ -205,28 +195,35 @@ class Drain:
 
     def _intended(self, cursor: Cursor) -> ArchiveName:
         assert cursor.key is not None, "there is an intent"
-        # The prefix may have been changed since: everything before the four parts that we know is the prefix.
-        prefix = cursor.key.rsplit("/", 5)[0]
-        name = parse_name(cursor.key, prefix)
-        if name is None or name.subject != self.subject or name.after != cursor.after:
+        # The prefix may have been changed since: everything before the parts that we know is the prefix.
+        name = parse_name(cursor.key)
+        if name is None or name.subject != self.subject or name.place != (cursor.epoch, cursor.after):
             raise StoreBroken(
                 f"the cursor of {self.subject!r} names an archive that is not its own",
                 do="delete that record: it is made again from the group and the newest archive",
             )
         return name
 
+    def _named(self, cursor: Cursor, first: EntryId) -> ArchiveName:
+        """The name of the archive that begins with this entry."""
+        rule = self.rule
+        domain = rule.domain_of(self.subject)
+        return check_name(
+            ArchiveName(
+                rule.prefix, domain, day_of(first), self.subject, cursor.after, cursor.epoch, rule.form
+            )
+        )
+
     async def _commit(self, cursor: Cursor, batch: Batch, first: EntryId) -> None:
-        self._batch = None
+        name = self._named(cursor, first) if cursor.key is None else self._intended(cursor)
         if cursor.key is None:
-            name = name_archive(self.rule.prefix, self.rule.domain_of(self.subject), self.subject, cursor.after, first)
-            intended = await self._tools.cursors.intend(cursor, str(name))
+            intended, sealed = await self._side_by_side(cursor, name, batch)
             if intended is None:
                 self.forget()
                 return
             cursor = intended
         else:
-            name = self._intended(cursor)
-        sealed = batch.seal()
+            sealed = await sealed_of(batch)
         facts = facts_of(sealed, cursor.after, cursor.passed, self._tools.writer)
         stored = await self.rule.objects.create(str(name), sealed.data, metadata=to_metadata(facts))
         if stored:
@@ -238,6 +235,16 @@ class Drain:
         if there is None:
             raise StoreUnavailable("an archive was neither stored nor found", do="look at the store of archives")
         await self._settled(cursor, name, there)
+
+    async def _side_by_side(self, cursor: Cursor, name: ArchiveName, batch: Batch) -> tuple[Cursor | None, Sealed]:
+        """Writes the intent while the last lines are compressed."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                sealing = group.create_task(sealed_of(batch))
+                intending = group.create_task(self._tools.cursors.intend(cursor, str(name)))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return intending.result(), sealing.result()
 
     async def _settled(self, cursor: Cursor, name: ArchiveName, facts: Facts, size: int | None = None) -> None:
         """The third step, and what follows it."""

@@ -8,16 +8,19 @@ ends in a newline; no two entries have one line. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from wrasse.errors import StoreBroken
+from wrasse.ports.drains import Stretch
 from wrasse.ports.streams import Entry, EntryId
-from wrasse.streams.envelope import decode
+from wrasse.streams.envelope import are_envelopes, decode
 
 _MARK = b',"stream_id":"'
+_END = b'"}\n'
 _RAW = b'{"stream_id":"'
+_BRACE = ord("}")
 
 
 class _Keys(msgspec.Struct):
@@ -38,6 +41,28 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
 _KEYS = msgspec.json.Decoder(_Keys)
 _WHOLE = msgspec.json.Decoder(_Whole)
 _ENCODE = msgspec.json.Encoder().encode
+
+
+def packed(stretch: Stretch, count: int) -> tuple[bytes, int]:
+    """The lines of the first entries, end to end, and how many of them are archived whole."""
+    bodies = stretch.bodies[:count]
+    if not stretch.beside and _all_keep_their_form(bodies):
+        parts: list[bytes] = []
+        put = parts.extend
+        for body, id in zip(bodies, stretch.ids, strict=False):
+            put((body[:-1], _MARK, id, _END))
+        return b"".join(parts), 0
+    lines = [*map(line_of, stretch.entries(count))]
+    return b"".join(lines), sum(map(is_marked, lines))
+
+
+def _all_keep_their_form(bodies: Sequence[bytes]) -> bool:
+    """Whether `keeps_its_form` holds for each, asked of all of them at once where that can be; False: ask for each."""
+    every = b"".join(bodies)
+    # Without an escape, a key named `stream_id` is spelled so; and bytes below 128 are text.
+    if b"\n" in every or b"\r" in every or b"\\" in every or b"stream_id" in every or not every.isascii():
+        return False
+    return are_envelopes(bodies) and not [body for body in bodies if body[-1] != _BRACE]
 
 
 def line_of(entry: Entry) -> bytes:

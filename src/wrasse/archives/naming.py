@@ -1,5 +1,8 @@
 """Names of archives: `{prefix}/{domain}/{YYYY}/{MM}/{DD}/{subject}-after-{ms, 15 digits}-{seq}.jsonl.gz`.
 
+In the hive layout the day is one part, `dt=YYYY-MM-DD`, as query engines find partitions by themselves. A stream that
+was set back and is archived anew goes on in a later epoch: its names end in `-e2` before `.jsonl`, and so on.
+
 A name says after which entry the archive begins, never where it ends: whoever writes the batch after that entry, now or
 after a crash, writes it under this one name, and a create-only put lets only the first do so. The day is that of the
 first entry. Whatever a name is made of can be read back from it. Pure.
@@ -10,16 +13,33 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from enum import StrEnum
 
+from wrasse.archives.codec import Codec, codec_of
 from wrasse.clock import from_micros
 from wrasse.ports.objects import check_object_key
 from wrasse.ports.records import key_of, stored_name
 from wrasse.ports.streams import EntryId
 
-SUFFIX = ".jsonl.gz"
 _EVENTS = "gbe.events."
 _LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
-_NAME = re.compile(r"([^/]+)/(\d{4})/(\d{2})/(\d{2})/([^/]+)-after-(\d{15,})-(\d+)" + re.escape(SUFFIX))
+_DAY = r"(?:(\d{4})/(\d{2})/(\d{2})|dt=(\d{4})-(\d{2})-(\d{2}))"
+_NAME = re.compile(rf"(.+)/([^/]+)/{_DAY}/([^/]+)-after-(\d{{15,}})-(\d+)(?:-e(\d+))?\.jsonl(\.gz|\.zst|)")
+
+
+class Layout(StrEnum):
+    """How the day stands in a name."""
+
+    SLASHES = "slashes"
+    HIVE = "hive"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What archives look like: the layout of their names, and how they are compressed."""
+
+    layout: Layout = Layout.SLASHES
+    codec: Codec = Codec.GZIP
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +51,46 @@ class ArchiveName:
     day: date
     subject: str
     after: EntryId
+    epoch: int = 1
+    form: Form = Form()
 
     def __str__(self) -> str:
-        domain, subject = stored_name(self.domain), stored_name(self.subject)
-        day = self.day.isoformat().replace("-", "/")
-        stem = f"{self.prefix}/{domain}/{day}/{subject}-after-"
-        return f"{stem}{self.after.ms:015d}-{self.after.seq}{SUFFIX}"
+        epoch = f"-e{self.epoch}" if self.epoch > 1 else ""
+        return f"{self.stem}{self.after.seq}{epoch}.jsonl{self.form.codec.suffix}"
 
     @property
     def stem(self) -> str:
-        """What the key shares with those that differ from it in the last number alone, which has no fixed width."""
-        return str(self).rpartition("-")[0] + "-"
+        """What the key shares with those that differ from it behind the milliseconds alone: numbers without a fixed
+        width."""
+        domain, subject, day = stored_name(self.domain), stored_name(self.subject), self.day.isoformat()
+        day = f"dt={day}" if self.form.layout is Layout.HIVE else day.replace("-", "/")
+        return f"{self.prefix}/{domain}/{day}/{subject}-after-{self.after.ms:015d}-"
+
+    @property
+    def place(self) -> tuple[int, EntryId]:
+        """Where it stands among the archives of its stream."""
+        return self.epoch, self.after
 
 
-def name_archive(prefix: str, domain: str, subject: str, after: EntryId, first: EntryId) -> ArchiveName:
-    """The name of the archive that begins after `after` with `first`; UsageError if no store could keep it."""
-    name = ArchiveName(prefix, domain, day_of(first), subject, after)
+def check_name(name: ArchiveName) -> ArchiveName:
+    """The name; UsageError if no store could keep it."""
     check_object_key(str(name))
     return name
 
 
-def parse_name(key: str, prefix: str) -> ArchiveName | None:
-    """Reads a key back; None if it is not the key of an archive below this prefix."""
-    found = _NAME.fullmatch(key.removeprefix(f"{prefix}/")) if key.startswith(f"{prefix}/") else None
-    if found is None:
+def parse_name(key: str, prefix: str | None = None) -> ArchiveName | None:
+    """Reads a key back; None if it is not the key of an archive, or not below this prefix, where one is given."""
+    found = _NAME.fullmatch(key)
+    if found is None or prefix not in (None, found[1]):
         return None
-    domain, year, month, day, subject, ms, seq = found.groups()
+    below, domain, *days, subject, ms, seq, epoch, suffix = found.groups()
+    form = Form(Layout.SLASHES if days[0] else Layout.HIVE, codec_of(suffix))
     try:
-        when = date(int(year), int(month), int(day))
+        when = date(*(int(part) for part in days if part))
     except ValueError:
         return None
-    return ArchiveName(prefix, key_of(domain), when, key_of(subject), EntryId(int(ms), int(seq)))
+    after = EntryId(int(ms), int(seq))
+    return ArchiveName(below, key_of(domain), when, key_of(subject), after, int(epoch or 1), form)
 
 
 def domain_of(subject: str) -> str:

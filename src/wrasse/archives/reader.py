@@ -7,18 +7,17 @@ come in its order; several streams come day by day.
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from wrasse.archives.batch import GZIP
+from wrasse.archives.codec import Damaged, Unpress, codec_in
 from wrasse.archives.facts import Facts, from_metadata
 from wrasse.archives.lines import entry_of, is_marked
 from wrasse.archives.naming import ArchiveName, instant_of
 from wrasse.archives.shelf import shelved
 from wrasse.errors import Gone, StoreBroken
-from wrasse.ports.objects import CHUNK_BYTES, Objects
+from wrasse.ports.objects import Objects
 from wrasse.ports.streams import Entry, EntryId
 
 LINE_BYTES_MAX = 8 << 20  # more than the largest entry takes in base64
@@ -43,9 +42,9 @@ async def read(
     until: datetime | None = None,
 ) -> AsyncIterator[Archived]:
     """The messages of all streams that match, appended at or after `since` and before `until`."""
-    seen: dict[str, EntryId] = {}  # by stream: a message is given once, even where two archives hold it
+    seen: dict[tuple[str, int], EntryId] = {}  # a message is given once, even where two archives hold it
     async for each in shelved(objects, prefix, pattern, domain):
-        subject = each.name.subject
+        subject = each.name.subject, each.name.epoch
         if until is not None and instant_of(each.name.after) >= until:
             continue
         facts = await facts_at(objects, each.name) if since is not None else None
@@ -68,22 +67,18 @@ async def read_archive(objects: Objects, name: ArchiveName) -> AsyncIterator[Arc
 
 async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
     """The lines of one archive, without their ends; StoreBroken if it is damaged."""
-    rest, unzip = b"", zlib.decompressobj(GZIP)
-    async for chunk in objects.read(key):
-        while chunk:
-            try:
-                data = unzip.decompress(chunk, CHUNK_BYTES)
-            except zlib.error as why:
-                raise _broken(key, "its bytes are damaged") from why
-            chunk = unzip.unconsumed_tail
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                yield line
-            if len(rest) > LINE_BYTES_MAX:
-                raise _broken(key, "it has a line that no entry has")
-            if unzip.eof:
-                break
-    if not unzip.eof or unzip.unused_data:
+    rest, unpress = b"", Unpress(codec_in(key))
+    try:
+        async for chunk in objects.read(key):
+            for data in unpress.unpack(chunk):
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    yield line
+                if len(rest) > LINE_BYTES_MAX:
+                    raise _broken(key, "it has a line that no entry has")
+    except Damaged as why:
+        raise _broken(key, str(why)) from why
+    if not unpress.ended:
         raise _broken(key, "it does not end where it should")
     if rest:
         raise _broken(key, "its last line has no end")

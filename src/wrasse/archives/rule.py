@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from wrasse.archives.batch import BatchLimits
-from wrasse.archives.naming import domain_of
+from wrasse.archives.naming import Form, domain_of
 from wrasse.ports.objects import Objects
 
 PREFIX = "archive"
@@ -23,6 +23,7 @@ class Rule:
     prefix: str = PREFIX
     domain: str = ""
     limits: BatchLimits = field(default_factory=BatchLimits)
+    form: Form = field(default_factory=Form)
 
     def domain_of(self, subject: str) -> str:
         """The domain of one of its streams."""

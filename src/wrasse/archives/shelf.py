@@ -48,7 +48,7 @@ async def shelved(objects: Objects, prefix: str, pattern: str, domain: str | Non
 
 
 def _in_order(same: list[Shelved]) -> list[Shelved]:
-    return sorted(same, key=lambda each: each.name.after)
+    return sorted(same, key=lambda each: each.name.place)
 
 
 async def newest(objects: Objects, prefix: str, domain: str, subject: str) -> Shelved | None:
@@ -56,6 +56,6 @@ async def newest(objects: Objects, prefix: str, domain: str, subject: str) -> Sh
     assert not is_wild(subject), "one stream"
     found: Shelved | None = None
     async for each in shelved(objects, prefix, subject, domain):
-        if found is None or each.name.after >= found.name.after:
+        if found is None or each.name.place >= found.name.place:
             found = each
     return found

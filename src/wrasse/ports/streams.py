@@ -103,7 +103,8 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """One stream in numbers. `appended` counts every entry it ever held."""
+    """One stream in numbers. `appended` counts every entry it ever held. `history` is what the backend calls itself: it
+    changes when what was stored may have gone back, by a failover or a restart; empty where that cannot be told."""
 
     subject: str
     length: int
@@ -113,6 +114,7 @@ class StreamState:
     last: EntryId | None
     groups: tuple[GroupState, ...]
     at: datetime
+    history: str = ""
 
 
 @dataclass(frozen=True, slots=True)

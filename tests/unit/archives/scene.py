@@ -66,7 +66,7 @@ class RandomNames(FaultyObjects):
     """A planted bug: every put gets a name of its own."""
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
-        return await super().create(f"{key}.{secrets.token_hex(4)}", data, metadata=metadata)
+        return await super().create(key.replace(".jsonl", f".{secrets.token_hex(4)}.jsonl"), data, metadata=metadata)
 
 
 class Overwrites(FaultyObjects):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.archives.naming import ArchiveName, domain_of, name_archive, parse_name
+from wrasse.archives.codec import Codec
+from wrasse.archives.naming import ArchiveName, Form, Layout, check_name, day_of, domain_of, parse_name
 from wrasse.archives.rule import overlap
 from wrasse.errors import UsageError
 from wrasse.ports.streams import START, EntryId
@@ -16,26 +18,36 @@ from wrasse.ports.subjects import matches
 TOKEN = st.text("ab%/-0_é", min_size=1, max_size=8) | st.sampled_from(["x-after-000000000000001-2", "%2F"])
 SUBJECT = st.lists(TOKEN, min_size=1, max_size=4).map(".".join)
 ID = st.builds(EntryId, st.integers(0, 2**45), st.integers(0, 2**63 - 1))
+NAME = st.builds(
+    ArchiveName,
+    prefix=st.sampled_from(["archive", "a/b-after-1", "a/2026/01/02/x"]),
+    domain=TOKEN,
+    day=st.dates(),
+    subject=SUBJECT,
+    after=ID,
+    epoch=st.integers(1, 20),
+    form=st.builds(Form, st.sampled_from(Layout), st.sampled_from(Codec)),
+)
 PATTERN = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).map(".".join) | st.sampled_from(
     [">", "a.>", "*.>", "a.*.>", "b.a.>"]
 )
 
 
 def test_a_key_looks_as_documented() -> None:
-    name = name_archive("archive", "audit", "gbe.events.audit.change", EntryId(7, 8), EntryId(1_771_027_200_000, 9))
+    day = day_of(EntryId(1_771_027_200_000, 9))
+    name = ArchiveName("archive", "audit", day, "gbe.events.audit.change", EntryId(7, 8))
     assert str(name) == "archive/audit/2026/02/14/gbe.events.audit.change-after-000000000000007-8.jsonl.gz"
+    later = replace(name, epoch=2, form=Form(Layout.HIVE, Codec.ZSTD))
+    assert str(later) == "archive/audit/dt=2026-02-14/gbe.events.audit.change-after-000000000000007-8-e2.jsonl.zst"
 
 
-@given(SUBJECT, TOKEN, ID, st.dates(), st.sampled_from(["archive", "a/b-after-1"]))
-def test_a_key_is_read_back_as_it_was_written(
-    subject: str, domain: str, after: EntryId, day: date, prefix: str
-) -> None:
-    name = ArchiveName(prefix, domain, day, subject, after)
-    assert parse_name(str(name), prefix) == name
+@given(NAME)
+def test_a_key_is_read_back_as_it_was_written(name: ArchiveName) -> None:
+    assert parse_name(str(name), name.prefix) == parse_name(str(name)) == name
 
 
 def test_two_subjects_of_one_domain_have_different_archives_from_their_first_entry() -> None:
-    names = [name_archive("archive", "audit", f"gbe.events.audit.{kind}", START, EntryId(5, 1)) for kind in "ab"]
+    names = [ArchiveName("archive", "audit", date(2026, 1, 1), f"gbe.events.audit.{kind}", START) for kind in "ab"]
     assert len({str(name) for name in names}) == 2
 
 
@@ -54,7 +66,7 @@ def test_what_is_not_the_key_of_an_archive_is_passed_over(key: str) -> None:
 
 def test_a_key_that_no_store_could_keep_is_refused() -> None:
     with pytest.raises(UsageError, match="object key"):
-        name_archive("p" * 900, "d" * 100, "s" * 255, START, EntryId(5, 1))
+        check_name(ArchiveName("p" * 900, "d" * 100, date(2026, 1, 1), "s" * 255, START))
 
 
 @given(PATTERN, PATTERN, st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=4).map(".".join))

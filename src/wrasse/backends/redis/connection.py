@@ -61,6 +61,11 @@ class Link:
         """ARGV[1] of every script: 0 for the server's own clock, or the time to believe in, in microseconds."""
         return 0 if self._time is None else to_micros(self._time.now())
 
+    @property
+    def connections(self) -> int:
+        """Grows with every attempt to connect: while it is the same, it was the same server that answered."""
+        return self._attempts
+
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
         """Runs the script once. ARGV[1] is `told`; `args` are ARGV[2] and on."""
         told = self.told

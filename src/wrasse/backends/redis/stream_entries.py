@@ -61,14 +61,14 @@ def made_entry(subject: str, id: bytes, body: bytes, fields: Mapping[str, bytes]
 
 def columns_of(found: Sequence[Any]) -> tuple[list[bytes], list[bytes], Mapping[int, Mapping[str, bytes]]]:
     """Ids, bodies, and by place the fields beside them, of entries as a server answers them."""
-    odd = [place for place, (_, words) in enumerate(found) if len(words) != 2 or words[0] != ENVELOPE]
-    if not odd:
-        return [id for id, _ in found], [words[1] for _, words in found], PLAIN
+    words = [word for _, pairs in found for word in pairs]
+    if len(words) == 2 * len(found) and words[::2].count(ENVELOPE) == len(found):
+        return [id for id, _ in found], words[1::2], PLAIN
     beside: dict[int, Mapping[str, bytes]] = {}
-    bodies = [words[1] for _, words in found]
-    for place in odd:
-        entry = entry_of("", *found[place])
-        bodies[place] = entry.body
+    bodies: list[bytes] = []
+    for place, (id, pairs) in enumerate(found):
+        entry = entry_of("", id, pairs)
+        bodies.append(entry.body)
         if entry.fields:
             beside[place] = entry.fields
     return [id for id, _ in found], bodies, beside

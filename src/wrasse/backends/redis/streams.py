@@ -14,7 +14,7 @@ from typing import Any
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.discovery import Discovery
 from wrasse.backends.redis.info import sections
-from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.scripts import Script, load
 from wrasse.backends.redis.stream_entries import Batch, check_full, columns_of, entry_of, id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.clock import Clock, from_micros
@@ -41,6 +41,7 @@ _PAGE_BYTES = 32 << 20  # what one page is meant to hold at most
 _FIRST_PAGE = 128  # entries of a stream whose entries nobody has seen yet
 _SIZES_MAX = 10_000
 _NAMES = 1_000
+_STEADY = 3  # attempts to be answered twice over one connection
 
 
 class RedisStreams:
@@ -51,6 +52,7 @@ class RedisStreams:
         self._keys = StreamKeys(link.options)
         self._discovery = Discovery(link, self._keys, clock)
         self._sizes: dict[str, int] = {}
+        self._history = 0, ""  # by the number of connections
 
     @property
     def dedup_window(self) -> timedelta:
@@ -98,7 +100,7 @@ class RedisStreams:
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
         keys = self._keys.of(subject)
-        answer = await self._link.run(load("stream_info"), [keys.log, keys.facts])
+        answer, history = await self._by_one_server(load("stream_info"), [keys.log, keys.facts])
         if not answer:
             return None
         now, length, size, appended, first, last, *groups = answer
@@ -112,7 +114,21 @@ class RedisStreams:
             last=id_of(last) if last else None,
             groups=tuple(sorted(states, key=lambda state: state.name)),
             at=from_micros(now),
+            history=history,
         )
+
+    async def _by_one_server(self, script: Script, keys: Sequence[str]) -> tuple[Any, str]:
+        """What a script answers, and the history of the very server that answered; empty if connections come and go."""
+        answer: Any = None
+        for _ in range(_STEADY):
+            connections = self._link.connections
+            answer = await self._link.run(script, keys)
+            if self._history[0] != connections:
+                facts = sections(b"\n".join(await self._link.ask_many([("INFO", "server"), ("INFO", "replication")])))
+                self._history = connections, f"{facts.get('run_id', '')} {facts.get('master_replid', '')}"
+            if self._link.connections == connections:
+                return answer, self._history[1]
+        return answer, ""
 
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         check_pattern(pattern)

@@ -9,12 +9,13 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import entries, trimming
+from wrasse.backends.sqlite import columns, entries, trimming
 from wrasse.backends.sqlite.made import made_ids
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros
+from wrasse.ports.drains import Stretch
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
     SEQ_MAX,
@@ -97,6 +98,25 @@ class SqliteStreams:
             return Page((), (), self._clock.now(), False)
         shown = tuple(entries.taken_apart(loaded[0]))
         return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
+
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+        """Entries in columns, as `Drains` promises."""
+        check_subject(subject)
+        check_page(limit)
+
+        def run(db: apsw.Connection) -> tuple[columns.Columns, bool] | None:
+            stream = entries.head(db, subject)
+            if stream is None:
+                return None
+            most = min(limit, PAGE_MAX)
+            found = entries.fitting(db, stream.id, entries.measure(db, stream.id, after, _END, most))
+            return columns.load(db, stream.id, found), found.last < stream.last
+
+        loaded = await self._reader.do(run)
+        if loaded is None:
+            return Stretch(subject, (), (), {}, self._clock.now(), False)
+        ids, bodies, beside = columns.taken_apart(loaded[0])
+        return Stretch(subject, ids, bodies, beside, self._clock.now(), loaded[1] and bool(ids))
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
