@@ -23,6 +23,7 @@ from typing import Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, Jobs, as_duration
 from wrasse.app.app_streams import AppStreams
+from wrasse.app.app_transaction import AppTransaction
 from wrasse.app.building import (
     JOB_SWEEPS,
     Opened,
@@ -166,6 +167,20 @@ class App:
         `lease.save` is committed when it ends well."""
         waits = None if wait is None else as_duration(wait)
         return AppHold(self, key, as_duration(ttl), waits, owner or owner_name(), namespace)
+
+    def transaction(
+        self,
+        *,
+        ttl: Duration = "30s",
+        wait: Duration | None = "30s",
+        owner: str | None = None,
+        namespace: str = "",
+    ) -> AppTransaction:
+        """Several keys that change together or not at all, for the length of an `async with`: `change.hold(key)` takes
+        one in. What the body saves is committed when it ends well, on all keys or on none. `wait`: how long to wait for
+        each key; two that wait for each other's keys for ever would."""
+        waits = None if wait is None else as_duration(wait)
+        return AppTransaction(self._leases, self._clock, owner or owner_name(), as_duration(ttl), waits, namespace)
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or ask it for a plan."""

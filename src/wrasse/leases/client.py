@@ -25,6 +25,7 @@ from wrasse.leases.meta import Grant, Meta, State
 from wrasse.leases.names import DEFAULT_NAMESPACE
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.rules import Held
+from wrasse.leases.transaction import Decision
 from wrasse.leases.xid import Xids
 
 CALL_SECONDS_MAX = 30.0
@@ -48,6 +49,7 @@ class _Answer(msgspec.Struct):
     bytes: int = 0
     removed: bool = False
     released: bool = False
+    state: str = ""
     error: str = ""
     detail: str = ""
     current_version: int = 0
@@ -152,6 +154,12 @@ class LeaseClient:
         await self._ask("POST", "/v1/release", json=body, headers=_shown(held))
         self._terms.pop(held.id, None)
         return Meta(held.token)
+
+    async def decide(self, transaction: str, *, commit: bool) -> Decision:
+        """Commits or rolls back every key of a transaction; gives what counts."""
+        asked = {"txn_id": transaction, "state": (Decision.COMMIT if commit else Decision.ROLLBACK).value}
+        answer, _ = await self._ask("POST", "/v1/txn/decide", json=asked)
+        return Decision(answer.state)
 
     def term(self, leased: Leased) -> float:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""

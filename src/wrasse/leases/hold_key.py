@@ -33,16 +33,19 @@ from wrasse.ports.objects import Data
 _OVER = (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED, Refusal.FENCING_MISMATCH)
 
 
-class _KeyGrantor:
+class KeyGrantor:
     """Makes leased keys look like leases to `hold`."""
 
-    def __init__(self, operations: Operations, namespace: str) -> None:
-        self.operations, self.namespace = operations, namespace
+    def __init__(self, operations: Operations, namespace: str, transaction: str = "") -> None:
+        self.operations, self.namespace, self.transaction = operations, namespace, transaction
         self.leased: Leased | None = None
 
     async def acquire(self, key: str, owner: str, ttl: timedelta, *, wait: timedelta | None) -> Lease | None:
+        """The lease, or None if somebody else held the key for the whole wait."""
         try:
-            leased = await self.operations.acquire(key, owner, namespace=self.namespace, ttl=ttl, wait=wait)
+            leased = await self.operations.acquire(
+                key, owner, namespace=self.namespace, ttl=ttl, wait=wait, transaction=self.transaction
+            )
         except KeyRefused as refused:
             if refused.code is Refusal.WAITING:
                 return None
@@ -50,6 +53,7 @@ class _KeyGrantor:
         return self._noted(leased)
 
     async def renew(self, lease: Lease, ttl: timedelta) -> Lease | None:
+        """The same lease, `ttl` from now; None if it is over."""
         leased = self.current
         try:
             return self._noted(await self.operations.renew(leased.namespace, leased.held, ttl))
@@ -59,14 +63,17 @@ class _KeyGrantor:
             raise
 
     async def release(self, lease: Lease) -> bool:
+        """Gives it back, and throws away what is staged; False if it was over."""
         leased = self.current
         return await self.operations.release(leased.namespace, leased.held, commit=False) is not None
 
     def term(self, lease: Lease) -> float:
+        """Our monotonic time until which its holder may rely on it."""
         return self.operations.term(self.current)
 
     @property
     def current(self) -> Leased:
+        """The lease as it was granted or renewed last."""
         assert self.leased is not None, "nothing is held before the acquire"
         return self.leased
 
@@ -76,10 +83,19 @@ class _KeyGrantor:
         return Lease(leased.held.key, grant.owner, grant.token, grant.until, "")
 
 
+async def read_state(grantor: KeyGrantor) -> Any:
+    """The state of a key that was just leased, decoded; None if it has none, which costs nothing to know."""
+    leased = grantor.current
+    if leased.meta.state is None:
+        return None
+    seen = await grantor.operations.read(leased.namespace, leased.held)
+    return None if seen is None else msgspec.json.decode(seen.data)
+
+
 class HeldKey:
     """A key that is held: its token, its state, and a way to change it."""
 
-    def __init__(self, holding: Holding, grantor: _KeyGrantor, state: Any) -> None:
+    def __init__(self, holding: Holding, grantor: KeyGrantor, state: Any) -> None:
         self._holding, self._grantor = holding, grantor
         self.state = state  # as it was committed last, or saved since; None if there is none
         self.staged = False
@@ -176,21 +192,17 @@ class hold_key(hold):
         namespace: str = "",
         wait: timedelta | None = None,
     ) -> None:
-        self._grantor = _KeyGrantor(operations, namespace)
+        self._grantor = KeyGrantor(operations, namespace)
         super().__init__(self._grantor, key, owner, ttl, clock, wait=wait)
         self._held: HeldKey | None = None
 
     async def __aenter__(self) -> HeldKey:  # type: ignore[override]  # a HeldKey says all that a Holding does
         holding = await super().__aenter__()
-        leased = self._grantor.current
-        state = None
-        if leased.meta.state is not None:
-            try:
-                seen = await self._grantor.operations.read(leased.namespace, leased.held)
-            except BaseException as error:
-                await super().__aexit__(type(error), error, error.__traceback__)
-                raise
-            state = None if seen is None else msgspec.json.decode(seen.data)
+        try:
+            state = await read_state(self._grantor)
+        except BaseException as error:
+            await super().__aexit__(type(error), error, error.__traceback__)
+            raise
         self._held = HeldKey(holding, self._grantor, state)
         return self._held
 

@@ -10,6 +10,7 @@ from wrasse.leases.attachments import Attached, Fetched, Sent
 from wrasse.leases.leases import Leased, Seen
 from wrasse.leases.meta import Attachment, Meta, State
 from wrasse.leases.rules import Held
+from wrasse.leases.transaction import Decision
 from wrasse.ports.objects import Data
 
 
@@ -84,6 +85,10 @@ class Operations(Protocol):
 
     async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
         """Gives the key back, with what is staged or without it."""
+        ...
+
+    async def decide(self, transaction: str, *, commit: bool) -> Decision:
+        """Commits or rolls back every key of a transaction; gives what counts."""
         ...
 
     def term(self, leased: Leased) -> float:

@@ -131,8 +131,10 @@ class Transactions:
         """Carries a decision out before it is answered; what a store that does not answer leaves is done by a replay,
         since nothing can change the decision any more."""
         kept = verdict.kept
+        if me is not None and (kept is None or me not in kept.transaction.participants):
+            await self._one(transaction, me, verdict.state)  # it came after the decision, and goes as that says
         if kept is None:
-            return None if me is None else await self._one(transaction, me, verdict.state)
+            return None
         mine: list[Meta | None] = []
         if await self._carry_out(kept.transaction, me, mine):
             await self._afterwards.add(self._finalise(kept))

@@ -1,0 +1,182 @@
+"""Changing several keys together, for as long as something takes.
+
+    async with transact(leases, id, owner, ttl, clock) as change:
+        mine, yours = await change.hold_all("accounts/a", "accounts/b")
+        await mine.save(mine.state - 10)           # staged; nobody else sees it
+        await yours.save(yours.state + 10)
+    # committed here, both or neither; a body that raises changes nothing
+
+Every lease is renewed by itself; when one is lost, the body is cancelled and everything is rolled back. LeaseLost says
+that nothing was changed. StoreUnavailable at the end names the transaction: what became of it can be asked later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+
+from wrasse.clock import Clock
+from wrasse.duration import format_duration
+from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
+from wrasse.leases.hold import RELEASE_MAX, RETRY, Holding
+from wrasse.leases.hold_key import HeldKey, KeyGrantor, read_state
+from wrasse.leases.operations import Operations
+from wrasse.leases.refusal import KeyRefused
+from wrasse.leases.transaction import Decision
+
+WAIT = timedelta(seconds=30)  # two that wait for each other's keys must not wait for ever
+DECIDE_MAX = 15.0  # seconds that a store which does not answer is asked for the decision
+
+
+class Change:
+    """The keys of one transaction. `id` is its name, by which others can ask what became of it."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        id: str,
+        owner: str,
+        ttl: timedelta,
+        clock: Clock,
+        *,
+        namespace: str = "",
+        wait: timedelta | None = WAIT,
+    ) -> None:
+        self.id = id
+        self._operations, self._clock, self._namespace = operations, clock, namespace
+        self._owner, self._ttl, self._wait = owner, ttl, wait
+        self._held: list[tuple[HeldKey, Holding, KeyGrantor]] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._body = asyncio.current_task()
+        self.lost: Holding | None = None
+        self._ending = False
+
+    async def hold(self, key: str, *, namespace: str | None = None) -> HeldKey:
+        """Takes one more key into the transaction and waits for it as long as the transaction waits for keys."""
+        if self._ending:
+            raise UsageError(f"the transaction {self.id} is over", do="hold every key inside the block")
+        grantor = KeyGrantor(self._operations, self._namespace if namespace is None else namespace, self.id)
+        lease = await grantor.acquire(key, self._owner, self._ttl, wait=self._wait)
+        if lease is None:
+            assert self._wait is not None, "an acquire without end came back empty"
+            raise LeaseLost(
+                f"{key!r} was held by somebody else for all of {format_duration(self._wait)}",
+                do="wait longer, or hold keys in one order everywhere, as hold_all does",
+            )
+        holding = Holding(grantor, lease, self._ttl, self._clock)
+        held = HeldKey(holding, grantor, None)
+        self._held.append((held, holding, grantor))
+        self._keepers.append(asyncio.create_task(self._keep(holding)))
+        held.state = await read_state(grantor)
+        return held
+
+    async def hold_all(self, *keys: str) -> list[HeldKey]:
+        """Takes several keys, always in one order, so that two transactions never wait for each other; gives them in
+        the order in which they were asked for."""
+        held = {key: await self.hold(key) for key in sorted(set(keys))}
+        return [held[key] for key in keys]
+
+    async def end(self, *, commit: bool) -> Decision | None:
+        """Commits or rolls back, and gives every key back; what counts. None: there was nothing to decide."""
+        self._ending = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        if self._keepers:
+            await asyncio.wait(self._keepers)
+        staged = any(held.staged for held, _, _ in self._held)
+        state: Decision | None = None
+        try:
+            if staged:
+                state = await self._decided(commit=commit)
+        finally:
+            # A key that staged nothing is only given back. If it may have, after all, that must not be a commit.
+            for held, holding, grantor in self._held:
+                if not holding.lost and not (held.staged and state is not None):
+                    await self._give_back(grantor, commit=state is Decision.COMMIT)
+        return state
+
+    async def _decided(self, *, commit: bool) -> Decision:
+        give_up = self._clock.monotonic() + (DECIDE_MAX if commit else RELEASE_MAX)
+        while True:
+            try:
+                return await self._operations.decide(self.id, commit=commit)
+            except StoreUnavailable as error:
+                if self._clock.monotonic() + RETRY > give_up:
+                    raise StoreUnavailable(
+                        f"whether the transaction {self.id} was {'committed' if commit else 'rolled back'} is not "
+                        f"known: {error.message}",
+                        do=f"ask later with `wrasse leases transaction {self.id}`; all of its keys have it, or none",
+                    ) from error
+            await asyncio.sleep(RETRY)
+
+    async def _give_back(self, grantor: KeyGrantor, *, commit: bool) -> None:
+        leased = grantor.current
+        with contextlib.suppress(KeyRefused, StoreUnavailable, TimeoutError):  # it ends by itself
+            async with asyncio.timeout(RELEASE_MAX):
+                await self._operations.release(leased.namespace, leased.held, commit=commit)
+
+    async def _keep(self, holding: Holding) -> None:
+        with contextlib.suppress(Exception):
+            await holding.keep()
+        if not self._ending and self.lost is None:
+            self.lost = holding
+            assert self._body is not None, "a transaction belongs to a task"
+            self._body.cancel()
+
+
+class transact:
+    """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for each key, None for ever."""
+
+    __slots__ = ("_cancelling", "_change", "_made")
+
+    def __init__(
+        self,
+        operations: Operations,
+        id: str,
+        owner: str,
+        ttl: timedelta,
+        clock: Clock,
+        *,
+        namespace: str = "",
+        wait: timedelta | None = WAIT,
+    ) -> None:
+        self._made = partial(Change, operations, id, owner, ttl, clock, namespace=namespace, wait=wait)
+
+    async def __aenter__(self) -> Change:
+        body = asyncio.current_task()
+        assert body is not None, "a transaction belongs to a task"
+        self._cancelling = body.cancelling()
+        self._change = self._made()
+        return self._change
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        change = self._change
+        commit = error is None and change.lost is None
+        state = None
+        if commit:
+            state = await change.end(commit=True)
+        else:
+            with contextlib.suppress(StoreUnavailable):  # it is rolled back once its leases have ended
+                state = await change.end(commit=False)
+        if commit and state is Decision.ROLLBACK:
+            raise LeaseLost(
+                f"the transaction {change.id} was rolled back before its commit: nothing was changed",
+                do="a lease of it ended, or somebody decided so; do it again in a new transaction",
+            )
+        if change.lost is None:
+            return
+        # As in asyncio.timeout: only our own cancellation becomes LeaseLost; one from outside goes on as it is.
+        body = asyncio.current_task()
+        assert body is not None, "a transaction belongs to a task"
+        from_outside = body.uncancel() > self._cancelling
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if not (cancelled and from_outside) and (cancelled or error is None):
+            raise LeaseLost(
+                f"the lease of {change.lost.key!r} ended while the transaction {change.id} needed it",
+                do="nothing was changed; do it again in a new transaction",
+            )
