@@ -28,14 +28,16 @@ class TrimOrder:
     entries_max: int
 
 
-@dataclass(slots=True)
 class RetentionTally:
     """Numbers that only grow, for metrics to read."""
 
-    trimmed: int = 0  # entries
-    lost: int = 0  # of those, the ones that a protecting group had not acked
-    alerts: int = 0
-    trimmed_pending: int = 0  # entries that somebody else trimmed while a group still held them
+    __slots__ = ("alerts", "lost", "trimmed", "trimmed_pending")
+
+    def __init__(self) -> None:
+        self.trimmed = 0  # entries, of which
+        self.lost = 0  # some protecting group had not acked
+        self.trimmed_pending = 0  # entries that somebody else trimmed while a group still held them
+        self.alerts = 0
 
 
 class Trimmer:

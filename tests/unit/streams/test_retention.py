@@ -52,7 +52,9 @@ def test_the_rule_that_names_a_stream_most_closely_is_about_it(subject: str, win
 
 tokens = st.sampled_from(["a", "b", "*"])
 patterns = st.builds(
-    lambda parts, rest: ".".join([*parts, *rest]), st.lists(tokens, min_size=1, max_size=3), st.sampled_from([[], [">"]])
+    lambda parts, rest: ".".join([*parts, *rest]),
+    st.lists(tokens, min_size=1, max_size=3),
+    st.sampled_from([[], [">"]]),
 )
 
 

@@ -17,6 +17,7 @@ from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.scripts import Script, load
 from wrasse.backends.redis.stream_entries import Batch, check_full, columns_of, entry_of, id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.redis.stream_states import read_state
 from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError
 from wrasse.ports.drains import Stretch
@@ -25,7 +26,6 @@ from wrasse.ports.streams import (
     Draft,
     Entry,
     EntryId,
-    GroupState,
     StreamLimits,
     StreamState,
     Trimmed,
@@ -103,19 +103,8 @@ class RedisStreams:
         answer, history = await self._by_one_server(load("stream_info"), [keys.log, keys.facts])
         if not answer:
             return None
-        now, length, size, appended, first, last, *groups = answer
-        states = [_group_state(groups[at : at + 6]) for at in range(0, len(groups), 6)]
-        return StreamState(
-            subject,
-            length=length,
-            bytes=size,
-            appended=appended,
-            first=id_of(first) if first else None,
-            last=id_of(last) if last else None,
-            groups=tuple(sorted(states, key=lambda state: state.name)),
-            at=from_micros(now),
-            history=history,
-        )
+        now, *words = answer
+        return read_state(subject, iter(words), now, history)
 
     async def _by_one_server(self, script: Script, keys: Sequence[str]) -> tuple[Any, str]:
         """What a script answers, and the history of the very server that answered; empty if connections come and go."""
@@ -188,21 +177,3 @@ async def check_streams(link: Link) -> None:
             f"{link.options.where} is Redis {version}, and streams need 7.0 or newer",
             do="use Redis 7.0 or newer, or Valkey; or keep streams in sqlite:wrasse.db (backends.streams)",
         )
-
-
-def _group_state(words: Sequence[bytes | int]) -> GroupState:
-    name, delivered, pending, lowest, lag, consumers = words
-    assert isinstance(name, bytes), "a name is text"
-    assert isinstance(delivered, bytes), "an id is text"
-    assert isinstance(lowest, bytes), "an id is text"
-    first = id_of(lowest) if lowest else None
-    read = id_of(delivered)
-    return GroupState(
-        name.decode("utf-8", "backslashreplace"),
-        floor=read if first is None else first.previous,
-        delivered=read,
-        pending=int(pending),
-        oldest_pending_at=None if first is None else from_micros(first.ms * 1_000),
-        consumers=int(consumers),
-        lag=int(lag) if lag else None,
-    )

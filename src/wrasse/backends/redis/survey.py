@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.discovery import Discovery
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.stream_entries import id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.redis.stream_states import read_state
 from wrasse.clock import Clock, from_micros
 from wrasse.ports.page import Page
-from wrasse.ports.streams import GroupState, StreamState, check_page
+from wrasse.ports.streams import StreamState, check_page
 from wrasse.ports.subjects import check_pattern, fixed_part, matches
 
 _AT_ONCE = 250  # streams of one script: a few milliseconds of the server
@@ -66,35 +65,4 @@ class RedisSurvey:
         keys = [key for name in names for key in (self._keys.of(name).log, self._keys.of(name).facts)]
         now, *words = await self._link.run(load("stream_survey"), keys)
         reply = iter(words)
-        return now, [_state(name, reply, now) for name in names if next(reply)]
-
-
-def _state(subject: str, reply: Iterator[Any], now: int) -> StreamState:
-    length, size, appended, first, last, groups = (next(reply) for _ in range(6))
-    states = [_group(next(reply) for _ in range(7)) for _ in range(groups)]
-    return StreamState(
-        subject,
-        length=length,
-        bytes=size,
-        appended=appended,
-        first=id_of(first) if first else None,
-        last=id_of(last) if last else None,
-        groups=tuple(sorted(states, key=lambda state: state.name)),
-        at=from_micros(now),
-    )
-
-
-def _group(words: Iterator[Any]) -> GroupState:
-    name, delivered, pending, lowest, lag, consumers, lost = words
-    first = id_of(lowest) if lowest else None
-    read = id_of(delivered)
-    return GroupState(
-        name.decode("utf-8", "backslashreplace"),
-        floor=read if first is None else first.previous,
-        delivered=read,
-        pending=int(pending),
-        oldest_pending_at=None if first is None else from_micros(first.ms * 1_000),
-        consumers=int(consumers),
-        lag=int(lag) if lag else None,
-        lost=int(lost),
-    )
+        return now, [read_state(name, reply, now) for name in names if next(reply)]
