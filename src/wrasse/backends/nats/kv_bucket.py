@@ -41,6 +41,10 @@ class Message:
     data: bytes
 
 
+class Behind(StoreUnavailable):
+    """A server showed what is known to be over; the leader is about to change."""
+
+
 class Overtaken(Exception):
     """The condition of a write did not hold. `seq`: what the last message's number is now, where the server says so."""
 
@@ -167,8 +171,8 @@ class Bucket:
             found = await self._by_the_leader(subject)
         else:
             found = await self._directly(subject)
-        if at_least and (found is None or found.seq < at_least):
-            raise StoreUnavailable(f"{self.where} shows what is no longer so", do="try again; its leader changes")
+        if at_least and self._by_leader and (found is None or found.seq < at_least):
+            raise Behind(f"{self.where} shows what is no longer so", do="try again; its leader changes")
         return found
 
     async def get_many(self, subjects: Sequence[str]) -> list[Message | None]:
@@ -195,10 +199,11 @@ class Bucket:
         """An empty message, whatever was there."""
         await self._store(subject, b"", {})
 
-    async def purge(self, subject: str, seq: int = 0) -> None:
-        """Takes the subject's message away, if its number is not above `seq` (0: whatever it is)."""
+    async def purge(self, subject: str, seq: int = 0) -> bool:
+        """Takes the subject's message away, if its number is not above `seq` (0: whatever it is); whether it did."""
         upto = {"seq": seq + 1} if seq else {}
-        await self._js.call(f"STREAM.PURGE.{self.stream}", {"filter": subject, **upto})
+        answer = await self._js.call(f"STREAM.PURGE.{self.stream}", {"filter": subject, **upto})
+        return bool(answer.get("purged"))
 
     async def purge_many(self, subjects: Sequence[str]) -> None:
         """Takes the messages of these subjects away."""

@@ -3,7 +3,8 @@ only while it is still the last of its subject.
 
     create, put   the entry of the due index; the record, under the condition; then the old entry goes
     delete        the record becomes one that says `gone`, so that whoever asks again is answered; an hour later the due
-                  index leads to it and it goes. Where no write had a name nobody can ask again, and it goes at once.
+                  index leads to it and it goes. Where no write had a name nobody can ask again, and it goes at once,
+                  unless another message has followed.
 
 The version is made here and stands in the bytes, so a write whose reply was lost is recognised when it is read back,
 also when others wrote after it. What this process last saw of a record is kept, so that a put is one request; if it is
@@ -13,15 +14,15 @@ no longer true, the condition fails and the record is read.
 from __future__ import annotations
 
 import secrets
-from asyncio import sleep
+from asyncio import gather, sleep
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.asked import Change, DueSpot
 from wrasse.backends.bucket.envelope import Writes
-from wrasse.backends.nats.kv_bucket import Bucket, Message, Overtaken
+from wrasse.backends.nats.kv_bucket import Behind, Bucket, Message, Overtaken
 from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
 from wrasse.backends.nats.kv_due import DueIndex
 from wrasse.backends.nats.kv_names import Entry, Names
@@ -32,8 +33,10 @@ from wrasse.ports.records import Collection, stored_name
 
 GONE_KEPT = timedelta(hours=1)
 KNOWN_MAX = 2_000
-TRIES = 6
-_PAUSE = 0.05  # seconds, doubled each time: a leader is elected within a few
+TRIES = 8
+PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
+LOADED_AT_ONCE = 64
+_PAUSE, _PAUSE_MAX = 0.05, 1.0  # seconds, doubled each time: a leader is elected within a few
 
 Answer = tuple[Outcome, str | None]
 
@@ -44,6 +47,21 @@ class Held:
 
     seq: int
     stored: Stored
+
+
+class _Room:
+    """How much a page still takes."""
+
+    def __init__(self, limit: int) -> None:
+        self._records, self._bytes, self._empty = limit, PAGE_BYTES_MAX, True
+
+    def takes(self, stored: Stored) -> bool:
+        """Whether one more fits."""
+        self._bytes -= len(stored.value)
+        self._records -= 1
+        fits = self._records >= 0 and (self._bytes >= 0 or self._empty)
+        self._empty = False
+        return fits
 
 
 class RecordMessages:
@@ -57,9 +75,18 @@ class RecordMessages:
         self._connections = bucket.connections
         self.index = DueIndex(bucket, names, collection, clock)
 
-    async def get(self, key: str) -> Stored | None:
-        """The record as it is now."""
-        return _there(await self._load(key))
+    async def get(self, key: str, entering: datetime | None = None) -> Stored | None:
+        """The record as it is now; an entry for a write that is announced is made beside it."""
+        if entering is None:
+            return _there(await self._load(key))
+        reading, announcing = await gather(
+            self._load(key), self.index.announce(key, entering), return_exceptions=True
+        )
+        for answer in (reading, announcing):
+            if isinstance(answer, BaseException):
+                raise answer
+        assert not isinstance(reading, BaseException), "errors were raised"
+        return _there(reading)
 
     async def write(self, key: str, change: Change) -> Answer:
         """Makes the change, if it fits."""
@@ -87,11 +114,13 @@ class RecordMessages:
                 raise
             except StoreUnavailable as why:
                 unknown = why
-            if unknown is not None:
-                await sleep(_PAUSE * 2**attempt)
-            before = await self._load(key, least)
-            if unknown is not None and before is None and change.value is None:
-                return Outcome.UNKNOWN, None  # gone; by us or by somebody else
+                await sleep(min(_PAUSE * 2**attempt, _PAUSE_MAX))
+            try:
+                before = await self._load(key, least)
+            except Behind as why:
+                unknown = why
+            if unknown is not None and before is None and change.at is not None:
+                return Outcome.UNKNOWN, None  # gone, after what we wrote or before; by us or by somebody else
         raise unknown if unknown is not None else _unsettled(self._bucket.where)
 
     async def leave(self, key: str, due_at: datetime) -> None:
@@ -109,14 +138,14 @@ class RecordMessages:
     async def page(self, keys: Sequence[str], limit: int) -> tuple[list[tuple[str, Stored]], bool]:
         """The first records of these keys, and whether there are more."""
         found: list[tuple[str, Stored]] = []
-        for begin in range(0, len(keys), limit + 1):
-            part = keys[begin : begin + limit + 1]
-            for key, held in zip(part, await self._load_many(part), strict=True):
-                stored = _there(held)
-                if stored is not None and len(found) == limit:
-                    return found, True
-                if stored is not None:
-                    found.append((key, stored))
+        room = _Room(limit)
+        async for key, held in self._loaded(keys, limit):
+            stored = _there(held)
+            if stored is None:
+                continue
+            if not room.takes(stored):
+                return found, True
+            found.append((key, stored))
         return found, False
 
     async def keys(self, prefix: str) -> tuple[list[str], datetime]:
@@ -131,6 +160,7 @@ class RecordMessages:
     ) -> tuple[list[tuple[DueSpot, str, Stored]], bool, datetime]:
         """Records whose bucket is over at the horizon, earliest bucket first; whether there are more; the time."""
         found: list[tuple[DueSpot, str, Stored]] = []
+        room = _Room(limit)
         buckets, at = await self.index.over(horizon, "" if after is None else after.bucket)
         for bucket in buckets:
             entries = await self.index.entries(bucket)
@@ -140,14 +170,13 @@ class RecordMessages:
             start = after.stored if after is not None and after.bucket == bucket else b""
             keys = [key for key in dict.fromkeys(key for key, _ in entries) if stored_name(key).encode() > start]
             of_key = _by_key(entries)
-            for begin in range(0, len(keys), limit + 1):
-                part = keys[begin : begin + limit + 1]
-                for key, held in zip(part, await self._load_many(part), strict=True):
-                    stored = await self._seen(key, bucket, of_key[key], held)
-                    if stored is not None and len(found) == limit:
-                        return found, True, at
-                    if stored is not None:
-                        found.append((DueSpot(bucket, stored_name(key).encode()), key, stored))
+            async for key, held in self._loaded(keys, limit):
+                stored = await self._seen(key, bucket, of_key[key], held)
+                if stored is None:
+                    continue
+                if not room.takes(stored):
+                    return found, True, at
+                found.append((DueSpot(bucket, stored_name(key).encode()), key, stored))
         return found, False, at
 
     async def _seen(self, key: str, bucket: str, entries: list[Entry], held: Held | None) -> Stored | None:
@@ -155,37 +184,45 @@ class RecordMessages:
         long enough ago."""
         current = None if held is None else held.stored.entry
         stale = [entry for entry in entries if entry != current]
-        if held is not None and held.stored.gone and current in entries:
-            await self._bucket.purge(self._names.record(key), held.seq)
-            self._known.pop(key, None)
-            await self.index.leave(key, entries[:0] if current is None else [current])
-        elif held is not None and not held.stored.gone:
-            if self._tended and stale and current not in entries:
-                return replace(held.stored, due_at=self.index.calendar.begin(bucket))
-            if current in entries and (self._tended or not stale):
-                return held.stored
-        if stale:
+        there = _there(held)
+        if there is not None and self._tended and current not in entries:
+            return replace(there, due_at=self.index.calendar.begin(bucket))
+        if stale and not (there is not None and self._tended):
             await self.index.leave(key, [entry for entry in stale if held is not None and entry in held.stored.left])
             await self.index.leave_stale(key, stale)
-        return held.stored if held is not None and not held.stored.gone and current in entries else None
+        if current is None or current not in entries:
+            return None
+        if held is not None and there is None:
+            await self._bucket.purge(self._names.record(key), held.seq)
+            self._known.pop(key, None)
+            await self.index.leave(key, [current])
+        return there
 
     async def _send(self, key: str, change: Change, version: str, before: Held | None) -> None:
         writes = Writes() if before is None else before.stored.writes
         if change.value is None:
             assert before is not None, "a delete names the version of a record"
             named = change.nonce is not None or any(nonce is not None for nonce, _ in writes.kept)
-            due_at = await self._bucket.time.now() + GONE_KEPT if named else None
+            if not named:
+                await self._remove(key, before)
+                return
+            due_at = await self._bucket.time.now() + GONE_KEPT
             after = Stored(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
             await self._store(key, before, after, entry_stays=False)
-            if not named:
-                await self._bucket.purge(self._names.record(key), self._known.pop(key).seq)
             return
         after = Stored(change.value, version, change.due_at, writes.and_then(change.nonce, version))
         await self._store(key, before, after, entry_stays=change.entry_stays)
 
+    async def _remove(self, key: str, before: Held) -> None:
+        if not await self._bucket.purge(self._names.record(key), before.seq):
+            raise Overtaken(0)
+        self._known.pop(key, None)
+        if before.stored.entry is not None:
+            await self.index.leave(key, [before.stored.entry])
+
     async def _store(self, key: str, before: Held | None, after: Stored, *, entry_stays: bool) -> None:
         old = None if before is None else before.stored.entry
-        after = await self._entered(key, old, after, () if before is None else before.stored.left, entry_stays)
+        after = await self._entered(key, before, after, entry_stays)
         data = pack(after, self._bucket.bytes_max)
         try:
             seq = await self._bucket.write(
@@ -199,25 +236,32 @@ class RecordMessages:
         if old is not None and old != after.entry and old not in after.left:
             await self.index.leave(key, [old])
 
-    async def _entered(
-        self, key: str, old: Entry | None, after: Stored, left: tuple[Entry, ...], entry_stays: bool
-    ) -> Stored:
+    async def _entered(self, key: str, before: Held | None, after: Stored, entry_stays: bool) -> Stored:
         """The record with its entry, which is in the index from now on."""
+        old = None if before is None else before.stored.entry
+        # The entry of what was deleted is not used again: whoever clears that away takes its entry along.
+        usable = old if _there(before) is not None else None
         if after.due_at is None:
             entry = None
-        elif old is not None and old.bucket == self.index.calendar.bucket(after.due_at):
-            entry = old
+        elif usable is not None and usable.bucket == self.index.calendar.bucket(after.due_at):
+            entry = usable
         else:
             entry = await self.index.enter(key, after.due_at)
+        left = () if before is None else before.stored.left
         left = (*left, old) if entry_stays and old is not None and old != entry else left
         return replace(after, entry=entry, left=left[-LEFT_MAX:])
 
     async def _load(self, key: str, at_least: int = 0) -> Held | None:
         return self._saw(key, await self._bucket.get(self._names.record(key), at_least))
 
-    async def _load_many(self, keys: Sequence[str]) -> list[Held | None]:
-        found = await self._bucket.get_many([self._names.record(key) for key in keys])
-        return [self._saw(key, message) for key, message in zip(keys, found, strict=True)]
+    async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, Held | None]]:
+        """The records of these keys, as many at a time as a page may need."""
+        step = min(limit + 1, LOADED_AT_ONCE)
+        for begin in range(0, len(keys), step):
+            part = keys[begin : begin + step]
+            found = await self._bucket.get_many([self._names.record(key) for key in part])
+            for key, message in zip(part, found, strict=True):
+                yield key, self._saw(key, message)
 
     def _saw(self, key: str, message: Message | None) -> Held | None:
         if message is None:

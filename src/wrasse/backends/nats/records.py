@@ -64,9 +64,7 @@ class NatsRecords:
         return await self._write(key, Change(b"", None, bytes(value), due_at, nonce))
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
-        if entering is not None:
-            await self._records.index.announce(key, entering)
-        stored = await self._records.get(key)
+        stored = await self._records.get(key, entering)
         return None if stored is None else _record(key, stored)
 
     async def put(
