@@ -14,7 +14,7 @@ from wrasse.ports.records import Records
 
 PREFIX = "tasks "
 APART = "memory, apart"  # where records and streams are not one database
-TASKS_BACKENDS = ("tasks memory", "tasks memory, apart", "tasks sqlite")
+TASKS_BACKENDS = ("tasks memory", "tasks memory, apart", "tasks sqlite", "tasks redis")
 TYPES = tuple(TaskType(name) for name in ("low", "high", "other"))
 # What is not so for tasks, each with why.
 NOT_FOR_TASKS = {
@@ -47,7 +47,6 @@ class TaskBackend:
         records = (lambda collection: Apart(backend.records(collection))) if apart else backend.records
         ports = TaskPorts(records, backend.streams, backend.groups, TaskPost(clock), clock, objects)
         self.jobs = StreamedJobs(ports, TYPES)
-        self.journal = backend.journal
         self.records = backend.records
         self.streams = backend.streams
         self.groups = backend.groups
