@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
-from wrasse.app.settings import ArchiveStream, Settings
+from wrasse.app.settings import Settings
 from wrasse.app.store_url import hide
 from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
+from wrasse.archives.codec import Codec, check_codec
 from wrasse.archives.cursor import CURSORS
+from wrasse.archives.lag import LagLimits
+from wrasse.archives.naming import Form, Layout
 from wrasse.archives.rule import PREFIX, Rule
 from wrasse.clock import Clock
 from wrasse.engine.loop import ENGINE_LEASES
 from wrasse.leases.lessor import Lessor
+from wrasse.streams.alerts import ALERTS
 
 
 def archive_streams(settings: Settings) -> tuple[ArchiveStream, ...]:
@@ -28,8 +33,12 @@ async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: st
     where = homes(config)
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
     lessor = Lessor(engine.records(ENGINE_LEASES), clock, indexed=False)
-    ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
-    return Archiver(ports, await build_rules(config, stores), clock, owner)
+    ports = ArchivePorts(
+        streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS)
+    )
+    own = config.settings.archiver
+    limits = LagLimits(own.lag_threshold.messages, own.lag_threshold.age, own.lag_repeat)
+    return Archiver(ports, await build_rules(config, stores), clock, owner, lag=limits)
 
 
 async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
@@ -39,8 +48,15 @@ async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
         url = destination(each, homes(config).objects)
         limits = BatchLimits(each.batch_size, each.batch_bytes, each.batch_timeout)
         objects = await stores.open_objects(url)
-        found.append(Rule(each.stream, objects, hide(url), each.prefix, each.domain, limits))
+        found.append(Rule(each.stream, objects, hide(url), each.prefix, each.domain, limits, form_of(each)))
     return found
+
+
+def form_of(each: ArchiveStream) -> Form:
+    """What archives of these streams look like; ConfigError if this installation cannot write them."""
+    form = Form(Layout(each.layout), Codec(each.compression))
+    check_codec(form.codec)
+    return form
 
 
 async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:

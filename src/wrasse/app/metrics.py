@@ -61,6 +61,11 @@ _ARCHIVES = {  # to the fields of the archiver's tally
     "lost_messages": ("lost", "entries that were gone before they could be archived"),
     "lost_events": ("events_lost", "events about archives that could not be published"),
 }
+_LAG = {  # the fields of the archiver's lag
+    "messages": "messages that wait to be archived, over the streams that this process archives",
+    "bytes": "about how many bytes these are",
+    "seconds": "age of the oldest of them",
+}
 
 _LEASES = {  # to the fields of LeaseTally
     "acquired": ("acquired", "leases granted by this process"),
@@ -113,6 +118,7 @@ METRICS: Mapping[str, Described] = {
         Described("wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"),
         *(Described(f"wrasse_messages_{name}_total", "counter", ("group",), doc) for name, doc in _MESSAGES.items()),
         *(Described(f"wrasse_archives_{name}_total", "counter", (), doc) for name, (_, doc) in _ARCHIVES.items()),
+        *(Described(f"wrasse_archives_lag_{name}", "gauge", (), doc) for name, doc in _LAG.items()),
         Described("wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs that a guard or a limit ended early"),
         *(Described(f"wrasse_leases_{name}_total", "counter", (), doc) for name, (_, doc) in _LEASES.items()),
         Described("wrasse_leases_waiting", "gauge", (), "callers that wait for a key here"),
@@ -279,6 +285,8 @@ def _messages(tallies: Mapping[str, StreamTally]) -> Iterator[Metric]:
 def _archives(tally: ArchiveTally | None) -> Iterator[Metric]:
     for name, (own, _) in _ARCHIVES.items():
         yield _family(f"wrasse_archives_{name}_total", [((), getattr(tally, own))] if tally else [])
+    for name in _LAG:
+        yield _family(f"wrasse_archives_lag_{name}", [((), getattr(tally.lag, name))] if tally else [])
 
 
 def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:

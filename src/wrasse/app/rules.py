@@ -11,11 +11,13 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.app.addresses import parse_address
+from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.nats_settings import is_nats, nats_options
 from wrasse.app.orphan_settings import clashing, root_of
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import is_redis, redis_options
-from wrasse.app.settings import ArchiveStream, ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
+from wrasse.app.retention_settings import retention_rules
+from wrasse.app.settings import ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
 from wrasse.app.settings_leases import lease_rules
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store, parse_streams
 from wrasse.app.traces import endpoint
@@ -56,6 +58,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("", _periodic(settings)),
         ("", _orphans(settings)),
         ("leases.", lease_rules(settings.leases, settings.backends.records)),
+        ("", retention_rules(settings.retention)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
     ):
         for right, path, what, do in rules:
@@ -237,6 +240,10 @@ def _redis(settings: Settings, named: Callable[[str], bool]) -> _Rules:
 
 
 def _archives(settings: Settings) -> _Rules:
+    own, threshold = settings.archiver, settings.archiver.lag_threshold
+    yield threshold.messages >= 1, "archiver.lag_threshold.messages", "is below 1", "use a number such as 10000"
+    yield threshold.age > ZERO, "archiver.lag_threshold.age", "is 0", "use a time such as 1h"
+    yield own.lag_repeat > ZERO, "archiver.lag_repeat", "is 0", "use a time such as 1h"
     named = [("archiver.streams", each) for each in settings.archiver.streams]
     named += [("archival", each) for each in settings.archival]
     for number, (path, each) in enumerate(named):

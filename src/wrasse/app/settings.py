@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
 
+from wrasse.app.archive_settings import ArchiverSettings, ArchiveStream
 from wrasse.app.nats_settings import Nats
 from wrasse.app.orphan_settings import ROOT_KEYS, OrphanRoot, OrphanSeed
+from wrasse.app.retention_settings import RETENTION_KEYS, RetentionSettings
 from wrasse.app.setting_key import Key as Key
 from wrasse.app.settings_leases import LeaseSettings
 
@@ -272,37 +274,6 @@ class Observability:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveStream:
-    """One pattern of streams to archive, as the archiver's design document writes it."""
-
-    stream: Annotated[str, Key("subject or pattern of the streams", seed=True)] = ""
-    destination: Annotated[str, Key("s3 with a bucket, or the URL of a store; empty: backends.objects", seed=True)] = ""
-    bucket: Annotated[str, Key("bucket of the destination s3", seed=True)] = ""
-    batch_size: Annotated[int, Key("messages in one archive at most", seed=True)] = 1_000
-    batch_timeout: Annotated[timedelta, Key("how old a message may get before it is archived", seed=True)] = timedelta(
-        seconds=60
-    )
-    batch_bytes: Annotated[int, Key("bytes of lines in one archive at most")] = 16 << 20
-    format: Annotated[str, Key("what an archive holds", seed=True, choices=("jsonl",))] = "jsonl"
-    compression: Annotated[str, Key("how it is compressed", seed=True, choices=("gzip",))] = "gzip"
-    partition: Annotated[str, Key("which archives share a directory", seed=True, choices=("daily",))] = "daily"
-    prefix: Annotated[str, Key("what every key begins with")] = "archive"
-    domain: Annotated[str, Key("the part after the prefix; empty: from the subject")] = ""
-
-
-ARCHIVE_KEYS = "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, prefix, domain"
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiverSettings:
-    """What copies streams into archives."""
-
-    streams: Annotated[
-        tuple[ArchiveStream, ...], Key(f"what is archived where, a list of maps with {ARCHIVE_KEYS}")
-    ] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class PeriodicSettings:
     """One job that is put again and again."""
 
@@ -373,4 +344,11 @@ class Settings:
     ] = field(default_factory=dict)
     gc: OrphanSeed = field(default_factory=OrphanSeed)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
+    retention: Annotated[
+        Mapping[str, RetentionSettings],
+        Key(
+            "how long streams keep their entries: a map from a subject or pattern to a duration, or to "
+            f"{RETENTION_KEYS}; a stream without a rule is never trimmed",
+        ),
+    ] = field(default_factory=dict)
     sweeps: Mapping[str, SweepSettings] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, LeaseFacts, SweepFacts
 from wrasse.app.traces import SpanTally
 from wrasse.app.wiring import Store
-from wrasse.archives.tally import Tally as ArchiveTally
+from wrasse.archives.tally import Lag, Tally as ArchiveTally
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.loop import Engine, SweepStatus
@@ -137,6 +137,13 @@ async def _hear(ask: Awaitable[T]) -> _Heard[T]:
         return _Heard(None, "does not answer")
 
 
+def _lag_said(lag: Lag) -> str:
+    if not lag.messages:
+        return "nothing waits"
+    old = format_duration(timedelta(seconds=round(lag.seconds)))
+    return f"{lag.messages} messages wait ({lag.bytes} bytes), the oldest for {old}"
+
+
 def lease_facts(leasing: Leasing) -> LeaseFacts:
     """What the metrics of leases are made of."""
     return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, leasing.requests())
@@ -250,6 +257,9 @@ class Watch:
         if sweeps:
             bad = [each.name for each in sweeps if each.last is not None and not each.last.good]
             checks.append(Check("sweeps", not bad, f"last run failed: {', '.join(bad)}" if bad else "run"))
+        if self._subject.archives is not None:
+            # A lag has its alert; whoever only waits for a store is ready to work.
+            checks.append(Check("archives", True, _lag_said(self._subject.archives.lag)))
         return tuple(checks)
 
     def _breakers(self, breakers: Breakers) -> Check:

@@ -17,7 +17,8 @@ from datetime import timedelta
 
 from wrasse.archives.announce import Announcer
 from wrasse.archives.cursor import Cursors
-from wrasse.archives.drain import Drain, Stepped, Tools
+from wrasse.archives.drain import GROUP, Drain, Stepped, Tools
+from wrasse.archives.lag import LagLimits, LagWatch
 from wrasse.archives.rule import Rule
 from wrasse.archives.tally import Tally
 from wrasse.archives.turns import TTL, Turns
@@ -27,10 +28,12 @@ from wrasse.leases.lessor import Lessor
 from wrasse.ports.groups import Groups
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams
+from wrasse.streams.alerts import Alerts
 
 POLL = timedelta(seconds=1)
 GRACE = timedelta(seconds=30)
-AT_ONCE = 4  # streams that are drained at the same time
+LOOK_BACK = timedelta(seconds=10)
+AT_ONCE = 4  # streams that are drained at the same time, fewer where their batches are large
 HELD_BYTES_MAX = 64 << 20  # of open batches, over all streams
 STREAMS_KEPT = 10_000  # streams that something is kept in memory about
 BACKOFF_MAX = 30.0  # seconds
@@ -40,12 +43,13 @@ _log = logging.getLogger("wrasse.archives")
 
 @dataclass(frozen=True, slots=True)
 class ArchivePorts:
-    """What an archiver works on. `records` keep the cursors."""
+    """What an archiver works on. `records` keep the cursors, `alerts` what was told."""
 
     streams: Streams
     groups: Groups
     records: Records
     lessor: Lessor
+    alerts: Records | None = None  # which alerts were told; without it, none are
 
 
 @dataclass(slots=True)
@@ -56,6 +60,7 @@ class _Post:
     not_before: float = 0.0
     troubles: int = 0  # in a row
     told: str = ""  # the alarm that was raised last
+    behind: bool = False  # whether something of it waits for us
 
 
 class Archiver:
@@ -70,6 +75,7 @@ class Archiver:
         *,
         poll: timedelta = POLL,
         lease_ttl: timedelta = TTL,
+        lag: LagLimits | None = None,
     ) -> None:
         self._streams = ports.streams
         self._rules = tuple(rules)
@@ -81,10 +87,13 @@ class Archiver:
         self._turns = Turns(ports.lessor, owner, clock, lease_ttl)
         self.tally = Tally()
         self._announcer = Announcer(ports.streams, clock, self.tally)
+        cursors = Cursors(ports.records)
+        alerts = None if ports.alerts is None else Alerts(ports.alerts, ports.streams, clock, "archiver")
+        self._watch = LagWatch(ports.streams, cursors, alerts, GROUP, lag or LagLimits())
         self._tools = Tools(
             ports.streams,
             ports.groups,
-            Cursors(ports.records),
+            cursors,
             self._turns,
             self._announcer,
             self.tally,
@@ -97,11 +106,22 @@ class Archiver:
         try:
             async with asyncio.TaskGroup() as group:
                 archiving = group.create_task(self._archive())
+                watching = group.create_task(self._look_back())
                 await self._stopping.wait()
+                watching.cancel()
                 await asyncio.wait([archiving], timeout=self._grace)
                 archiving.cancel()  # nothing is lost: whoever comes next finds what was begun
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
+
+    async def _look_back(self) -> None:
+        """Measures the lag, again and again."""
+        while True:
+            await asyncio.sleep(LOOK_BACK.total_seconds())
+            with contextlib.suppress(StoreUnavailable):
+                # Those that are idle or somebody else's have no lag of ours.
+                behind = [subject for subject, post in self._posts.items() if post.behind][:STREAMS_KEPT]
+                self.tally.lag = await self._watch.look(behind)
 
     async def _archive(self) -> None:
         outages = 0
@@ -133,12 +153,12 @@ class Archiver:
 
     async def _round(self, *, flush: bool) -> bool:
         """One look at every stream; whether any of them moved on."""
-        moved = False
+        moved, most = False, max(1, min(AT_ONCE, HELD_BYTES_MAX // max(each.limits.bytes for each in self._rules)))
         async for posts in self._matching():
             waiting = iter(posts)
             try:
                 async with asyncio.TaskGroup() as group:
-                    hands = [group.create_task(self._work(waiting, flush)) for _ in range(min(AT_ONCE, len(posts)))]
+                    hands = [group.create_task(self._work(waiting, flush)) for _ in range(min(most, len(posts)))]
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from errors
             moved = moved or any(hand.result() for hand in hands)
@@ -180,6 +200,7 @@ class Archiver:
         except WrasseError as why:
             post.drain.forget()
             post.troubles += 1
+            post.behind = True
             post.not_before = self._clock.monotonic() + _backoff(post.troubles, self._poll)
             self._meet(why, post.troubles, post.drain.subject)
             if flush:
@@ -188,6 +209,7 @@ class Archiver:
                 post.told = why.message
                 await self._announcer.alarm(post.drain.subject, why.message, why.do)
             return False
+        post.behind = stepped in (Stepped.WAITING, Stepped.MOVED)
         if post.troubles:
             _log.info("archiving goes on", extra={"stream": post.drain.subject})
         post.troubles, post.told = 0, ""

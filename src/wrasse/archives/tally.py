@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What waits to be archived: how many messages, about how many bytes, and the age of the oldest."""
+
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -16,6 +25,7 @@ class Tally:
     alarms: int = 0
     lost: int = 0  # entries that were gone before they could be archived
     events_lost: int = 0
+    lag: Lag = field(default_factory=Lag)
 
     def count(self, messages: int, size: int) -> None:
         """One archive was written."""
