@@ -52,7 +52,7 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
     stores = Stores(clock, done_max=config.settings.worker.done_max)
     opened: dict[str, Store] = {}
     try:
-        for url in dict.fromkeys((where.jobs, where.records, where.engine)):
+        for url in dict.fromkeys((where.jobs, where.records, where.engine, where.streams)):
             async for finding in _backend(url, stores, clock, config.settings.engine.skew_max, opened):
                 yield finding
         if parse_objects(where.objects).scheme == "s3" and where.objects not in opened:
@@ -118,7 +118,7 @@ async def _backend(
         for finding in await _asked(store):
             yield finding
     state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
-    write = "a write" if is_redis(url) else "a durable write"
+    write = "a write" if is_redis(url) or parsed.is_nats else "a durable write"
     yield Finding("backend", state, f"{parsed} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do)
     ok = abs(skew) <= skew_max
     what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"

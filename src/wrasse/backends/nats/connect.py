@@ -5,6 +5,10 @@ What is answered is as safe as the server's storage and copies make it: `wrasse 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from wrasse.backends.nats.advice import OLDEST, judge
+from wrasse.backends.nats.health import health
 from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.kv_time import MARGIN
 from wrasse.backends.nats.link import Link
@@ -12,15 +16,14 @@ from wrasse.backends.nats.namespaces import NatsNamespaces
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.records import NatsRecords
 from wrasse.clock import Clock, SystemClock
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import Refused, StoreUnavailable, WrasseError
+from wrasse.ports.finding import Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import Streams
-
-OLDEST = (2, 9)
 
 
 class Nats:
@@ -48,6 +51,8 @@ class Nats:
         wanted = NatsOptions.of(options) if isinstance(options, str) else options
         link = await Link.open(wanted)
         try:
+            if link.server.numbers < OLDEST:
+                raise Refused(f"{wanted.where} is nats-server {link.server.version}", do="use 2.9 or newer")
             bucket = Bucket(link, clock, time)
             await bucket.open()
         except BaseException:
@@ -92,6 +97,10 @@ class Nats:
             raise StoreUnavailable(error.message, do=error.do) from error
         leads = f"{info.cluster.leader}/{info.cluster.leader_since}"
         return Pulse(leads if info.cluster.name else self.link.server.id, at)
+
+    async def examine(self) -> Sequence[Finding]:
+        """What this server's settings cost."""
+        return tuple(judge(await health(self.link, self._bucket)))
 
     async def close(self) -> None:
         """Ends the connection."""

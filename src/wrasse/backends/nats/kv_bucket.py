@@ -71,10 +71,16 @@ class _State(msgspec.Struct):
     subjects: dict[str, int] = {}
 
 
+class _Peer(msgspec.Struct):
+    current: bool = False
+    offline: bool = False
+
+
 class _Cluster(msgspec.Struct):
     name: str = ""
     leader: str = ""
     leader_since: str = ""
+    replicas: list[_Peer] = []
 
 
 class Info(msgspec.Struct):
@@ -149,10 +155,18 @@ class Bucket:
             raise Refused(f"{self.where} {problem}", do="correct it with `nats stream edit`, or name another nats.root")
         self._by_leader = info.config.num_replicas > 1 or not info.config.allow_direct
 
+    async def ask(self, verb: str, body: bytes = b"") -> bytes:
+        """One call of the JetStream API, as JSON."""
+        answer = await self._link.request(f"{self._options.api}.{verb}", body)
+        refused = refusal(answer.payload, self._options.where)
+        if refused is not None:
+            raise refused
+        return answer.payload
+
     async def info(self, subjects: str = "", offset: int = 0) -> Info:
         """What the server says about the bucket, with the subjects that match."""
         asked = b"" if not subjects else msgspec.json.encode({"subjects_filter": subjects, "offset": offset})
-        answer = await self._ask(f"STREAM.INFO.{self.stream}", asked)
+        answer = await self.ask(f"STREAM.INFO.{self.stream}", asked)
         return _info(answer)
 
     async def subjects(self, matching: str) -> tuple[list[str], datetime]:
@@ -226,13 +240,6 @@ class Bucket:
                 raise StoreFull(what, do="give JetStream more storage, or the bucket a larger max_bytes") from error
             raise
 
-    async def _ask(self, verb: str, body: bytes) -> bytes:
-        answer = await self._link.request(f"{self._options.api}.{verb}", body)
-        refused = refusal(answer.payload, self._options.where)
-        if refused is not None:
-            raise refused
-        return answer.payload
-
     def _reached(self, subject: str) -> str:
         """The subject to publish to: in another domain, it is behind that one's API."""
         return f"{self._options.api}.{subject}" if self._options.domain else subject
@@ -248,7 +255,7 @@ class Bucket:
     async def _by_the_leader(self, subject: str) -> Message | None:
         body = msgspec.json.encode({"last_by_subj": subject})
         try:
-            got = _found(await self._ask(f"STREAM.MSG.GET.{self.stream}", body)).message
+            got = _found(await self.ask(f"STREAM.MSG.GET.{self.stream}", body)).message
         except JsError as error:
             if error.code == MESSAGE_NOT_FOUND:
                 return None

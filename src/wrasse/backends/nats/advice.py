@@ -1,0 +1,100 @@
+"""What a NATS that keeps records and streams should be, and what it costs if not. Pure: facts in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wrasse.backends.nats.health import Health
+from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.records import VALUE_BYTES_MAX
+
+OLDEST, TELLS_TIME = (2, 9), (2, 10)
+FULL = 0.9
+ENVELOPE = 4 << 10
+SMALL = 256 << 10
+_MIB = 1 << 20
+
+
+def judge(health: Health) -> Iterator[Finding]:
+    """Every check of one server."""
+    yield from _version(health)
+    yield from _room(health)
+    yield from _storage(health)
+    yield from _replicas(health)
+    yield from _payload(health)
+    if health.domain:
+        yield Finding("domain", OK, f"JetStream is in the domain {health.domain}")
+
+
+def _version(health: Health) -> Iterator[Finding]:
+    text = f"nats-server {health.version}"
+    if health.numbers < OLDEST:
+        yield Finding("nats", FAIL, f"{text} is too old", "use 2.9 or newer")
+    elif health.numbers < TELLS_TIME:
+        what = f"{text} does not tell the time: it is asked by a message of our own; listings cost by all keys it has"
+        yield Finding("nats", WARN, what, "use 2.10 or newer")
+    else:
+        yield Finding("nats", OK, text)
+
+
+def _room(health: Health) -> Iterator[Finding]:
+    used, most = health.storage_used, health.storage_max
+    if health.storage == "memory":
+        most = health.memory_max
+    if most > 0 and used > FULL * most:
+        what = f"{used / most:.0%} of the account's JetStream storage is used; at 100 % every write is refused"
+        yield Finding("jetstream", WARN, what, "give the account more room (max_file), or keep less")
+    elif most == 0:
+        yield Finding("jetstream", FAIL, "the account may store nothing", "give it room: max_file in the settings")
+    else:
+        limit = f"{most / _MIB:.0f} MiB" if most > 0 else "what the server has (max_file_store)"
+        yield Finding("jetstream", OK, f"{health.streams} streams use {used / _MIB:.1f} MiB of {limit}")
+    if 0 < health.streams_max <= health.streams + 1:
+        what = f"the account has {health.streams} of {health.streams_max} streams: new subjects may get none"
+        yield Finding("jetstream", WARN, what, "raise max_streams")
+    if 0 < health.bucket_bytes_max < health.bucket_bytes / FULL:
+        what = f"our bucket has {health.bucket_bytes / health.bucket_bytes_max:.0%} of its max_bytes"
+        yield Finding("jetstream", WARN, what, "raise it: nats stream edit --max-bytes")
+
+
+def _storage(health: Health) -> Iterator[Finding]:
+    if health.storage == "memory":
+        what = "memory: a restart of the server loses every record"
+        yield Finding("storage", WARN, what, "set nats.storage: file, unless every record may be lost")
+        return
+    crash = "on file: a crash of the server loses nothing"
+    if health.replicas > 1:
+        yield Finding("storage", OK, f"{crash}, of one machine nothing that a majority has")
+    else:
+        what = f"{crash}, of its machine what was not synced: up to sync_interval, 2 minutes unless it is set"
+        yield Finding("storage", WARN, what, "see that jetstream { sync_interval: always } is set, or keep 3 copies")
+
+
+def _replicas(health: Health) -> Iterator[Finding]:
+    if health.replicas_wanted > health.replicas:
+        what = f"our bucket has {health.replicas} copies, and nats.replicas is {health.replicas_wanted}"
+        yield Finding("replicas", WARN, what, f"nats stream edit --replicas {health.replicas_wanted}")
+    elif health.clustered and health.replicas == 1:
+        what = "a cluster, and one copy: while its server is away nothing is read or written"
+        yield Finding("replicas", WARN, what, "set nats.replicas: 3 before the first start, or edit the stream")
+    elif health.replicas_behind:
+        what = f"{health.replicas_behind} of {health.replicas} copies are behind or away"
+        yield Finding("replicas", WARN, what, "see `nats server report jetstream`; one more may stop all writes")
+    elif health.replicas == 1:
+        what = "none: while the server is away nothing is served; if its disk is lost, so is all"
+        yield Finding("replicas", OK, what)
+    else:
+        what = f"{health.replicas} copies; each write waits for a majority, and reads ask the leader"
+        yield Finding("replicas", OK, what)
+
+
+def _payload(health: Health) -> Iterator[Finding]:
+    size = f"max_payload is {health.max_payload >> 10} KiB"
+    if health.max_payload < SMALL:
+        what = f"{size}: longer messages and records are refused"
+        yield Finding("max_payload", WARN, what, "set max_payload: 2MB in the settings of nats-server")
+    elif health.max_payload < VALUE_BYTES_MAX + ENVELOPE:
+        what = f"{size}: the longest records are compressed, and refused if that does not help"
+        yield Finding("max_payload", OK, what)
+    else:
+        yield Finding("max_payload", OK, size)
