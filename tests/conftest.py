@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from servers.cluster import SHARED_CLUSTER
+from servers.mariadb import NAMED as MYSQL, mariadb
 from servers.nats import SHARED_NATS, Nats
 from servers.postgres import postgres
 from servers.seaweed import S3, careless_s3, seaweed
@@ -26,6 +27,8 @@ settings.register_profile(
 )
 settings.register_profile("ci", parent=settings.get_profile("wrasse"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "wrasse")
+
+collect_ignore = [] if MYSQL else ["backends/test_mysql_catalog.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,4 +80,11 @@ def careless_store() -> Iterator[S3]:
 def postgres_url() -> Iterator[str]:
     """One PostgreSQL for all tests of this process; make a schema or a database of your own in it."""
     with postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mysql_url() -> Iterator[str]:
+    """MariaDB or MySQL, as WRASSE_TEST_MYSQL names it; make a database of your own in it."""
+    with mariadb() as url:
         yield url

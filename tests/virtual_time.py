@@ -30,6 +30,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.virtual
 
+    async def shutdown_default_executor(self) -> None:
+        """There is no thread to wait for, and a thread's answer would come from outside."""
+
 
 class _Jump(selectors.SelectSelector):
     """Where the loop would sleep until its next timer, time moves there instead."""

@@ -7,14 +7,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import apsw
+import pytest
 
 from conformance.sql_catalogs import SqlUser, file_url
+from servers.mariadb import NAMED
 from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.backends.sqlite.catalog import SqliteCatalog
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.ports.catalog import Catalog, Reference
 
-CATALOG_BACKENDS = ("memory", "sqlite", "postgres", "postgres without an index", "sqlalchemy")
+_MYSQL = [pytest.param(name, marks=pytest.mark.full) for name in ("mysql", "mysql without an index") if NAMED]
+CATALOG_BACKENDS = ("memory", "sqlite", "postgres", "postgres without an index", "sqlalchemy", *_MYSQL)
 _TABLE = """
     CREATE TABLE refs (key TEXT NOT NULL, prefix INTEGER, owner TEXT, rule TEXT, ended_at TEXT, started_at TEXT);
     CREATE INDEX refs_by_key ON refs (key);
@@ -24,15 +27,15 @@ _TABLE = """
 class CatalogStore:
     """One catalog, and the user who refers to archives in it."""
 
-    def __init__(self, name: str, place: Path, server: Callable[[], str]) -> None:
+    def __init__(self, name: str, place: Path, server: Callable[[str], str]) -> None:
         self.clock = ManualClock()
         self._memory = MemoryCatalog(self.clock)
         self._user: apsw.Connection | None = None
         self._sql: SqlUser | None = None
         self.catalog: Catalog = self._memory
         if name not in ("memory", "sqlite"):
-            url = file_url(place) if name == "sqlalchemy" else server()
-            self._sql = SqlUser(url, indexed=name == "postgres")
+            url = file_url(place) if name == "sqlalchemy" else server(name.split()[0])
+            self._sql = SqlUser(url, indexed="without" not in name and name != "sqlalchemy")
             self.catalog = self._sql.catalog
         if name == "sqlite":
             self._user = apsw.Connection(str(place / "app.db"))

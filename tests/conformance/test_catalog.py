@@ -21,7 +21,7 @@ KEYS = ["a", "a-b", "a/", "a/b", "a0", "A", "é", "𝄞", "%", "a b", "ä", "\x0
 
 @pytest.fixture(params=CATALOG_BACKENDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CatalogStore]:
-    store = CatalogStore(request.param, tmp_path, lambda: str(request.getfixturevalue("postgres_url")))
+    store = CatalogStore(request.param, tmp_path, lambda kind: str(request.getfixturevalue(f"{kind}_url")))
     yield store
     await store.close()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 KEYS_MAX = 1_000  # in one statement
 _RANGES_MAX = 100
+_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246})  # of the types that the protocol has
 _BINARY = 'CAST(CONVERT("key" USING utf8mb4) AS BINARY)'
 
 
@@ -45,13 +46,14 @@ class MySql:
         return sql.replace("%", "%%")
 
     def begin(self, link: Link, seconds: float) -> datetime:
-        ((replica,),) = link.rows("SELECT @@global.read_only")
+        ((replica, version),) = link.rows("SELECT @@global.read_only, VERSION()")
         link.end()
         if replica:
             raise Refused(
                 f"{link.address.shown} is read-only, as replicas are: what it does not know yet looks like an orphan",
                 do="name the primary",
             )
+        link.run(_limit(str(version), seconds))
         link.run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         ((at,),) = link.rows("SELECT UTC_TIMESTAMP(6)")
         assert isinstance(at, datetime), "UTC_TIMESTAMP is a time"
@@ -61,6 +63,9 @@ class MySql:
         here = frozenset(name for name, _ in names)
         if "key" not in here:
             raise source.missing_key()
+        kind = next(kind for name, kind in names if name == "key")
+        if kind in _NUMBERS:
+            raise source.wrong_key("a number")
         rule = "'" + source.rule.replace("\\", "\\\\").replace("'", "''").replace("%", "%%") + "'"
         return (
             f'SELECT "key", {column("prefix", here, "0")} AS "prefix", '
@@ -100,6 +105,13 @@ class MySql:
         inner = getattr(driver, "_sock", None)
         if inner is not None:
             cast(socket.socket, inner).shutdown(socket.SHUT_RDWR)
+
+
+def _limit(version: str, seconds: float) -> str:
+    """How a session says after how long a statement is to be stopped: each of the two has a word of its own."""
+    if "MariaDB" in version:
+        return f"SET SESSION max_statement_time = {seconds:g}"
+    return f"SET SESSION max_execution_time = {seconds * 1_000:.0f}"
 
 
 def _escaped(text: str) -> str:
