@@ -16,6 +16,7 @@ import logging
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -184,7 +185,8 @@ class App:
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or ask it for a plan."""
-        return build_engine(self.config.settings, await self.open(), self._clock, owner_name())
+        opened = replace(await self.open(), streams=await self._streams())
+        return build_engine(self.config.settings, opened, self._clock, owner_name())
 
     async def run_pending(self) -> int:
         """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests

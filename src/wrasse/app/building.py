@@ -22,6 +22,7 @@ from wrasse.app.leasing import open_leasing
 from wrasse.app.orphaning import ORPHANS, instance_of, open_desks
 from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
+from wrasse.app.retention_building import STREAM_SWEEPS, build_stream_sweep, stream_sweeps
 from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
@@ -87,10 +88,11 @@ class _Limits(Protocol):
         ...
 
 
-async def open_homes(config: Config, stores: Stores) -> Opened:
-    """Opens every home that the settings name; equal ones once. Streams and objects only for sweeps that ask."""
+async def open_homes(config: Config, stores: Stores, *, streams: bool = False) -> Opened:
+    """Opens every home that the settings name; equal ones once. Streams only for those who ask, as sweeps do, and
+    objects only for sweeps that ask."""
     where = homes(config)
-    streams = any(wants_port(each.kind, Streams, Groups) for each in config.own)
+    streams = streams or any(wants_port(each.kind, Streams, Groups) for each in config.own)
     objects = any(wants_port(each.kind, Objects) for each in config.own)
     return Opened(
         await stores.open(where.jobs),
@@ -114,15 +116,17 @@ def build_engine(
 ) -> Engine:
     """The engine with the sweeps named in `only`, or with all: wrasse's, then one's own."""
     names = [*CATALOGUE, *(name for name in settings.sweeps if name not in CATALOGUE)]
-    apart = (ORPHANS, *LEASE_SWEEPS)
+    apart = (ORPHANS, *LEASE_SWEEPS, *STREAM_SWEEPS)
     plain = [name for name in names if name not in apart and (only is None or name in only)]
     leases = [name for name in LEASE_SWEEPS if opened.leasing is not None and (only is None or name in only)]
     orphans = opened.orphans if only is None or ORPHANS in only else ()
+    streams = [name for name in stream_sweeps(settings, opened) if only is None or name in only]
     return Engine(
         [
             *(build_lease_sweep(name, settings, opened, clock) for name in leases),
             *(build_sweep(name, settings, opened, clock) for name in plain),
             *(build_orphans(desk, settings, opened, clock) for desk in orphans),
+            *(build_stream_sweep(name, settings, opened, clock) for name in streams),
         ],
         lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
         state=opened.engine.records(ENGINE_STATE),

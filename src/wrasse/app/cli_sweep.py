@@ -12,6 +12,7 @@ from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.config import Config
 from wrasse.app.progress import progress
+from wrasse.app.retention_building import STREAM_SWEEPS
 from wrasse.app.status_json import report_json
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
@@ -96,7 +97,8 @@ async def _sweep(
     reports: list[Report] = []
     refused: Refused | None = None
     try:
-        engine = build_engine(config.settings, await open_homes(config, stores), clock, owner_name(), names)
+        opened = await open_homes(config, stores, streams=any(name in STREAM_SWEEPS for name in names))
+        engine = build_engine(config.settings, opened, clock, owner_name(), names)
         with progress("sweeps", len(names)) as seen:
             for name in engine.names:
                 try:

@@ -119,6 +119,11 @@ def _named_structs(node: yaml.Node, want: object, flat: bool) -> Mapping[str, ob
 
 
 def _struct(node: yaml.Node, want: type, number: int | str) -> object:
+    short = getattr(want, "short", None)
+    if short is not None and isinstance(node, yaml.ScalarNode):
+        # One value alone stands for the setting that the struct is mostly about.
+        name = yaml.ScalarNode("tag:yaml.org,2002:str", short, node.start_mark, node.end_mark)
+        node = yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)], node.start_mark, node.end_mark)
     if not isinstance(node, yaml.MappingNode):
         raise Unfit(f"has an entry {number} that is not a map", "write {name: value}")
     hints = typing.get_type_hints(want, include_extras=True)

@@ -27,7 +27,7 @@ async def open_patiently(config: Config, stores: Stores, stop: asyncio.Event) ->
     while not stop.is_set():
         try:
             await stores.open_streams(where.streams)
-            return await open_homes(config, stores)
+            return await open_homes(config, stores, streams=True)
         except StoreUnavailable as error:
             if not served:
                 raise

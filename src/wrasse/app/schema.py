@@ -24,6 +24,11 @@ FIELDS = {
     "ids_kept": "how long the id of a deleted job that its producer named is still known",
     "retention": "how long keys that nobody touches are kept; follows leases.disk_retention unless set",
     "batch_max": "how many actions are applied at once",
+    "entries_max": "how many entries one step trims",
+    "alerts_every": "how often an alert is told again while its cause lasts",
+    "gone_for": "how long a consumer is silent beyond what it said before it is removed",
+    "stale_after": "how old a pending entry of a group without a live consumer is before that is told",
+    "ignore": "groups that are left alone",
 }
 
 

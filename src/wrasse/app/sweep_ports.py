@@ -21,6 +21,7 @@ from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Heart
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.streams import Streams
+from wrasse.streams.trimmer import RetentionTally
 
 PORTS: tuple[type, ...] = (JobQueue, Records, Streams, Groups, Objects, Journal)
 
@@ -37,6 +38,7 @@ class Opened:
     journal_store: Store | None = None  # where the journal is, if not where the engine keeps the rest
     orphans: tuple[Desk, ...] = ()  # a desk per root
     leasing: Leasing | None = None
+    retention: RetentionTally = dataclasses.field(default_factory=RetentionTally)
 
     @property
     def journal(self) -> Journal:

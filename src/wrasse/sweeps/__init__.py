@@ -12,7 +12,9 @@ from datetime import timedelta
 
 from wrasse.engine.budget import Budget
 from wrasse.engine.run import AnySweep
+from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.aged_records import AgedRecords
+from wrasse.sweeps.dead_consumers import DeadConsumers
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.open_transactions import OpenTransactions
@@ -88,6 +90,21 @@ CATALOGUE: Mapping[str, Catalogued] = {
             unless="its time is not over; keys are in use",
             interval=timedelta(minutes=5),
             budget=Budget(pause=timedelta(milliseconds=100)),
+        ),
+        Catalogued(
+            AgedEntries.name,
+            AgedEntries,
+            takes_away="entries of streams that are older than `retention` keeps them",
+            unless="no rule is about the stream; an archiver or a worker group has not acked them",
+            interval=timedelta(seconds=30),
+        ),
+        Catalogued(
+            DeadConsumers.name,
+            DeadConsumers,
+            takes_away="consumers that fell silent, once what they held is handed over; tells of groups nobody reads",
+            unless="the consumer asks again; it is another program's and holds something",
+            interval=timedelta(minutes=1),
+            budget=Budget(actions_max=10_000),
         ),
         Catalogued(
             AgedRecords.name,

@@ -1,0 +1,69 @@
+"""From settings to the sweeps of streams. Alerts are remembered where engines on all hosts look."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from wrasse.app.archiving import archive_streams
+from wrasse.app.retention_settings import retention_of
+from wrasse.app.settings import Settings
+from wrasse.app.sweep_ports import Opened
+from wrasse.app.wiring import Store
+from wrasse.clock import Clock
+from wrasse.engine.budget import Budget
+from wrasse.engine.loop import Scheduled
+from wrasse.engine.pulses import backend_guards
+from wrasse.engine.run import AnySweep
+from wrasse.ports.surveys import HasSurveys, Surveys
+from wrasse.streams.alerts import ALERTS, Alerts
+from wrasse.streams.group_census import Census
+from wrasse.streams.looks import Looks
+from wrasse.streams.retention import Retention
+from wrasse.streams.survey import PlainSurvey
+from wrasse.streams.trimmer import Trimmer
+from wrasse.sweeps.aged_entries import AgedEntries
+from wrasse.sweeps.dead_consumers import DeadConsumers
+
+STREAM_SWEEPS = (AgedEntries.name, DeadConsumers.name)
+
+
+def retention(settings: Settings) -> Retention:
+    """The rules of the settings, and which streams an archiver protects."""
+    return retention_of(settings.retention, [each.stream for each in archive_streams(settings)])
+
+
+def stream_sweeps(settings: Settings, opened: Opened) -> tuple[str, ...]:
+    """The sweeps of streams that have something to do here: without rules nothing is trimmed."""
+    if opened.streams is None:
+        return ()
+    return STREAM_SWEEPS if settings.retention else (DeadConsumers.name,)
+
+
+def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+    """One sweep of streams with its settings, budget and guards."""
+    own, store = settings.sweeps[name], opened.streams
+    assert store is not None, "who builds it has streams"
+    alerts = Alerts(opened.engine.records(ALERTS), store.streams, clock, name)
+    sweep: AnySweep
+    silence = timedelta(0)  # a trim judges by what is stored
+    if name == AgedEntries.name:
+        trimmer = Trimmer(store.streams, alerts, clock, opened.retention)
+        sweep = AgedEntries(surveys_of(store), retention(settings), trimmer, alerts, **own.fields)  # type: ignore[arg-type]
+    else:
+        census = Census(surveys_of(store), store.groups, alerts, Looks())
+        sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
+        silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
+    return Scheduled(
+        sweep,
+        interval=own.interval,
+        jitter=own.jitter,
+        budget=Budget(own.actions_max, own.runtime_max, own.pause),
+        guards=backend_guards(store, clock, silence, skew_max=settings.engine.skew_max),
+        enabled=own.enabled,
+        name=name,
+    )
+
+
+def surveys_of(store: Store) -> Surveys:
+    """What looks at all streams of a backend."""
+    return store.surveys if isinstance(store, HasSurveys) else PlainSurvey(store.streams)
