@@ -1,6 +1,6 @@
 """A census of the groups of all streams: consumers that may be dead, groups that may be in trouble. Reads only.
 
-One page sees a bounded number of streams. What is in order is not shown one by one: a single `Alive` stands for it.
+One page sees a bounded number of streams. What is in order is not shown; where all of it is, one `Alive` stands for it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Streams up to this one are in order but for what was shown."""
+    """Streams up to this one are in order."""
 
     subject: str
 
@@ -94,7 +94,7 @@ class Census:
             place = _Place(cursor)
         room = limit - len(found)
         found += [(place, each) for each in _forgotten(page, told, begun)[:room]]  # the others at the next run
-        if len(found) < limit and len(page):
+        if not found and len(page):
             found.append((place, Alive(page.items[-1].subject)))
         if found:
             found[-1] = (place, found[-1][1])

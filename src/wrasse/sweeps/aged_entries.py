@@ -88,14 +88,13 @@ class AgedEntries:
         found.sort(key=lambda each: each[0])
         if len(found) > limit:
             shown = found[:limit]
-            return Page(tuple(s for _, s in shown), tuple(at for at, _ in shown), page.at, more=True)
-        suspects: list[tuple[str, AgedStream | Gone | Quiet]] = list(found)
-        if len(suspects) < limit and len(page):
-            suspects.append((page.cursors[-1], Quiet(page.cursors[-1])))
-        cursors = [at for at, _ in suspects]
+            return Page(tuple(suspect for _, suspect in shown), tuple(at for at, _ in shown), page.at, more=True)
+        if not found and len(page):
+            found = [(page.cursors[-1], Quiet(page.cursors[-1]))]
+        cursors = [at for at, _ in found]
         if last is not None:
             cursors[-1] = last  # nothing worth a look stands between the last suspect and the end of this look
-        return Page(tuple(s for _, s in suspects), tuple(cursors), page.at, page.more)
+        return Page(tuple(suspect for _, suspect in found), tuple(cursors), page.at, page.more)
 
     def decide(
         self, suspect: AgedStream | Gone | Quiet, at: datetime

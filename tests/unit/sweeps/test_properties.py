@@ -11,9 +11,19 @@ import pytest
 from orphan_field import HOUR, Field
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import DEFAULT_NAMESPACE
+from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Revive, WorkerInfo
+from wrasse.ports.streams import Draft
+from wrasse.streams.alerts import ALERTS, Alerts
+from wrasse.streams.group_census import Census
+from wrasse.streams.looks import Looks
+from wrasse.streams.retention import Retention, RetentionRule
+from wrasse.streams.survey import PlainSurvey
+from wrasse.streams.trimmer import RetentionTally, Trimmer
 from wrasse.sweeps import CATALOGUE
+from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.aged_records import AgedRecords
+from wrasse.sweeps.dead_consumers import DeadConsumers
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.open_transactions import OpenTransactions
@@ -24,6 +34,7 @@ from wrasse.testing import SweepCase, World, check_sweep
 
 SILENCE = timedelta(seconds=30)
 DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
 
 
 async def taken(world: World, *ids: str, worker: str) -> None:
@@ -165,7 +176,64 @@ async def they_were_asked_for(world: World) -> None:
         await leases_of(world).transactions.book.outcome(TRANSACTIONS[name])
 
 
+async def some_entries_are_old(world: World) -> None:
+    streams, groups = world.store.streams, world.store.groups
+    for subject in ("gbe.a", "gbe.b", "gbe.tasks.mail.queue", "gbe._deadletter.tasks"):
+        ids = await streams.append([Draft(subject, b"old")])
+    await groups.join("gbe.tasks.mail.queue", "mail-workers", StartAt(first=True))
+    await groups.join("gbe._deadletter.tasks", "archiver", StartAt(first=True))
+    await groups.mark("gbe._deadletter.tasks", "archiver", ids[0])
+    world.clock.advance(DAY + SILENCE)
+    await streams.append([Draft("gbe.a", b"young"), Draft("gbe.c", b"young")])
+
+
+async def somebody_else_trims_them(world: World) -> None:
+    for subject in ("gbe.a", "gbe.b", "gbe._deadletter.tasks"):
+        await world.store.streams.trim(subject, age=DAY, below=None, protect=(), limit=10)
+
+
+def aged_entries_of(world: World) -> AgedEntries:
+    streams = world.store.streams
+    alerts = Alerts(world.records(ALERTS), streams, world.clock, AgedEntries.name)
+    trimmer = Trimmer(streams, alerts, world.clock, RetentionTally())
+    rules = (RetentionRule("gbe.>", DAY, exact=True),)
+    return AgedEntries(PlainSurvey(streams), Retention(rules), trimmer, alerts)
+
+
+async def asks(world: World, *consumers: str) -> None:
+    for subject in ("gbe.a", "gbe.b"):
+        for consumer in consumers:
+            await world.store.groups.deliver([subject], "g", consumer, 1, ack_timeout=SILENCE)
+
+
+async def some_consumers_fell_silent(world: World) -> None:
+    for subject in ("gbe.a", "gbe.b"):
+        await world.store.groups.join(subject, "g", StartAt(first=True))
+    await world.store.streams.append([Draft("gbe.a", b"1")])
+    await asks(world, "one", "two")
+    world.clock.advance(SILENCE + 10 * MINUTE)
+    await asks(world, "alive")
+
+
+async def they_ask_again(world: World) -> None:
+    await asks(world, "one", "two")
+
+
+def dead_consumers_of(world: World) -> DeadConsumers:
+    streams, groups = world.store.streams, world.store.groups
+    alerts = Alerts(world.records(ALERTS), streams, world.clock, DeadConsumers.name)
+    census = Census(PlainSurvey(streams), groups, alerts, Looks())
+    return DeadConsumers(census, groups, alerts, RetentionTally())
+
+
 CASES = {
+    "aged_entries": SweepCase(
+        aged_entries_of, some_entries_are_old, somebody_else_trims_them, ("gbe.tasks.mail.queue", "gbe.c"), grace=DAY
+    ),
+    "dead_consumers": SweepCase(
+        dead_consumers_of, some_consumers_fell_silent, they_ask_again, ("gbe.a g alive", "gbe.b g alive"),
+        grace=SILENCE + 10 * MINUTE,
+    ),
     "open_transactions": SweepCase(
         lambda world: OpenTransactions(leases_of(world)),
         some_transactions_are_overdue,
@@ -210,7 +278,7 @@ CASES = {
 }
 ACTIONS = {
     "expired_leases": 2, "aged_records": 2, "orphan_archives": 2, "stuck_jobs": 3, "finished_jobs": 3,
-    "open_transactions": 2, "spent_decisions": 2,
+    "open_transactions": 2, "spent_decisions": 2, "aged_entries": 3, "dead_consumers": 4,
 }  # fmt: skip
 
 

@@ -1,0 +1,75 @@
+"""Dead consumers: what one look decides. What every backend does with it is in tests/conformance/test_dead_consumers.py.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock
+from wrasse.engine.sweep import Action, Keep
+from wrasse.ports.groups import ConsumerState
+from wrasse.streams.alerts import ALERTS, Alerts
+from wrasse.streams.group_census import Census, SilentConsumer
+from wrasse.streams.looks import LOOKS_MAX, Look, Looks
+from wrasse.streams.survey import PlainSurvey
+from wrasse.streams.trimmer import RetentionTally
+from wrasse.sweeps.dead_consumers import DeadConsumers
+
+NOW = datetime(2026, 2, 14, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def sweep() -> DeadConsumers:
+    clock = ManualClock()
+    store = Memory(clock)
+    alerts = Alerts(store.records(ALERTS), store.streams, clock, DeadConsumers.name)
+    return DeadConsumers(
+        Census(PlainSurvey(store.streams), store.groups, alerts, Looks()), store.groups, alerts, RetentionTally()
+    )
+
+
+def consumer(*, foreign: bool, pending: int = 0, silent: timedelta = 60 * MINUTE, name: str = "c") -> ConsumerState:
+    return ConsumerState("s", "g", name, pending, NOW - silent - MINUTE, NOW - silent, foreign=foreign)
+
+
+def verdict(state: ConsumerState, first: Look | None = None) -> str:
+    found = sweep().decide(SilentConsumer(state, first), NOW)
+    return found.verb if isinstance(found, Action) else found.reason
+
+
+def test_one_of_ours_is_retired_with_whatever_it_holds() -> None:
+    assert verdict(consumer(foreign=False, pending=7)) == "retire"
+
+
+def test_one_of_another_program_needs_two_looks_and_empty_hands() -> None:
+    state = consumer(foreign=True)
+    earlier, just_now = Look(NOW - 11 * MINUTE, state.seen_at), Look(NOW - MINUTE, state.seen_at)
+
+    assert verdict(state) == "note"
+    assert verdict(state, just_now) == "another program's, to be looked at once more"
+    assert verdict(state, earlier) == "retire"
+    assert verdict(consumer(foreign=True, pending=1), earlier) == "another program's, and it holds something"
+
+
+def test_a_live_one_is_kept_whoever_it_is_of() -> None:
+    for foreign in (True, False):
+        alive = consumer(foreign=foreign, silent=-MINUTE)
+        assert sweep().decide(SilentConsumer(alive, None), NOW) == Keep("alive")
+
+
+def test_a_first_look_counts_only_while_the_consumer_did_nothing_since() -> None:
+    looks = Looks()
+    looks.note(consumer(foreign=True), NOW)
+
+    assert looks.first(consumer(foreign=True)) is not None
+    assert looks.first(consumer(foreign=True, silent=30 * MINUTE)) is None
+
+
+def test_looks_are_bounded() -> None:
+    looks = Looks()
+    for number in range(LOOKS_MAX + 1):
+        looks.note(consumer(foreign=True, name=str(number)), NOW)
+
+    assert looks.first(consumer(foreign=True, name="0")) is None
+    assert looks.first(consumer(foreign=True, name=str(LOOKS_MAX))) is not None
