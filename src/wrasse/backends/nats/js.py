@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from wrasse.backends.nats.link import Link, Message, NoResponders
@@ -55,6 +56,14 @@ def refusal(answer: bytes, where: str) -> JsError | None:
     return JsError(f"{where} refused: {words} ({code})", do=do, code=code)
 
 
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where a message was stored; `duplicate`: before, under the same name."""
+
+    seq: int
+    duplicate: bool = False
+
+
 class JetStream:
     """The API behind one link."""
 
@@ -79,10 +88,15 @@ class JetStream:
             raise refused
         return _mapping(json.loads(answer.payload))
 
-    async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:
-        """Publishes to a stream; gives the sequence it was stored at, or the first one's where it is known already."""
+    async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
+        """Publishes to a stream; gives where it was stored."""
         answer: Message = await self.link.request(subject, payload, headers)
         refused = refusal(answer.payload, self.link.options.where)
         if refused is not None:
             raise refused
-        return int(_mapping(json.loads(answer.payload))["seq"])
+        told = _mapping(json.loads(answer.payload))
+        return Receipt(int(told["seq"]), bool(told.get("duplicate", False)))
+
+    async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:
+        """Publishes to a stream; gives the sequence it was stored at, or the first one's where it is known already."""
+        return (await self.receipt(subject, payload, headers)).seq

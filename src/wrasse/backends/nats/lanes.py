@@ -1,0 +1,298 @@
+"""Lanes: which stream of JetStream holds a subject, what it may hold, and how far it has come.
+
+A subject that no stream takes yet gets one of its own (or the one of its pattern), without a maximal age: only trims
+that know the floors remove anything. A stream that somebody else made for the subject is used as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wrasse.backends.nats.js import (
+    STREAM_NAME_IN_USE,
+    STREAM_NOT_FOUND,
+    SUBJECTS_OVERLAP,
+    JetStream,
+    JsError,
+)
+from wrasse.backends.nats.layout import Layout
+from wrasse.backends.nats.reading import Reader
+from wrasse.backends.nats.stored import Stored, fields_of, millis
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.ports.streams import Draft, EntryId, StreamLimits
+
+DEDUP_SECONDS = 120
+_NANO = 1_000_000_000
+_LANES_MAX = 20_000
+_NOTE_SECONDS = 2.0  # how soon limits that another process set are seen
+_TRIES = 50
+UNLIMITED = StreamLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """The newest entry of a subject: what the next append follows. `expected` is what the server compares."""
+
+    seq: int = 0
+    ms: int = 0
+    number: int = 0
+    total: int = 0
+    expected: int = 0
+
+    @property
+    def id(self) -> EntryId | None:
+        """Its id; None where there never was an entry."""
+        return EntryId(self.ms, self.seq) if self.seq else None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is noted about a subject: its limits, and its newest entry where a trim took that away."""
+
+    limits: StreamLimits = UNLIMITED
+    last: Tip = Tip()
+    known: bool = False  # somebody ensured it
+    revision: int = 0
+
+    def packed(self) -> bytes:
+        """As it is stored."""
+        last = self.last
+        return json.dumps(
+            {
+                "entries_max": self.limits.entries_max,
+                "bytes_max": self.limits.bytes_max,
+                "last": [last.seq, last.ms, last.number, last.total],
+                "known": self.known,
+            }
+        ).encode()
+
+    @classmethod
+    def read(cls, message: Stored) -> Note:
+        """What `packed` wrote."""
+        try:
+            told = json.loads(message.body)
+            limits = StreamLimits(told["entries_max"], told["bytes_max"])
+            return cls(limits, Tip(*told["last"]), bool(told["known"]), message.seq)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreBroken("a note about a stream cannot be read", do="look at the stream of books") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """The stream behind a lane in numbers."""
+
+    count: int  # messages of the subject
+    bytes: int  # what they take there
+    last_seq: int
+    last_ms: int
+    at: str  # the server's clock, empty on servers that do not tell
+
+
+class Waiting:
+    """Drafts that wait for their turn, and what became of them."""
+
+    __slots__ = ("drafts", "future")
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.drafts = drafts
+        self.future: asyncio.Future[list[EntryId]] = asyncio.get_running_loop().create_future()
+
+
+class Lane:
+    """One subject and the stream that holds it."""
+
+    __slots__ = ("note", "note_at", "own", "stream", "subject", "tip", "turn", "waiting")
+
+    def __init__(self, stream: str, subject: str, *, own: bool) -> None:
+        self.stream = stream
+        self.subject = subject  # as JetStream knows it
+        self.own = own  # the stream has no other subject
+        self.tip: Tip | None = None  # None: to be asked for
+        self.note = Note()
+        self.note_at = -_NOTE_SECONDS
+        self.turn = asyncio.Lock()  # appends of this process go one after the other: each names the one it follows
+        self.waiting: list[Waiting] = []
+
+    def condition(self, expected: int) -> bytes:
+        """The header of an entry that must follow this sequence."""
+        what = b"" if self.own else b"-Subject"
+        return b"Nats-Expected-Last%b-Sequence:%d\r\n" % (what, expected)
+
+
+def size_between(first: Stored, last: Tip, state: LaneState) -> int:
+    """The bytes of the entries from first to last: exact where all are ours, else what they take in the stream."""
+    if not first.number or not last.total:
+        return state.bytes
+    beside = fields_of(first.header) or {}
+    size = len(first.body) + sum(len(name.encode()) + len(value) for name, value in beside.items())
+    return last.total - first.total + size
+
+
+class Lanes:
+    """All lanes that this process has met."""
+
+    def __init__(self, js: JetStream, layout: Layout, reader: Reader, clock: Clock) -> None:
+        self.js = js
+        self.layout = layout
+        self.reader = reader
+        self._clock = clock
+        self._lanes: dict[str, Lane] = {}
+
+    async def open(self) -> None:
+        """Makes the stream of books."""
+        books = self._config(self.layout.books, self.layout.books_subjects, UNLIMITED)
+        await self._make({**books, "allow_rollup_hdrs": True, "allow_atomic": False})
+
+    async def find(self, subject: str) -> Lane | None:
+        """The lane of a subject that some stream takes."""
+        lane = self._lanes.get(subject)
+        if lane is not None:
+            return lane
+        stored = self.layout.stored(subject)
+        answer = await self.js.call("STREAM.NAMES", {"subject": stored})
+        names = [str(name) for name in answer.get("streams") or ()]
+        if not names:
+            return None
+        home, takes = self.layout.home(subject)
+        return self._met(subject, Lane(names[0], stored, own=names[0] == home and takes == stored))
+
+    async def make(self, subject: str, limits: StreamLimits | None = None) -> Lane:
+        """The lane of a subject, with a stream if there is none."""
+        lane = await self.find(subject)
+        if lane is not None:
+            return lane
+        name, takes = self.layout.home(subject)
+        try:
+            await self._make(self._config(name, takes, limits or UNLIMITED))
+        except JsError as refused:
+            if refused.code not in (SUBJECTS_OVERLAP, STREAM_NAME_IN_USE):
+                raise
+            lane = await self.find(subject)  # somebody was faster
+            if lane is not None:
+                return lane
+            raise
+        stored = self.layout.stored(subject)
+        return self._met(subject, Lane(name, stored, own=takes == stored))
+
+    def forget(self, subject: str) -> None:
+        """The stream is not there any more."""
+        self._lanes.pop(subject, None)
+
+    async def note(self, subject: str, lane: Lane, *, leader: bool = False) -> Note:
+        """What is noted about the subject, at most a moment old."""
+        now = self._clock.monotonic()
+        if not leader and lane.note_at + _NOTE_SECONDS > now >= lane.note_at:
+            return lane.note
+        asked = {"last_by_subj": self.layout.lane_note(subject)}
+        message = await self.reader.one(self.layout.books, asked, leader=leader)
+        lane.note = Note() if message is None else Note.read(message)
+        lane.note_at = now
+        return lane.note
+
+    async def limit(self, subject: str, lane: Lane, limits: StreamLimits) -> bool:
+        """Notes what a subject may hold; False if it was so."""
+        note = await self.note(subject, lane, leader=True)
+        if note.known and note.limits == limits:
+            return False
+        if lane.own:
+            config = self._config(lane.stream, lane.subject, limits)
+            await self.js.call(f"STREAM.UPDATE.{lane.stream}", config)
+        await self._change(subject, lane, lambda old: replace(old, limits=limits, known=True))
+        return True
+
+    async def remember(self, subject: str, lane: Lane, last: Tip) -> None:
+        """Notes the newest entry, before a trim takes it away."""
+        await self._change(subject, lane, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq)))
+
+    async def state(self, lane: Lane) -> LaneState | None:
+        """The stream behind a lane; None if it is gone."""
+        try:
+            told = await self.js.call(f"STREAM.INFO.{lane.stream}", {"subjects_filter": lane.subject})
+        except JsError as refused:
+            if refused.code == STREAM_NOT_FOUND:
+                return None
+            raise
+        state: dict[str, Any] = told["state"]
+        count = int((state.get("subjects") or {}).get(lane.subject, 0))
+        messages = int(state["messages"])
+        size = int(state["bytes"]) * count // messages if messages else 0
+        last_seq = int(state["last_seq"])
+        last_ms = millis(str(state["last_ts"]).encode()) if last_seq else 0
+        return LaneState(count, size, last_seq, max(last_ms, 0), str(told.get("ts", "")))
+
+    async def tip_of(self, subject: str, lane: Lane, *, leader: bool = False) -> Tip:
+        """The newest entry there is or was, from the server."""
+        last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=leader)
+        if last is not None:
+            number, total = last.number or last.seq, last.total
+            return Tip(last.seq, last.ms, number, total, last.seq)
+        note = await self.note(subject, lane, leader=True)
+        if not lane.own:
+            return replace(note.last, expected=0)
+        state = await self.state(lane)
+        if state is None or not state.last_seq:
+            return note.last
+        if note.last.seq == state.last_seq:
+            return replace(note.last, expected=state.last_seq)
+        # Somebody else emptied it: the server's own numbers are what is left.
+        return Tip(state.last_seq, max(state.last_ms, note.last.ms), state.last_seq, note.last.total, state.last_seq)
+
+    async def measure(self, subject: str, lane: Lane, tip: Tip) -> tuple[int, int]:
+        """How many entries a subject holds, and how many bytes they are."""
+        state, first = await asyncio.gather(
+            self.state(lane), self.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject})
+        )
+        return (0, 0) if state is None or first is None else (state.count, size_between(first, tip, state))
+
+    async def _change(self, subject: str, lane: Lane, change: Any) -> None:
+        for _ in range(_TRIES):
+            note = await self.note(subject, lane, leader=True)
+            new = change(note)
+            headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(note.revision)}
+            try:
+                revision = await self.js.store(self.layout.lane_note(subject), new.packed(), headers)
+            except JsError as refused:
+                if not refused.wrong_sequence:
+                    raise
+                continue
+            lane.note = replace(new, revision=revision)
+            lane.note_at = self._clock.monotonic()
+            return
+        raise StoreUnavailable("too many change the limits of one stream at once", do="try again")
+
+    async def _make(self, config: dict[str, object]) -> None:
+        name = config["name"]
+        try:
+            await self.js.call(f"STREAM.CREATE.{name}", config)
+        except JsError as refused:
+            if refused.code != STREAM_NAME_IN_USE:
+                raise
+            await self.js.call(f"STREAM.INFO.{name}")  # made by another version or by hand: used as it is
+
+    def _config(self, name: str, takes: str, limits: StreamLimits) -> dict[str, object]:
+        config: dict[str, object] = {
+            "name": name,
+            "subjects": [takes],
+            "retention": "limits",
+            "storage": self.layout.storage,
+            "num_replicas": self.layout.replicas,
+            "discard": "new",
+            "max_msgs": limits.entries_max or -1,
+            "max_bytes": -1,
+            "max_age": 0,
+            "allow_direct": True,
+            "duplicate_window": DEDUP_SECONDS * _NANO,
+        }
+        if self.js.link.server.at_least(2, 12):
+            config["allow_atomic"] = True
+        return config
+
+    def _met(self, subject: str, lane: Lane) -> Lane:
+        if len(self._lanes) >= _LANES_MAX:
+            self._lanes.clear()
+        return self._lanes.setdefault(subject, lane)

@@ -1,0 +1,85 @@
+"""Messages as JetStream keeps them, and the entries they are.
+
+One header says what JetStream does not: `Wrasse: <ms> <number> <bytes>`, the milliseconds of the entry's id, how many
+entries its subject ever had, and how many bytes those were, this one included. They are right because every append
+names the entry it follows. Fields beside the body are headers `Wrasse-Field: name=value`, percent-encoded. What other
+programs wrote has no such header: its id has the server's own milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
+
+from wrasse.backends.nats.link import field_of
+from wrasse.clock import to_micros
+from wrasse.ports.streams import Entry, EntryId
+
+_OURS = re.compile(rb"\r\nWrasse:(\d+) (\d+) (\d+)\r\n")
+_FIELD = re.compile(rb"\r\nWrasse-Field:([^=\r]*)=([^\r]*)(?=\r\n)")
+_FRACTION = re.compile(r"\.\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One message of a stream. `ms` is what its id has; `number` and `total` are 0 where another program wrote it."""
+
+    seq: int
+    ms: int
+    number: int
+    total: int
+    header: bytes
+    body: bytes
+    written_ms: int = 0  # when the server stored it, where that was asked for
+
+    @property
+    def id(self) -> EntryId:
+        """Where it is."""
+        return EntryId(self.ms, self.seq)
+
+
+def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> Stored:
+    """A message as it was read; `written` is the server's timestamp."""
+    found = _OURS.search(header) if header else None
+    if found is None:
+        ms = millis(written or field_of(header, b"Nats-Time-Stamp"))
+        return Stored(seq, ms, 0, 0, header, body, ms)
+    return Stored(seq, int(found[1]), int(found[2]), int(found[3]), header, body)
+
+
+def fields_of(header: bytes) -> dict[str, bytes] | None:
+    """What stands beside the body."""
+    if b"\r\nWrasse-Field:" not in header:
+        return None
+    return {unquote(m[1].decode()): unquote_to_bytes(m[2]) for m in _FIELD.finditer(header)}
+
+
+def entry(subject: str, message: Stored, ms: int) -> Entry:
+    """The entry; `ms` is its id's, never lower than that of the entry before."""
+    header = message.header
+    beside = fields_of(header) if b"Wrasse-Field" in header else None
+    return Entry(EntryId(ms, message.seq), subject, message.body, beside)
+
+
+def written_fields(fields: Mapping[str, bytes] | None) -> bytes:
+    """The headers that keep the fields."""
+    if not fields:
+        return b""
+    return b"".join(
+        b"Wrasse-Field:%b=%b\r\n" % (quote_from_bytes(name.encode()).encode(), quote_from_bytes(value).encode())
+        for name, value in fields.items()
+    )
+
+
+def moment(text: str) -> datetime:
+    """A timestamp of the server's; it writes nanoseconds."""
+    shortened = _FRACTION.sub(lambda found: found[0][:7], text)
+    return datetime.fromisoformat(shortened)
+
+
+def millis(text: bytes) -> int:
+    """Milliseconds of a timestamp of the server's."""
+    return to_micros(moment(text.decode())) // 1_000 if text else 0

@@ -1,0 +1,174 @@
+"""Streams on JetStream. See `docs/design/015-nats.md` for what is kept where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from wrasse.backends.nats.appending import Appender
+from wrasse.backends.nats.lanes import DEDUP_SECONDS, Lane, Lanes, LaneState, Tip, size_between
+from wrasse.backends.nats.ledger_state import LedgerState
+from wrasse.backends.nats.ledgers import Ledgers
+from wrasse.backends.nats.stream_time import ServerTime
+from wrasse.backends.nats.stored import Stored, entry
+from wrasse.backends.nats.trimming import Trimmer
+from wrasse.clock import from_micros
+from wrasse.errors import UsageError
+from wrasse.ports.page import Page
+from wrasse.ports.streams import (
+    Draft,
+    Entry,
+    EntryId,
+    GroupState,
+    StreamLimits,
+    StreamState,
+    Trimmed,
+    check_drafts,
+    check_page,
+)
+from wrasse.ports.subjects import check_pattern, check_subject, matches
+
+_NAMES_MAX = 100_000
+
+
+class NatsStreams:
+    """All streams behind one link."""
+
+    def __init__(self, lanes: Lanes, ledgers: Ledgers, appender: Appender, time: ServerTime) -> None:
+        self._lanes = lanes
+        self._ledgers = ledgers
+        self._appender = appender
+        self._time = time
+        self._trimmer = Trimmer(lanes, ledgers, time)
+
+    @property
+    def dedup_window(self) -> timedelta:
+        return timedelta(seconds=DEDUP_SECONDS)
+
+    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
+        check_subject(subject)
+        lane = await self._lanes.make(subject)
+        return await self._lanes.limit(subject, lane, limits)
+
+    async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
+        check_drafts(drafts)
+        return await self._appender.append(drafts) if drafts else ()
+
+    async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
+        check_subject(subject)
+        check_page(limit)
+        lane = await self._lanes.find(subject)
+        if lane is None:
+            return Page((), (), await self._time.now(), False)
+        found, more = await self._lanes.reader.page(lane.stream, lane.subject, after.seq, limit)
+        shown, ms = [], after.ms
+        for message in found:
+            ms = max(ms, message.ms)  # where others wrote, the server's clock may have stepped back
+            shown.append(entry(subject, message, ms))
+        return Page(tuple(shown), tuple([str(each.id) for each in shown]), await self._time.now(), more)
+
+    async def info(self, subject: str) -> StreamState | None:
+        check_subject(subject)
+        lane = await self._lanes.find(subject)
+        if lane is None:
+            return None
+        names = await self._ledgers.groups(subject)
+        groups = await asyncio.gather(*(self._ledgers.of(subject, name).catch_up() for name in names))
+        state, first, tip = await asyncio.gather(
+            self._lanes.state(lane),
+            self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True),
+            self._lanes.tip_of(subject, lane, leader=True),
+        )
+        if state is None:
+            self._lanes.forget(subject)
+            return None
+        if not lane.own and not (state.count or tip.seq or names or lane.note.known):
+            return None
+        shown = [
+            await self._group(lane, name, group, first, tip)
+            for name, group in zip(names, groups, strict=True)
+            if group.joined
+        ]
+        at = self._time.heard(state.at) if state.at else await self._time.now()
+        return StreamState(
+            subject,
+            length=state.count,
+            bytes=_size(state, first, tip),
+            appended=tip.number,
+            first=None if first is None else first.id,
+            last=tip.id,
+            groups=tuple(shown),
+            at=at,
+        )
+
+    async def _group(self, lane: Lane, name: str, group: LedgerState, first: Stored | None, tip: Tip) -> GroupState:
+        stored_from = tip.seq + 1 if first is None else first.seq
+        runs = [run.part(max(run.seq, stored_from), run.end) for run in group.runs if run.end > stored_from]
+        floor = EntryId(runs[0].ms, runs[0].seq).previous if runs else group.delivered
+        return GroupState(
+            name,
+            floor=floor,
+            delivered=group.delivered,
+            pending=sum(run.count for run in runs),
+            oldest_pending_at=from_micros(runs[0].ms * 1_000) if runs else None,
+            consumers=len(group.consumers),
+            lag=await self._lag(lane, max(group.delivered.seq, stored_from - 1), tip),
+        )
+
+    async def _lag(self, lane: Lane, after: int, tip: Tip) -> int | None:
+        if lane.own or after >= tip.seq:
+            return max(tip.seq - after, 0)
+        message = await self._lanes.reader.one(lane.stream, {"seq": after + 1, "next_by_subj": lane.subject})
+        if message is None:
+            return 0
+        return tip.number - message.number + 1 if message.number and tip.number >= message.number else None
+
+    async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
+        check_pattern(pattern)
+        check_page(limit)
+        found = sorted(await self._matching(pattern), key=str.encode)
+        rest = [name for name in found if after is None or name.encode() > after.encode()]
+        shown = tuple(rest[:limit])
+        return Page(shown, shown, await self._time.now(), len(rest) > limit)
+
+    async def _matching(self, pattern: str) -> set[str]:
+        """Subjects with entries, of any stream that takes them, and those of streams of their own."""
+        layout, found = self._lanes.layout, set[str]()
+        wanted = layout.stored(pattern)
+        offset = 0
+        while True:
+            told = await self._lanes.js.call("STREAM.LIST", {"subject": wanted, "offset": offset})
+            streams = told.get("streams") or []
+            for stream in streams:
+                takes = stream["config"].get("subjects") or []
+                wild = [each for each in takes if "*" in each or ">" in each]
+                found |= {subject for each in takes if each not in wild and (subject := layout.subject(each))}
+                if wild:
+                    found |= await self._in_stream(str(stream["config"]["name"]), wanted)
+            offset += len(streams)
+            if not streams or offset >= int(told.get("total", 0)):
+                break
+            if len(found) > _NAMES_MAX:
+                raise UsageError(f"more than {_NAMES_MAX} streams match {pattern!r}", do="use a narrower pattern")
+        return {subject for subject in found if matches(pattern, subject)}
+
+    async def _in_stream(self, name: str, wanted: str) -> set[str]:
+        layout, found = self._lanes.layout, dict[str, int]()
+        while True:
+            told = await self._lanes.js.call(f"STREAM.INFO.{name}", {"subjects_filter": wanted, "offset": len(found)})
+            page = told["state"].get("subjects") or {}
+            found |= page
+            if not page or len(found) >= int(told.get("total", 0)) or len(found) > _NAMES_MAX:
+                return {subject for each in found if (subject := layout.subject(each)) is not None}
+
+    async def trim(
+        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
+    ) -> Trimmed:
+        check_subject(subject)
+        check_page(limit)
+        return await self._trimmer.trim(subject, age=age, below=below, protect=protect, limit=limit)
+
+
+def _size(state: LaneState, first: Stored | None, tip: Tip) -> int:
+    return 0 if first is None else size_between(first, tip, state)
