@@ -29,7 +29,7 @@ BACKENDS = ("memory", "sqlite")
 CLUSTER = "redis-cluster"
 REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
 JOBS_BACKENDS = (*BACKENDS, "redis")
-STREAMS_BACKENDS = (*BACKENDS, "redis")
+STREAMS_BACKENDS = (*BACKENDS, "redis", "nats")
 RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3", "nats")
 EMITTING_BACKENDS = ("memory", "sqlite", "redis")  # where records and streams are one database
 
@@ -123,7 +123,9 @@ class Store:
         from wrasse.backends.nats.connect import Nats
         from wrasse.backends.nats.options import NatsOptions
 
-        options = NatsOptions(nodes=(("127.0.0.1", SHARED_NATS.get().port),), root=self._root)
+        prefix = f"{self._root}.s."  # a stream named `a` is not that of another test
+        node = ("127.0.0.1", SHARED_NATS.get().port)
+        options = NatsOptions(nodes=(node,), root=self._root, streams_prefix=prefix)
         told = self.clock if isinstance(self.clock, ManualClock) else None
         return await Nats.open(options, self.clock, time=told)
 
@@ -202,4 +204,6 @@ async def forget_bucket(backend: Backend, root: str) -> None:
     from wrasse.backends.nats.js import JetStream
 
     assert isinstance(backend, Nats)
-    await JetStream(backend.link).call(f"STREAM.DELETE.KV_{root}")
+    js = JetStream(backend.link)
+    names = (await js.call("STREAM.NAMES", {"subject": f"{root}.>"})).get("streams") or []
+    await asyncio.gather(*(js.call(f"STREAM.DELETE.{name}") for name in (f"KV_{root}", *names)))

@@ -114,7 +114,7 @@ class _Shared:
 
     def get(self) -> Nats:
         if self._server is None:
-            self._server = self._stack.enter_context(nats())
+            self._server = self._stack.enter_context(nats("max_payload: 8MB\n"))  # an entry may have 2 MB
         return self._server
 
     def stop(self) -> None:

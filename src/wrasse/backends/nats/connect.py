@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wrasse.backends.nats.advice import OLDEST, judge
+from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.health import health
 from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.kv_time import MARGIN
@@ -31,8 +32,9 @@ class Nats:
 
     margin = MARGIN  # how far the time it tells may be off
 
-    def __init__(self, link: Link, bucket: Bucket, clock: Clock) -> None:
+    def __init__(self, link: Link, bucket: Bucket, flows: Flows, clock: Clock) -> None:
         self.link = link
+        self.flows = flows
         self._bucket = bucket
         self._clock = clock
         self.namespaces = NatsNamespaces(bucket)
@@ -55,10 +57,11 @@ class Nats:
                 raise Refused(f"{wanted.where} is nats-server {link.server.version}", do="use 2.9 or newer")
             bucket = Bucket(link, clock, time)
             await bucket.open()
+            flows = await Flows.open(link, clock, time)
         except BaseException:
             await link.close()
             raise
-        return cls(link, bucket, clock)
+        return cls(link, bucket, flows, clock)
 
     def records(self, collection: Collection) -> NatsRecords:
         """The records of one collection; the same ones each time."""
@@ -73,13 +76,13 @@ class Nats:
 
     @property
     def streams(self) -> Streams:
-        """None: settings that ask for streams here are refused."""
-        raise AssertionError("NATS keeps no streams")
+        """The streams of JetStream."""
+        return self.flows.streams
 
     @property
     def groups(self) -> Groups:
-        """None: settings that ask for streams here are refused."""
-        raise AssertionError("NATS keeps no streams")
+        """The groups that read them."""
+        return self.flows.groups
 
     @property
     def journal(self) -> Journal:
