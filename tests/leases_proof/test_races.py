@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from faults import LOST_REQUEST, Network, Script
+from faults import CRASH, LOST_REQUEST, Network, Script
 from leases_proof.between import Gate, behind
 from leases_proof.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.engine.sweep import Action
@@ -112,6 +112,23 @@ async def test_a_renewal_and_an_update_of_the_same_holder_at_once_both_happen(pl
     meta = await leases.describe(NS, KEY)
     assert meta is not None
     assert (meta.grant, meta.staged and meta.staged.version) == (renewed.grant, version)
+
+
+@HOURS_PASS
+async def test_what_a_dead_process_had_left_to_delete_goes_although_the_next_holder_leaves_no_entry(place: Place) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the dead end unheard
+    other = await place.process()
+    await commit(other, place, OLD)
+    network = Network(Script({0: CRASH}, "delete"))
+    dying = await place.process(between=behind(records=network, objects=network))
+    await commit(dying, place, NEW)
+    await dying.close()  # it died on the way to the superseded object
+    following = await other.acquire(KEY, "next", ttl=TTL)
+    await other.release(NS, following.held)
+    for _ in range(3):
+        await place.pass_time(HOURS)
+        await place.sweep(other)
+    assert (len(await place.states(KEY)), await public(other)) == (1, NEW)
 
 
 async def test_a_reader_whose_object_was_just_superseded_gets_the_next_one(place: Place) -> None:

@@ -6,6 +6,7 @@ on, and whoever finds that something is not so reads again before it says so.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
@@ -45,6 +46,12 @@ class KeyStore:
         """What was seen last, if this lease was on the key."""
         kept = self._known.get(key)
         return kept if kept is not None and kept.meta.grant is not None and kept.meta.grant.id == lease else None
+
+    def nothing_leaves(self, key: str, meta: Meta) -> None:
+        """What this record no longer names is gone: the next change made here need not carry it along."""
+        kept = self._known.get(key)
+        if meta.leaving and kept is not None and kept.meta == meta:
+            self._known.note(key, replace(kept, meta=replace(meta, leaving=())))
 
     async def read(self, key: str, entering: timedelta | None = None) -> Kept | None:
         """The key as it is now. `entering`: a lease of so long is about to follow."""

@@ -181,8 +181,7 @@ class Keys:
             if meta.grant.explicit and not alone and (meta.staged is not None or not commit):
                 raise InTransaction
             after = committed(meta, at) if commit else released(meta, at)
-            look_at = self._tidying.second_look(held.id, meta, after, at)
-            return after if look_at == after.look_at else replace(after, look_at=look_at)
+            return self._tidying.given_back(held.id, meta, after, at)
 
         try:
             changed = await self._change(held, change, kept=kept, entry_stays=True)

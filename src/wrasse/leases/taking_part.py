@@ -102,4 +102,4 @@ class TakingPart:
         # A rollback is as a lease that ended by itself: its holder, who may not know yet, is told when it asks.
         back = cleared(meta, at, released(meta, at).look_at)
         after = committed(meta, at) if state is Decision.COMMIT else back
-        return replace(after, look_at=self._tidying.second_look(grant.id, meta, after, at))
+        return self._tidying.given_back(grant.id, meta, after, at)

@@ -17,6 +17,8 @@ from wrasse.leases.names import token_of
 from wrasse.leases.rules import LOOK_AGAIN
 from wrasse.leases.versions import Versions
 
+LEAVING_MAX = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Changed:
@@ -35,21 +37,28 @@ class Tidying:
         self._store, self.versions, self.afterwards = store, versions, afterwards
         self.doubts = Doubts()
 
-    def second_look(self, lease: str, meta: Meta, after: Meta, at: datetime) -> datetime | None:
-        """When somebody should look at the key's objects although its lease was given back."""
+    def given_back(self, lease: str, meta: Meta, after: Meta, at: datetime) -> Meta:
+        """The key as it is given back, with what leads to its objects should nobody get to take them away."""
+        going = meta.superseded_by(after)
         if not self.doubts.sound(lease):
-            return at + LOOK_AGAIN
-        if self._store.index_apart:
-            return after.look_at
-        # Where the index is part of the record no entry is left behind: only this leads a sweep to what a crash leaves.
-        return at + LOOK_AGAIN if meta.superseded_by(after) else meta.look_at
+            return replace(after, look_at=at + LOOK_AGAIN)
+        if not self._store.index_apart:
+            # No entry is left behind there: only this leads a sweep to what a crash leaves.
+            return replace(after, look_at=at + LOOK_AGAIN if going else meta.look_at)
+        # The entry leads to them, but the next holder has the same one if its lease is to end in the same hour.
+        leaving = (*meta.leaving, *going)
+        if len(leaving) > LEAVING_MAX:
+            return replace(after, look_at=at + LOOK_AGAIN, leaving=())
+        return replace(after, leaving=leaving)
 
     async def tidy(self, key: str, lease: str, changed: Changed) -> None:
         """After a lease was given back."""
         before, after = changed.before, changed.after
-        gone = [await self.versions.drop(state) for state in before.superseded_by(after)]
-        sound = self.doubts.sound(lease) and all(gone)
+        gone = await self.versions.drop(*before.leaving, *before.superseded_by(after))
+        sound = self.doubts.sound(lease) and gone
         self.doubts.forget(lease)
+        if gone:
+            self._store.nothing_leaves(key, after)
         if not sound or before.look_at is not None or before.grant is None:
             return
         if self._store.index_apart:

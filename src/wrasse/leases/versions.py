@@ -68,12 +68,14 @@ class Versions:
         """The bytes in pieces, likewise."""
         return self._objects.read(state.name)
 
-    async def drop(self, state: State) -> bool:
-        """Takes one object away that no record names any more; whether it is gone for certain. If not, whoever cleans
-        the key finds it."""
+    async def drop(self, *states: State) -> bool:
+        """Takes objects away that no record names any more; whether they are gone for certain. If not, whoever cleans
+        the key finds them."""
+        if not states:
+            return True
         with suppress(StoreUnavailable):
-            (outcome,) = await self._objects.delete([ObjectDelete(state.name, state.version)])
-            return outcome is not Outcome.UNKNOWN
+            outcomes = await self._objects.delete([ObjectDelete(state.name, state.version) for state in states])
+            return all(outcome in (Outcome.DONE, Outcome.LOST) for outcome in outcomes)
         return False
 
     async def of(self, key: str) -> Sequence[ObjectInfo]:
