@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.recorded_stores import RECORDED_BACKENDS
 from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, STREAMS_BACKENDS, Store
 from conformance.task_stores import NOT_FOR_TASKS, TASKS_BACKENDS
 from wrasse.clock import SystemClock
@@ -27,6 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         stores: tuple[object, ...] = (*JOBS_BACKENDS, *long) if suite in JOBS_SUITES else BACKENDS
         if suite in TASKS_SUITES and metafunc.definition.name not in NOT_FOR_TASKS:
             stores = (*stores, *TASKS_BACKENDS)
+        if suite in TASKS_SUITES:
+            stores = (*stores, *RECORDED_BACKENDS)
         if suite in STREAMS_SUITES:
             stores = (*STREAMS_BACKENDS, pytest.param(CLUSTER, marks=pytest.mark.full))
         if suite == "test_scale":  # half a minute there, and the server's part of it is seconds

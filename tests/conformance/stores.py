@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from conformance.object_stores import S3Place
+from conformance.recorded_stores import PREFIX as RECORDED, RecordedBackend
 from conformance.task_stores import APART, PREFIX, tasks_on
 from servers.cluster import SHARED_CLUSTER
 from servers.nats import SHARED_NATS
@@ -63,7 +64,8 @@ class Store:
         server: S3Server | None = None,
     ) -> None:
         self._tasks = name.startswith(PREFIX)
-        self.name = name = name.removeprefix(PREFIX)
+        self._recorded = name.startswith(RECORDED)
+        self.name = name = name.removeprefix(PREFIX).removeprefix(RECORDED)
         if clock is None and server is not None:
             clock = SystemClock()  # the server's own moves by itself
         self.clock = clock if clock is not None else ManualClock()
@@ -81,6 +83,8 @@ class Store:
     async def another(self) -> Backend:
         """A second connection to the same data, as another process would have. The caller closes it."""
         backend = await self._another()
+        if self._recorded:
+            return RecordedBackend(backend, self.clock, self._done_max)  # type: ignore[arg-type]
         return await tasks_on(self.name, backend, self._place, self.clock) if self._tasks else backend
 
     async def _another(self) -> Backend:

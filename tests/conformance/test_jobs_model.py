@@ -281,3 +281,11 @@ class RedisJobQueueMachine(JobQueueMachine):
 
 class TestRedisAgreesWithTheModel(RedisJobQueueMachine.TestCase):
     settings = settings(max_examples=15, stateful_step_count=40)
+
+
+class RecordedJobQueueMachine(JobQueueMachine):
+    backend = "recorded memory"
+
+
+class TestAQueueOnRecordsAgreesWithTheModel(RecordedJobQueueMachine.TestCase):
+    settings = settings(max_examples=15, stateful_step_count=40)

@@ -1,0 +1,298 @@
+"""Jobs as records, with their signs and parts: one conditional write for every change, and nothing left behind.
+
+    put       the sign; parts; the record, if there is none
+    change    the new sign; the record at its version; then the old sign goes
+    delete    the record at its version; then its sign. One with parts or follow-ups is first written as leaving, which
+              is due at once: whoever looks next goes on where a crash stopped
+
+No write carries a nonce, so that a record that is deleted is gone at once. Each has a mark of its own instead: what an
+unclear answer left is told by the mark in the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.clock import Clock
+from wrasse.errors import Gone, StoreBroken, StoreUnavailable, WrasseError
+from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.recorded_names import Names, Sign, plain, read_sign
+from wrasse.jobs.task_time import StoreTime
+from wrasse.ports.objects import ObjectDelete, Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Record, Records
+
+INLINE_BYTES_MAX = 64 << 10  # beyond this a payload or a result is an object of its own
+STALE = timedelta(minutes=10)  # from when on nobody can be on the way to the record of a sign
+VERSIONS_MAX = 10_000
+LATER_MAX = 64
+_FAR = timedelta(days=366)  # further than any hold lasts
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes that are stored beside the record."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a record holds. `mark` names the write that made it so. One that is `leaving` is finished, and only what
+    comes after its end is left to do."""
+
+    stored: StoredJob
+    mark: str
+    payload: Part | None = None
+    result: Part | None = None
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job's record as it was read or written."""
+
+    key: str
+    recorded: Recorded
+    version: str
+
+    @property
+    def stored(self) -> StoredJob:
+        """The job."""
+        return self.recorded.stored
+
+
+_decode = msgspec.json.Decoder(Recorded).decode
+
+
+class RecordedStore:
+    """The records, signs and parts of one queue root."""
+
+    def __init__(self, records: Records, objects: Objects, names: Names, clock: Clock) -> None:
+        self._records, self._objects, self.names, self._clock = records, objects, names, clock
+        self.time = StoreTime(clock, self._asked)
+        self._versions: OrderedDict[str, str] = OrderedDict()  # of signs that were made or seen here
+        self._later: set[asyncio.Task[None]] = set()
+        self.changes = 0
+
+    async def get(self, id: str) -> Seen | None:
+        """The job of this id."""
+        return await self.load(plain(id))
+
+    async def load(self, key: str, entering: datetime | None = None) -> Seen | None:
+        """The job of this key; `entering`: it is about to be held until then."""
+        return self.seen(await self._records.get(key, entering=entering))
+
+    def seen(self, record: Record | None) -> Seen | None:
+        """What a record says."""
+        if record is None:
+            return None
+        try:
+            return Seen(record.key, _decode(record.value), record.version)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as why:
+            raise StoreBroken("a record that is not a job", do="look at what else writes to these records") from why
+
+    async def add(self, stored: StoredJob) -> Seen | None:
+        """A new job; None if there is one of its id."""
+        mark, key, begun = secrets.token_hex(5), plain(stored.state.id), self._clock.monotonic()
+        sign = await self._sign(stored, mark)
+        payload, stored = await self._apart(key, mark, stored)
+        recorded = Recorded(stored, mark, payload)
+        written = await self._records.create(key, msgspec.json.encode(recorded))
+        self.time.heard(written.at)
+        version = written.version
+        if written.outcome is Outcome.UNKNOWN:
+            version = await self._own(key, mark)
+        if version is None:
+            await self._drop(sign, payload)
+            return None
+        await self._sign_again(sign, begun)
+        self.changes += 1
+        return Seen(key, recorded, version)
+
+    async def write(
+        self, seen: Seen, after: StoredJob, *, leaving: bool = False, result: bytes | None = None
+    ) -> Seen | None:
+        """Changes a job; None if its record is another by now."""
+        mark, begun, before = secrets.token_hex(5), self._clock.monotonic(), seen.recorded
+        sign = None if leaving else await self._sign(after, mark)
+        part = await self._part(seen.key, mark, result) if result is not None else before.result
+        recorded = replace(before, stored=after, mark=mark, leaving=leaving, result=part)
+        due_at = after.state.until
+        if leaving or after.follow:
+            due_at = await self.time.now()
+        written = await self._records.put(seen.key, msgspec.json.encode(recorded), at=seen.version, due_at=due_at)
+        self.time.heard(written.at)
+        version = written.version
+        if written.outcome is Outcome.UNKNOWN:
+            version = await self._own(seen.key, mark)
+        if version is None:
+            await self._drop(sign, part if part is not before.result else None)
+            return None
+        await self._sign_again(sign, begun)
+        self.changes += 1
+        old = self.names.sign(before.stored, before.mark)
+        if old is not None:
+            await self.later(self._drop(old, None))
+        return Seen(seen.key, recorded, version)
+
+    async def delete(self, seen: Seen) -> Outcome:
+        """Takes a job away, with its sign. Its parts have gone before, or there are none."""
+        deleted = await self._records.delete(seen.key, at=seen.version)
+        self.time.heard(deleted.at)
+        if deleted.outcome is Outcome.LOST:
+            return Outcome.LOST
+        self.changes += 1
+        if (sign := self.names.sign(seen.stored, seen.recorded.mark)) is not None and not seen.recorded.leaving:
+            await self.later(self._drop(sign, None))
+        return deleted.outcome
+
+    async def drop_parts(self, seen: Seen) -> None:
+        """Takes away what is stored beside the record."""
+        for part in (seen.recorded.payload, seen.recorded.result):
+            if part is not None:
+                await self._objects.delete([ObjectDelete(part.name, part.version)])
+
+    async def whole(self, seen: Seen) -> StoredJob:
+        """The job with its payload and result, wherever they are."""
+        stored, recorded = seen.stored, seen.recorded
+        if recorded.payload is not None:
+            stored = replace(stored, job=replace(stored.job, payload=await self._read(recorded.payload)))
+        if recorded.result is not None:
+            stored = replace(stored, result=await self._read(recorded.result))
+        return stored
+
+    async def signs(self, prefix: str, after: str | None, limit: int) -> tuple[list[Sign], list[datetime], bool]:
+        """Signs in order, when each was made, and whether there are more. One request."""
+        page = await self._objects.page(prefix, after, limit)
+        self.time.heard(page.at)
+        read = [(read_sign(info.key, info.version), info.modified_at) for info in page]
+        for sign, _ in read:
+            if sign is not None:
+                self._note(sign.name, sign.version)
+        found = [(sign, at) for sign, at in read if sign is not None]
+        return [sign for sign, _ in found], [at for _, at in found], page.more
+
+    async def every_due(self) -> AsyncIterator[Seen]:
+        """Every record that is in the index of what is due: held jobs, and those with something left to do."""
+        after: str | None = None
+        while True:
+            page = await self._records.due(await self.time.now() + _FAR, after, 1_000)
+            self.time.heard(page.at)
+            for record in page:
+                seen = self.seen(record)
+                if seen is not None:
+                    yield seen
+            after = page.cursor
+            if after is None:
+                return
+
+    async def overdue(self, limit: int) -> tuple[list[Seen], datetime]:
+        """Records that are due, or will be within what a look may be late."""
+        page = await self._records.due(await self.time.now() + self._records.resolution, None, limit)
+        at = self.time.heard(page.at)
+        return [seen for seen in map(self.seen, page) if seen is not None], at
+
+    async def forget(self, sign: Sign, *, gone: bool) -> None:
+        """Takes away a sign that stands for nothing; if the job is gone, what a crash in its put left as well."""
+        await self._drop(sign.name, None)
+        if gone:
+            name = self.names.part(sign.key, sign.mark)
+            head = await self._objects.head(name)
+            if head is not None:
+                await self._objects.delete([ObjectDelete(name, head.info.version)])
+
+    async def later(self, work: Coroutine[None, None, None]) -> None:
+        """Does this after the answer; at once, if there is too much to do already."""
+        if len(self._later) >= LATER_MAX:
+            await _quietly(work)
+            return
+        task = asyncio.create_task(_quietly(work))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    async def finished(self) -> None:
+        """Until everything that was left for later is done."""
+        while self._later:
+            await asyncio.wait([*self._later])
+
+    async def _sign(self, stored: StoredJob, mark: str) -> str | None:
+        name = self.names.sign(stored, mark)
+        if name is not None:
+            made = await self._objects.create(name, b"")
+            if made.outcome is Outcome.UNKNOWN:
+                raise StoreUnavailable("whether a job was noted is not known", do="try again; nothing was changed")
+            if made.version is not None:
+                self._note(name, made.version)
+        return name
+
+    async def _sign_again(self, name: str | None, begun: float) -> None:
+        """A sign that waited for its record longer than others wait for it may be gone: it is made again."""
+        if name is not None and self._clock.monotonic() - begun > STALE.total_seconds() / 2:
+            await self._objects.create(name, b"")
+
+    async def _apart(self, key: str, mark: str, stored: StoredJob) -> tuple[Part | None, StoredJob]:
+        payload = stored.job.payload
+        if len(payload) <= INLINE_BYTES_MAX:
+            return None, stored
+        return await self._part(key, mark, payload), replace(stored, job=replace(stored.job, payload=b""))
+
+    async def _part(self, key: str, mark: str, data: bytes) -> Part:
+        name = self.names.part(key, mark)
+        made = await self._objects.create(name, data)
+        if made.version is None:
+            raise StoreUnavailable("whether the bytes of a job were written is not known", do="try again")
+        return Part(name, made.version)
+
+    async def _read(self, part: Part) -> bytes:
+        try:
+            return b"".join([chunk async for chunk in self._objects.read(part.name)])
+        except Gone:
+            raise StoreBroken("the bytes of a job are not there", do="restore the object from a backup") from None
+
+    async def _own(self, key: str, mark: str) -> str | None:
+        """The version of the record, if it is the one that was written under this mark."""
+        seen = await self.load(key)
+        return seen.version if seen is not None and seen.recorded.mark == mark else None
+
+    async def _drop(self, sign: str | None, part: Part | None) -> None:
+        if sign is not None:
+            version = self._versions.pop(sign, None)
+            if version is None:
+                head = await self._objects.head(sign)
+                version = None if head is None else head.info.version
+            if version is not None:
+                await self._objects.delete([ObjectDelete(sign, version)])
+        if part is not None:
+            await self._objects.delete([ObjectDelete(part.name, part.version)])
+
+    async def _asked(self) -> datetime:
+        return (await self._objects.page(f"{self.names.root}/time/", None, 1)).at
+
+    def _note(self, name: str, version: str) -> None:
+        self._versions[name] = version
+        if len(self._versions) > VERSIONS_MAX:
+            self._versions.popitem(last=False)
+
+
+async def _quietly(work: Coroutine[None, None, None]) -> None:
+    with suppress(WrasseError):  # a sign that stays is seen through, and goes once it is old
+        await work
+
+
+async def each_of(store: RecordedStore, signs: Sequence[Sign]) -> list[Seen | None]:
+    """The jobs of these signs; None for a sign that does not count."""
+    found = await asyncio.gather(*(store.load(sign.key) for sign in signs))
+    return [
+        seen if seen is not None and seen.recorded.mark == sign.mark else None
+        for seen, sign in zip(found, signs, strict=True)
+    ]

@@ -1,0 +1,223 @@
+"""Listings and numbers of jobs that are kept as records, read from their signs.
+
+A page of ready, done or dead jobs costs one listing and one read for each that is shown; from the newest on, or by
+number, every sign of the place is listed, a thousand a request. Held jobs are read from the index of deadlines: as many
+as there are. Numbers are not counted again before ten times what counting took has passed, unless something changed
+here. A sign that a crash left is counted until it is old; a listing sees through it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.errors import UsageError
+from wrasse.jobs.recorded_names import Sign
+from wrasse.jobs.recorded_store import RecordedStore, Seen, each_of
+from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
+from wrasse.ports.page import Page
+
+_PAGE = 1_000
+_AT_ONCE = 32  # records read together
+_KEPT_FOR = 10
+QUEUES_MAX = 10_000
+
+
+@dataclass(slots=True)
+class _Count:
+    ready: int = 0
+    delayed: int = 0
+    held: int = 0
+    done: int = 0
+    dead: int = 0
+    oldest: int | None = None
+
+
+class RecordedViews:
+    """What can be seen of a queue on records."""
+
+    def __init__(self, store: RecordedStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._counted: tuple[QueueCount, ...] = ()
+        self._counted_at: datetime | None = None
+        self._fresh_until = 0.0
+        self._changes = -1
+        self._queues: dict[str, str] = {}  # names of queues by the part of a sign
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobState]:
+        """Jobs of one place that match, in its order."""
+        if limit < 1:
+            raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+        await self._store.finished()
+        if place is Place.HELD:
+            return await self._page_held(where, after, limit, newest=newest)
+        prefix = self._store.names.folder(place)
+        if place is Place.READY and where.queue is not None:
+            prefix = self._store.names.queue(where.queue)
+        signs = self._backwards(prefix, after) if newest else self._forwards(prefix, after)
+        found: list[tuple[JobState, str]] = []
+        async for sign, state in self._states(signs, place):
+            if matches(state, where):
+                found.append((state, _place(prefix, sign)))
+                if len(found) > limit:
+                    break
+        return self._shown(found, limit, await self._store.time.now())
+
+    async def overdue(self, after: str | None, limit: int) -> tuple[list[Seen], Page[JobState]]:
+        """Held jobs whose deadline has passed, longest ago first; and what else is due."""
+        at = await self._store.time.now()
+        held, others = await self._held()
+        late = sorted((each for each in held if each[0][0] <= to_micros(at)), key=lambda each: each[0])
+        start = None if after is None else _position(after)
+        left = [(state, f"{when}:{id}") for (when, id), state in late if start is None or (when, id) > start]
+        return others, self._shown(left[: limit + 1], limit, at)
+
+    async def counts(self) -> tuple[tuple[QueueCount, ...], datetime]:
+        """How many jobs of each queue are where."""
+        begun = self._clock.monotonic()
+        if self._changes == self._store.changes and begun < self._fresh_until and self._counted_at is not None:
+            return self._counted, self._counted_at
+        await self._store.finished()
+        changes, at = self._store.changes, await self._store.time.now()
+        tally: dict[str, _Count] = {}
+        for place in (Place.READY, Place.DONE, Place.DEAD):
+            async for sign in self._forwards(self._store.names.folder(place), None):
+                _add(tally.setdefault(await self._queue(sign), _Count()), place, sign, to_micros(at))
+        for _, state in (await self._held())[0]:
+            tally.setdefault(state.queue, _Count()).held += 1
+        self._counted = tuple(_shown(queue, each) for queue, each in sorted(tally.items()))
+        took = self._clock.monotonic() - begun
+        self._counted_at, self._changes, self._fresh_until = at, changes, begun + took * (1 + _KEPT_FOR)
+        return self._counted, at
+
+    async def oldest(self, place: Place, beyond: int) -> list[Sign]:
+        """The oldest signs of a place, of those beyond so many; all of them are listed."""
+        signs = [sign async for sign in self._forwards(self._store.names.folder(place), None)]
+        return signs[: max(0, len(signs) - beyond)]
+
+    async def _page_held(
+        self, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobState]:
+        held, _ = await self._held()
+        start = None if after is None else _position(after)
+        kept = [
+            each
+            for each in held
+            if matches(each[1], where) and (start is None or (each[0] < start if newest else each[0] > start))
+        ]
+        pick = heapq.nlargest if newest else heapq.nsmallest
+        chosen = pick(limit + 1, kept, key=lambda each: each[0])
+        found = [(state, f"{position[0]}:{position[1]}") for position, state in chosen]
+        return self._shown(found, limit, await self._store.time.now())
+
+    async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[Seen]]:
+        """Every held job with its deadline, and what else is due: of jobs that left something to do."""
+        held: list[tuple[tuple[int, str], JobState]] = []
+        others: list[Seen] = []
+        async for seen in self._store.every_due():
+            state = seen.stored.state
+            if state.place is Place.HELD and state.until is not None:
+                held.append(((to_micros(state.until), state.id), state))
+            elif seen.recorded.leaving or seen.stored.follow:
+                others.append(seen)
+        return held, others
+
+    async def _forwards(self, prefix: str, after: str | None) -> AsyncIterator[Sign]:
+        start = None if after is None else prefix + after
+        while True:
+            signs, _, more = await self._store.signs(prefix, start, _PAGE)
+            for sign in signs:
+                yield sign
+            if not more or not signs:
+                return
+            start = signs[-1].name
+
+    async def _backwards(self, prefix: str, after: str | None) -> AsyncIterator[Sign]:
+        """Stores list forwards only: all names of the place are read."""
+        signs = [sign async for sign in self._forwards(prefix, None)]
+        for sign in reversed(signs):
+            if after is None or sign.name < prefix + after:
+                yield sign
+
+    async def _states(self, signs: AsyncIterator[Sign], place: Place) -> AsyncIterator[tuple[Sign, JobState]]:
+        at = await self._store.time.now()
+        batch: list[Sign] = []
+        async for sign in signs:
+            batch.append(sign)
+            if len(batch) == _AT_ONCE:
+                for each in await self._read(batch, place, at):
+                    yield each
+                batch.clear()
+        for each in await self._read(batch, place, at):
+            yield each
+
+    async def _read(self, signs: list[Sign], place: Place, at: datetime) -> list[tuple[Sign, JobState]]:
+        found = zip(signs, await each_of(self._store, signs), strict=True)
+        states = [(sign, seen.stored.at(at).state) for sign, seen in found if seen is not None]
+        return [(sign, state) for sign, state in states if state.place is place]
+
+    async def _queue(self, sign: Sign) -> str:
+        """The name of the queue that a sign belongs to; one that is not plain is read from a record, once."""
+        if not sign.queue.startswith("~"):
+            return sign.queue
+        if sign.queue not in self._queues:
+            seen = await self._store.load(sign.key)
+            if seen is None:
+                return sign.queue
+            if len(self._queues) >= QUEUES_MAX:
+                self._queues.clear()
+            self._queues[sign.queue] = seen.stored.state.queue
+        return self._queues[sign.queue]
+
+    def _shown(self, found: list[tuple[JobState, str]], limit: int, at: datetime) -> Page[JobState]:
+        shown = found[:limit]
+        return Page(
+            tuple(state for state, _ in shown), tuple(cursor for _, cursor in shown), at, more=len(found) > limit
+        )
+
+
+def matches(state: JobState, where: JobFilter) -> bool:
+    """Whether every field that is set matches."""
+    finished_at = state.kept_until or state.finished_at
+    return (
+        (where.queue is None or state.queue == where.queue)
+        and (where.kind is None or state.kind == where.kind)
+        and (where.reason is None or state.reason is where.reason)
+        and (where.error_contains is None or where.error_contains in state.error)
+        and (where.finished_before is None or (finished_at is not None and finished_at < where.finished_before))
+        and (where.finished_after is None or (finished_at is not None and finished_at > where.finished_after))
+        and (where.delayed is None or (state.not_before is not None) is where.delayed)
+    )
+
+
+def _add(count: _Count, place: Place, sign: Sign, now: int) -> None:
+    if place is Place.READY and sign.turn > 0 and sign.ready_at > now:
+        count.delayed += 1
+    elif place is Place.READY:
+        count.ready += 1
+        count.oldest = min(sign.ready_at, sign.ready_at if count.oldest is None else count.oldest)
+    elif place is Place.DONE:
+        count.done += 1
+    else:
+        count.dead += 1
+
+
+def _shown(queue: str, count: _Count) -> QueueCount:
+    since = None if count.oldest is None else from_micros(count.oldest)
+    return QueueCount(queue, count.ready, count.delayed, count.held, count.done, count.dead, since)
+
+
+def _place(prefix: str, sign: Sign) -> str:
+    return sign.name.removeprefix(prefix)
+
+
+def _position(cursor: str) -> tuple[int, str]:
+    number, _, id = cursor.partition(":")
+    if not number.isdigit():
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave")
+    return int(number), id
