@@ -115,7 +115,7 @@ async def test_a_renewal_and_an_update_of_the_same_holder_at_once_both_happen(pl
 
 
 @HOURS_PASS
-async def test_what_a_dead_process_had_left_to_delete_goes_although_the_next_holder_leaves_no_entry(place: Place) -> None:
+async def test_what_a_dead_process_had_left_to_delete_goes_with_the_next_holder(place: Place) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # the dead end unheard
     other = await place.process()
     await commit(other, place, OLD)

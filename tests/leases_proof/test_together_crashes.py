@@ -141,8 +141,12 @@ async def test_a_process_may_die_at_every_write(
     assert number >= (12 if ending == "walk away" else 20)
 
 
-SAMPLE = [(13, "dies", "release", "replay"), (15, "dies", "decide", "contender"), (14, "hears nothing", "release", "ask again"),
-          (17, "dies", "release", "only sweeps")]  # fmt: skip
+SAMPLE = [
+    (13, "dies", "release", "replay"),
+    (15, "dies", "decide", "contender"),
+    (14, "hears nothing", "release", "ask again"),
+    (17, "dies", "release", "only sweeps"),
+]
 
 
 @pytest.mark.parametrize("place", ["directory", "strict s3"], indirect=True)

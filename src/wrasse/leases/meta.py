@@ -74,8 +74,8 @@ class Meta:
     """Everything about one key. `token` is the highest that was ever given. `look_at`: when to look once more for
     objects that a holder whose lease ended by itself may have written late. `dropped`: the tokens of the last
     leases that ended with something staged, so that a commit which comes too late is told so; `forgotten`: the highest
-    token of those that no longer stand there. `leaving`: objects that the last change no longer names; they may still be
-    there if whoever made it died, and the next one takes them away with its own."""
+    token of those that no longer stand there. `leaving`: objects that the last change no longer names; they may be
+    there still if whoever made it died, and the next one takes them away with its own."""
 
     token: int
     grant: Grant | None = None
