@@ -92,9 +92,9 @@ def _payload(health: Health) -> Iterator[Finding]:
     size = f"max_payload is {health.max_payload >> 10} KiB"
     if health.max_payload < SMALL:
         what = f"{size}: longer messages and records are refused"
-        yield Finding("max_payload", WARN, what, "set max_payload: 2MB in the settings of nats-server")
+        yield Finding("max_payload", WARN, what, "set max_payload: 8MB in the settings of nats-server")
     elif health.max_payload < VALUE_BYTES_MAX + ENVELOPE:
-        what = f"{size}: the longest records are compressed, and refused if that does not help"
+        what = f"{size}: longer messages are refused, and the longest records unless they can be compressed"
         yield Finding("max_payload", OK, what)
     else:
         yield Finding("max_payload", OK, size)

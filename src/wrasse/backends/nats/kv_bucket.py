@@ -1,7 +1,7 @@
 """A JetStream key-value bucket: messages by subject, of which only the newest is kept, written under a condition.
 
 It is a bucket like any other: `nats kv ls <root>` lists its keys. Reads are those of the leader wherever there are
-copies, since a copy may be behind. Nothing here is sent twice: what became of a write whose answer was lost is the
+copies, since a copy may be behind. No write is sent twice: what became of one whose answer was lost is the
 caller's to find out.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 
 from wrasse.backends.nats.js import MESSAGE_NOT_FOUND, STORE_FAILED, STREAM_NOT_FOUND, JetStream, JsError, refusal
 from wrasse.backends.nats.kv_time import KvTime
-from wrasse.backends.nats.link import Link, Message as Answer
+from wrasse.backends.nats.link import Link, Message as Answer, NoResponders
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import Clock
 from wrasse.errors import Refused, StoreFull, StoreUnavailable, TooLarge
@@ -115,6 +115,7 @@ class Bucket:
         self._js = JetStream(link)
         self._options: NatsOptions = link.options
         self._by_leader = True
+        self._clock = clock
         self.time = KvTime(self._asked_time, clock, told)
 
     @property
@@ -156,8 +157,8 @@ class Bucket:
         self._by_leader = info.config.num_replicas > 1 or not info.config.allow_direct
 
     async def ask(self, verb: str, body: bytes = b"") -> bytes:
-        """One call of the JetStream API, as JSON."""
-        answer = await self._link.request(f"{self._options.api}.{verb}", body)
+        """One call of the JetStream API that changes nothing, as JSON."""
+        answer = await self._read(f"{self._options.api}.{verb}", body)
         refused = refusal(answer.payload, self._options.where)
         if refused is not None:
             raise refused
@@ -244,8 +245,20 @@ class Bucket:
         """The subject to publish to: in another domain, it is behind that one's API."""
         return f"{self._options.api}.{subject}" if self._options.domain else subject
 
+    async def _read(self, subject: str, body: bytes = b"") -> Answer:
+        """Asks what may be asked twice: once more over a new connection, if the old one broke before the answer."""
+        asked = self._clock.monotonic()
+        try:
+            return await self._link.request(subject, body)
+        except NoResponders:
+            raise
+        except StoreUnavailable:
+            if self._clock.monotonic() - asked >= self._options.read_timeout.total_seconds():
+                raise
+        return await self._link.request(subject, body)
+
     async def _directly(self, subject: str) -> Message | None:
-        answer = await self._link.request(f"{self._options.api}.DIRECT.GET.{self.stream}.{subject}")
+        answer = await self._read(f"{self._options.api}.DIRECT.GET.{self.stream}.{subject}")
         if answer.status == 404:
             return None
         if answer.status:

@@ -1,0 +1,166 @@
+"""A NATS server as a backend: its pulse, what the doctor says about it, and a cluster that loses its leader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from backends.nats_scene import THINGS, at, opened
+from backends.test_nats_records_trouble import Told, assert_each_once, write_names
+from servers.nats import Nats as NatsServer, nats, nats_cluster
+from wrasse.backends.nats.advice import judge
+from wrasse.backends.nats.connect import Nats
+from wrasse.backends.nats.health import UNLIMITED, Health
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.nats.wire import ServerInfo
+from wrasse.clock import SystemClock
+from wrasse.errors import Refused, StoreUnavailable
+from wrasse.ports.finding import FAIL, OK, WARN, Finding
+
+GOOD = Health(
+    version="2.12.1",
+    numbers=(2, 12, 1),
+    max_payload=8 << 20,
+    domain="",
+    storage_used=10,
+    storage_max=1_000,
+    memory_max=UNLIMITED,
+    streams=3,
+    streams_max=UNLIMITED,
+    clustered=True,
+    storage="file",
+    replicas=3,
+    replicas_wanted=3,
+    replicas_behind=0,
+    bucket_bytes=10,
+    bucket_bytes_max=UNLIMITED,
+)
+
+
+def found(check: str, changes: dict[str, object]) -> list[Finding]:
+    changed = dataclasses.replace(GOOD, **changes)  # type: ignore[arg-type]  # by name
+    return [each for each in judge(changed) if each.check == check]
+
+
+# What the doctor says
+
+
+def test_a_good_server_has_nothing_to_do() -> None:
+    assert {(each.state, each.do) for each in judge(GOOD)} == {(OK, "")}
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "state", "word"),
+    [
+        ("nats", {"numbers": (2, 8, 4)}, FAIL, "2.9"),
+        ("nats", {"numbers": (2, 9, 10)}, WARN, "2.10"),
+        ("jetstream", {"storage_used": 950}, WARN, "max_file"),
+        ("jetstream", {"storage_max": 0}, FAIL, "max_file"),
+        ("jetstream", {"streams_max": 3}, WARN, "max_streams"),
+        ("jetstream", {"bucket_bytes": 99, "bucket_bytes_max": 100}, WARN, "max-bytes"),
+        ("storage", {"storage": "memory"}, WARN, "nats.storage"),
+        ("storage", {"replicas": 1, "replicas_wanted": 1}, WARN, "sync_interval"),
+        ("replicas", {"replicas": 1}, WARN, "replicas 3"),
+        ("replicas", {"replicas": 1, "replicas_wanted": 1}, WARN, "nats.replicas"),
+        ("replicas", {"replicas_behind": 1}, WARN, "report"),
+        ("max_payload", {"max_payload": 64 << 10}, WARN, "max_payload"),
+    ],
+)
+def test_what_is_not_well_says_what_it_costs_and_what_to_do(
+    check: str, changes: dict[str, object], state: str, word: str
+) -> None:
+    assert any(finding.state == state and word in finding.do for finding in found(check, changes))
+
+
+async def test_a_server_of_our_own_is_examined(nats_server: NatsServer) -> None:
+    async with opened(at(nats_server.port)) as store:
+        states = {finding.check: finding.state for finding in await store.examine()}
+    assert states == {"nats": OK, "jetstream": OK, "storage": WARN, "replicas": OK, "max_payload": OK}
+
+
+async def test_a_server_without_jetstream_says_what_to_switch_on() -> None:
+    accounts = "accounts { A { users: [ { user: a, password: b } ] } }"
+    with nats(accounts) as server, pytest.raises(StoreUnavailable, match="JetStream"):
+        await Nats.open(at(server.port, username="a", password="b"))
+
+
+async def test_a_server_that_is_too_old_is_refused(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ServerInfo.parse
+
+    def older(line: bytes) -> ServerInfo:
+        return dataclasses.replace(plain(line), version="2.8.4")
+
+    monkeypatch.setattr(ServerInfo, "parse", older)
+    with pytest.raises(Refused, match=r"2\.8\.4"):
+        await Nats.open(at(nats_server.port))
+
+
+# Its pulse
+
+
+async def test_the_pulse_tells_the_servers_time_and_the_same_server_to_everybody(nats_server: NatsServer) -> None:
+    async with opened(at(nats_server.port)) as one, opened(at(nats_server.port)) as other:
+        pulses = await one.pulse(), await other.pulse()
+        assert pulses[0].identity == pulses[1].identity
+        assert abs(pulses[0].at - SystemClock().now()) < timedelta(minutes=1)
+
+
+async def test_a_restart_is_felt_and_nothing_is_lost_by_it() -> None:
+    with nats() as server:
+        async with opened(at(server.port)) as store:
+            await store.records(THINGS).create("a", b"1")
+            before = await store.pulse()
+            server.restart()
+            after = await store.pulse()
+            record = await store.records(THINGS).get("a")
+    assert (before.identity == after.identity, record and record.value) == (False, b"1")
+
+
+async def test_a_server_that_is_away_is_unavailable_and_nothing_else() -> None:
+    with nats() as server:
+        async with opened(at(server.port)) as store:
+            server.kill()
+            with pytest.raises(StoreUnavailable):
+                await store.pulse()
+            with pytest.raises(StoreUnavailable):
+                await store.records(THINGS).create("a", b"1")
+
+
+# A cluster
+
+
+@pytest.mark.full
+async def test_a_cluster_that_loses_its_leader_loses_no_record() -> None:
+    told, over = Told(), asyncio.Event()
+    with nats_cluster() as cluster:
+        options = dataclasses.replace(NatsOptions.of(cluster.url), replicas=3, root="wrasse")
+        async with opened(options) as one, opened(options) as other:
+            await one.records(THINGS).create("names", b"")
+            before = await one.pulse()
+            leader = cluster.leader("KV_wrasse")
+            assert leader is not None
+
+            async def blow() -> None:
+                await asyncio.sleep(0.3)
+                leader.kill()
+                async with asyncio.timeout(60):
+                    while True:
+                        with contextlib.suppress(StoreUnavailable):
+                            if (await one.pulse()).identity != before.identity:
+                                break
+                        await asyncio.sleep(0.1)
+                over.set()
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(blow())
+                for who, store in enumerate((one, other)):
+                    tasks.create_task(write_names(store.records(THINGS), who, over, told))
+            record = await one.records(THINGS).get("names")
+            assert record is not None
+            assert_each_once(record.value, told)
+            found = {finding.check: finding.state for finding in await one.examine()}
+            assert found["replicas"] == WARN  # one of three is away
