@@ -45,6 +45,21 @@ class Ids:
             tail = self._tail
             return self._head + _PAIRS[tail >> 20] + _PAIRS[tail >> 10 & 1023] + _PAIRS[tail & 1023]
 
+    def several(self, count: int) -> list[str]:
+        """The next ids, as many as are asked for, in one step."""
+        if count < 1:
+            return []
+        first = self.new()
+        with self._lock:
+            head, last = self._head, self._tail
+            fits = last + count <= _TAIL_END
+            if fits:
+                self._tail = last + count - 1
+        if not fits:
+            return [first, *[self.new() for _ in range(count - 1)]]
+        rest = range(last + 1, last + count)
+        return [first, *[head + _PAIRS[n >> 20] + _PAIRS[n >> 10 & 1023] + _PAIRS[n & 1023] for n in rest]]
+
     def _start(self, number: int) -> None:
         self._until = from_micros(((number >> _RANDOM_BITS) + 1) * 1_000)
         self._tail = number & _TAIL_END - 1

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+import msgspec
+
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Draft, Entry, EntryId, check_drafts
@@ -33,8 +35,7 @@ class StartAt:
     after: EntryId | None = None  # none of the three set: after the last entry there is now
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One hand-out of an entry. `number` counts hand-outs, this one included."""
 
     entry: Entry
@@ -44,8 +45,7 @@ class Delivery:
     until: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """The entry is dealt with."""
 
     subject: str
@@ -53,8 +53,7 @@ class Ack:
     id: EntryId
 
 
-@dataclass(frozen=True, slots=True)
-class Nak:
+class Nak(msgspec.Struct, frozen=True, gc=False):
     """Deliver it again, not before `delay` from now."""
 
     subject: str
@@ -63,8 +62,7 @@ class Nak:
     delay: timedelta = timedelta(0)
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     """Append `draft` to where dead letters go and ack the entry, in one step."""
 
     subject: str

@@ -9,6 +9,9 @@ Costs. append: one round trip a batch. read: one round trip a page, flat in the 
 trip per `limit` entries.
 
 Groups of readers are in `groups.py`: what appends and trims is not what delivers.
+
+What comes by the hundred thousand a second (entries, their ids, drafts) is a frozen Struct instead of a frozen
+dataclass: it is made five times as fast, and the garbage collector need not look at it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
+
+import msgspec
 
 from wrasse.errors import StoreFull, TooLarge, UsageError
 from wrasse.ports.page import Page
@@ -29,8 +34,7 @@ KEY_BYTES_MAX = 255
 SEQ_MAX = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EntryId:
+class EntryId(msgspec.Struct, frozen=True, order=True, gc=False):
     """Where an entry is: milliseconds of its append by the backend's clock, and a number that makes it unique."""
 
     ms: int
@@ -54,8 +58,7 @@ class EntryId:
 START = EntryId(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """An entry to append. Two drafts of one subject with one `key` inside the backend's window make one entry.
     `fields` stand beside the body: the particulars of a dead letter."""
 
@@ -65,8 +68,7 @@ class Draft:
     fields: Mapping[str, bytes] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One stored entry. `fields` holds what stands beside the body; where a foreign program wrote an entry that is
     none of ours, all of it, and then `body` is empty."""
 

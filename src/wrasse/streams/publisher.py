@@ -15,7 +15,7 @@ from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
 from wrasse.ids import Ids
 from wrasse.ports.streams import Draft, EntryId, Streams
-from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, Envelope, check_payload, decode, encode
+from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, check_payload, decode, sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +47,43 @@ class Publisher:
         """Stores messages, all or none, in order, and gives their ids."""
         if self._closed:
             raise UsageError("this publisher is closed", do="publish before closing it, or make another")
-        for message in messages:
-            self._check(message)
+        keyed = self._check(messages)
         at = to_micros(self._clock.now()) // 1_000
-        envelopes = [self._envelope(message, at) for message in messages]
+        ids = self._ids.several(len(messages))
         drafts = [
-            Draft(message.subject, encode(envelope), message.key)
-            for message, envelope in zip(messages, envelopes, strict=True)
+            Draft(each.subject, sealed(id, each.subject, at, each.payload, each.trace_id), each.key)
+            for each, id in zip(messages, ids, strict=True)
         ]
         stored = await self._streams.append(drafts)
+        if not keyed:
+            return ids
         return [
-            await self._first_id(message, id, envelope) if message.key else envelope.message_id
-            for message, envelope, id in zip(messages, envelopes, stored, strict=True)
+            await self._first_id(each, entry, id) if each.key else id
+            for each, id, entry in zip(messages, ids, stored, strict=True)
         ]
 
     async def close(self) -> None:
         """From now on nothing is published here."""
         self._closed = True
 
-    def _check(self, message: Message) -> None:
-        check_payload(message.payload, message.subject, self._payload_max)
-        if message.key and self._streams.dedup_window <= timedelta(0):
+    def _check(self, messages: Sequence[Message]) -> bool:
+        """Refuses what cannot be published; whether any of them has a key."""
+        keyed = ""
+        for message in messages:
+            if len(message.payload) > self._payload_max:
+                check_payload(message.payload, message.subject, self._payload_max)
+            if message.key:
+                keyed = message.subject
+        if keyed and self._streams.dedup_window <= timedelta(0):
             raise UsageError(
-                f"an idempotency key for {message.subject!r}, and this backend keeps none",
+                f"an idempotency key for {keyed!r}, and this backend keeps none",
                 do="publish without a key and let consumers recognise repeats, or use another backend for streams",
             )
+        return bool(keyed)
 
-    def _envelope(self, message: Message, at: int) -> Envelope:
-        return Envelope(self._ids.new(), message.subject, at, bytes(message.payload), message.trace_id)
-
-    async def _first_id(self, message: Message, id: EntryId, envelope: Envelope) -> str:
+    async def _first_id(self, message: Message, entry: EntryId, id: str) -> str:
         """The id of the message that is stored there: an earlier one's, if the key was known."""
-        page = await self._streams.read(message.subject, id.previous, 1)
-        if not page.items or page.items[0].id != id:
-            return envelope.message_id  # trimmed meanwhile: nobody will see either id again
+        page = await self._streams.read(message.subject, entry.previous, 1)
+        if not page.items or page.items[0].id != entry:
+            return id  # trimmed meanwhile: nobody will see either id again
         return decode(page.items[0].body).message_id

@@ -39,6 +39,10 @@ class Answers:
 
     def _words(self, answers: Sequence[Answer], head: int) -> list[Word]:
         words: list[Word] = []
+        first = answers[0]
+        if all(type(each) is Ack and each.subject == first.subject and each.group == first.group for each in answers):
+            base = self._base(first.subject, first.group)  # as nearly always
+            return ["ack", base, first.group, len(answers), *[f"{each.id.ms}-{each.id.seq}" for each in answers]]
         for (kind, subject, group), run in groupby(answers, key=lambda each: (type(each), each.subject, each.group)):
             base = self._base(subject, group)
             if kind is Ack:

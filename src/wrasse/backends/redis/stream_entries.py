@@ -1,14 +1,12 @@
 """Entries as Redis answers them, and what an append sends. One field, `envelope`, is the body of an entry; what stands
 beside it are its fields. An entry without that field is another program's, and all of it are fields.
-
-The slots of frozen values are filled directly: that is the same as making them, without the detour that a frozen
-dataclass takes for every field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import Any
 
 from wrasse.backends.redis.stream_keys import StreamKeys
@@ -19,44 +17,21 @@ from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import Draft, Entry, EntryId
 
 ENVELOPE = b"envelope"
-_new: Callable[[Any], Any] = object.__new__
-
-
-def _slots(kind: type) -> list[Callable[[Any, object], None]]:
-    return [vars(kind)[name].__set__ for name in kind.__dataclass_fields__]  # type: ignore[attr-defined]
-
-
-_set_ms, _set_seq = _slots(EntryId)
-_set_id, _set_subject, _set_body, _set_fields = _slots(Entry)
-_set_entry, _set_group, _set_consumer, _set_number, _set_until = _slots(Delivery)
 
 
 def id_of(text: bytes) -> EntryId:
     """The id that a server wrote."""
     ms, _, seq = text.partition(b"-")
-    id: EntryId = _new(EntryId)
-    _set_ms(id, int(ms))
-    _set_seq(id, int(seq))
-    return id
+    return EntryId(int(ms), int(seq))
 
 
 def entry_of(subject: str, id: bytes, words: Sequence[bytes]) -> Entry:
     """The entry with these names and values."""
     if len(words) == 2 and words[0] == ENVELOPE:
-        return made_entry(subject, id, words[1], None)
+        return Entry(id_of(id), subject, words[1])
     names = [name.decode("utf-8", "backslashreplace") for name in words[::2]]
     fields = dict(zip(names, words[1::2], strict=True))
-    return made_entry(subject, id, fields.pop("envelope", b""), fields)
-
-
-def made_entry(subject: str, id: bytes, body: bytes, fields: Mapping[str, bytes] | None) -> Entry:
-    """Entry(id_of(id), subject, body, fields)."""
-    entry: Entry = _new(Entry)
-    _set_id(entry, id_of(id))
-    _set_subject(entry, subject)
-    _set_body(entry, body)
-    _set_fields(entry, fields)
-    return entry
+    return Entry(id_of(id), subject, fields.pop("envelope", b""), fields)
 
 
 def columns_of(found: Sequence[Any]) -> tuple[list[bytes], list[bytes], Mapping[int, Mapping[str, bytes]]]:
@@ -83,18 +58,10 @@ def deliveries_of(
     while at < end:
         subject, id, number, length = subjects[words[at] - 1], words[at + 1], words[at + 2], words[at + 3]
         at += 4
-        if length == 1:
-            entry = made_entry(subject, id, words[at], None)
-        else:
-            entry = entry_of(subject, id, words[at : at + length])
+        plain = length == 1
+        entry = Entry(id_of(id), subject, words[at]) if plain else entry_of(subject, id, words[at : at + length])
         at += length
-        delivery: Delivery = _new(Delivery)
-        _set_entry(delivery, entry)
-        _set_group(delivery, group)
-        _set_consumer(delivery, consumer)
-        _set_number(delivery, number)
-        _set_until(delivery, until)
-        given.append(delivery)
+        given.append(Delivery(entry, group, consumer, number, until))
     return given
 
 
@@ -102,16 +69,12 @@ def new_deliveries(
     found: Sequence[Any], subject: str, group: str, consumer: str, until: datetime
 ) -> list[Delivery]:
     """The deliveries in what the server answers to a group that reads."""
-    given: list[Delivery] = []
-    for id, words in found:
-        delivery: Delivery = _new(Delivery)
-        _set_entry(delivery, entry_of(subject, id, words))
-        _set_group(delivery, group)
-        _set_consumer(delivery, consumer)
-        _set_number(delivery, 1)
-        _set_until(delivery, until)
-        given.append(delivery)
-    return given
+    ids, bodies, beside = columns_of(found)
+    if found and beside is PLAIN:
+        parts = [*map(int, b"-".join(ids).split(b"-"))]
+        entries = map(Entry, map(EntryId, parts[::2], parts[1::2]), repeat(subject), bodies)
+        return [Delivery(entry, group, consumer, 1, until) for entry in entries]
+    return [Delivery(entry_of(subject, id, words), group, consumer, 1, until) for id, words in found]
 
 
 def draft_words(draft: Draft) -> list[Word]:
@@ -123,17 +86,16 @@ def draft_words(draft: Draft) -> list[Word]:
 class Batch:
     """The drafts of one append, by stream."""
 
-    __slots__ = ("_by_subject", "_drafts")
+    __slots__ = ("_by_subject", "_drafts", "_plain")
 
     def __init__(self, drafts: Sequence[Draft]) -> None:
         self._drafts = drafts
-        self._by_subject: dict[str, list[Draft]] = {}
-        for draft in drafts:
-            mine = self._by_subject.get(draft.subject)
-            if mine is None:
-                self._by_subject[draft.subject] = [draft]
-            else:
-                mine.append(draft)
+        self._by_subject: dict[str, Sequence[Draft]] = {}
+        self._plain: set[str] = set()  # streams whose drafts are nothing but a body
+        subjects = dict.fromkeys(draft.subject for draft in drafts)
+        for subject in subjects:
+            own = drafts if len(subjects) == 1 else [draft for draft in drafts if draft.subject == subject]
+            self._by_subject[subject] = own
 
     def keys(self, keys: StreamKeys) -> list[str]:
         """KEYS of the script."""
@@ -149,6 +111,7 @@ class Batch:
         for subject, drafts in self._by_subject.items():
             bodies = [draft.body for draft in drafts if not draft.key and not draft.fields]
             if len(bodies) == len(drafts):
+                self._plain.add(subject)
                 args += (subject, "bodies", len(bodies), sum(map(len, bodies)), *bodies)
             else:
                 args += (subject, "drafts", len(drafts), 0)
@@ -160,7 +123,7 @@ class Batch:
         """The ids in the answer of the script, in the order of the drafts."""
         found: dict[str, list[EntryId]] = {}
         for (subject, drafts), ids in zip(self._by_subject.items(), answer, strict=True):
-            plain = not any(draft.key or draft.fields for draft in drafts)
+            plain = subject in self._plain
             found[subject] = _row(int(ids[0]), int(ids[1]), len(drafts)) if plain else [id_of(id) for id in ids]
         if len(found) == 1:
             return tuple(*found.values())
@@ -179,8 +142,4 @@ def check_full(answer: Any) -> None:
 
 
 def _row(ms: int, first: int, count: int) -> list[EntryId]:
-    ids: list[EntryId] = [_new(EntryId) for _ in range(count)]
-    for seq, id in enumerate(ids, first):
-        _set_ms(id, ms)
-        _set_seq(id, seq)
-    return ids
+    return [EntryId(ms, seq) for seq in range(first, first + count)]

@@ -16,7 +16,6 @@ import msgspec
 from wrasse.backends.sqlite import entries
 from wrasse.backends.sqlite.bulk import numbers, texts
 from wrasse.backends.sqlite.entries import Loaded, Range
-from wrasse.backends.sqlite.made import made_delivery
 from wrasse.backends.sqlite.step import Step
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
@@ -183,7 +182,7 @@ def give_back(step: Step, granted: Granted, want: Want) -> None:
 def _deliveries(parts: Sequence[Part], want: Want, until: datetime) -> list[Delivery]:
     group, consumer = want.group, want.consumer
     return [
-        made_delivery(entry, group, consumer, part.numbers.get(entry.id.seq, 1) if part.numbers else 1, until)
+        Delivery(entry, group, consumer, part.numbers.get(entry.id.seq, 1) if part.numbers else 1, until)
         for part in parts
         for entry in entries.taken_apart(part.loaded)
     ]

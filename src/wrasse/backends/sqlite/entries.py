@@ -16,7 +16,6 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
-from wrasse.backends.sqlite.made import made_entry
 from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
 from wrasse.ports.streams import (
@@ -248,7 +247,7 @@ def taken_apart(loaded: Loaded) -> list[Entry]:
     ids = _decode_ids(loaded.ids)
     ends = accumulate(length for _, _, length in ids)
     found = [
-        made_entry(ms, seq, subject, bodies[end - length : end], _fields(beside, seq) if beside else None)
+        Entry(EntryId(ms, seq), subject, bodies[end - length : end], _fields(beside, seq) if beside else None)
         for (ms, seq, length), end in zip(ids, ends, strict=True)
     ]
     assert sum(len(entry.body) for entry in found) == len(bodies), "bodies that were joined keep their lengths"

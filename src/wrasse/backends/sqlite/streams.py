@@ -10,7 +10,6 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite import columns, entries, trimming
-from wrasse.backends.sqlite.made import made_ids
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
@@ -78,7 +77,8 @@ class SqliteStreams:
             # The common case. What can be done here is not done by the writer, whom others wait for.
             bodies = [draft.body for draft in drafts]
             run = partial(entries.append_plain, subject=subject, bodies=bodies, size=sum(map(len, bodies)))
-            return tuple(made_ids(*await self._writer.do(run, len(drafts)), len(drafts)))
+            ms, first = await self._writer.do(run, len(drafts))
+            return tuple([EntryId(ms, seq) for seq in range(first, first + len(drafts))])
         return tuple(await self._writer.do(partial(entries.append, drafts=drafts), len(drafts)))
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:

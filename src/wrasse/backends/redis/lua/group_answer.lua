@@ -30,9 +30,9 @@ local kinds = {}
 function kinds.ack()
   local base, group, count = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
   local log, due, call = KEYS[base], KEYS[base + 1], redis.call
-  local single = call('EXISTS', due) == 1
+  local single, told_before = call('EXISTS', due) == 1, #outcomes - at - 3
   for i = at + 4, at + 3 + count do
-    told(call('XACK', log, group, ARGV[i]) == 1)
+    outcomes[told_before + i] = call('XACK', log, group, ARGV[i]) == 1 and 'd' or 'l'
     if single then call('ZREM', due, padded(ARGV[i])) end
   end
   return at + 4 + count
