@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import secrets
 from datetime import timedelta
 from pathlib import Path
@@ -68,6 +69,16 @@ async def make_bucket(server: S3Server, bucket: str = BUCKET) -> S3Address:
     finally:
         await wire.close()
     return address
+
+
+async def versioned_bucket(server: S3Server) -> S3Address:
+    """A prefix of its own in a bucket that keeps versions."""
+    address = await make_bucket(server, "versioned")
+    on = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    wire = Wire(address, SystemClock())
+    await wire.ask(Ask("PUT", None, (("versioning", ""),), body=on))
+    await wire.close()
+    return dataclasses.replace(address, prefix=secrets.token_hex(6))
 
 
 class ObjectStore:

@@ -18,7 +18,7 @@ from wrasse.orphans.trash import Trash, ordered
 from wrasse.orphans.units import unpack
 from wrasse.orphans.verdict import ABORT, DELETE, DISCARD, PURGE, QUARANTINE, RESTORE, Known, Suspected
 from wrasse.ports.catalog import Catalog
-from wrasse.ports.objects import DELETES_MAX, HasUploads, ObjectDelete, Objects
+from wrasse.ports.objects import DELETES_MAX, HasUploads, KeepsVersions, ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import Mark, Sighting, Sightings, State
 
@@ -188,7 +188,9 @@ class Removal:
         deletes = [ObjectDelete(text(file.key), file.version) for _, file in batch]
         for (index, file), end in zip(batch, await self._objects.delete(deletes), strict=True):
             if end is Outcome.LOST and await self._objects.head(text(file.key)) is None:
-                continue  # gone before us is gone
+                end = Outcome.DONE  # gone before us is gone
+            if end is Outcome.DONE and isinstance(self._objects, KeepsVersions):
+                end = await self._objects.purge(text(file.key), at=file.version)
             if end is not Outcome.DONE and ends[index] is Outcome.DONE:
                 ends[index] = end
 

@@ -1,5 +1,7 @@
 """Quarantine outside the root: files are copied under `.trash/<root>/<round>/`, then deleted at the version copied.
 
+Where the store keeps what is deleted, deleting is all: the bytes stay in the store, and come back as they were.
+
 Nothing is ever without a whole copy: the copy is there before the original goes, and the original is back before the
 copy goes. Bringing back never overwrites. The marker of a unit is the first to go and the last to come back, so that
 what is half there never looks whole. Each step may be repeated after a crash.
@@ -14,7 +16,7 @@ from wrasse.errors import Gone
 from wrasse.orphans.passing import text
 from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Listed
-from wrasse.ports.objects import Copies, ObjectDelete, ObjectHead, Objects
+from wrasse.ports.objects import Copies, KeepsVersions, ObjectDelete, ObjectHead, Objects
 from wrasse.ports.outcome import Outcome
 
 
@@ -34,8 +36,12 @@ class Trash:
     async def put(self, round: str, files: Sequence[Listed]) -> Outcome:
         """Moves a unit's files there. `lost` if one of them was changed meanwhile: then all are where they were."""
         moved: list[Listed] = []
+        kept = isinstance(self._objects, KeepsVersions) and await self._objects.keeps_deleted()
         for file in ordered(files, self._root.marker):
-            end = await self._put(text(file.key), file.version, self._key(round, file))
+            if kept:
+                (end,) = await self._objects.delete([ObjectDelete(text(file.key), file.version)])
+            else:
+                end = await self._put(text(file.key), file.version, self._key(round, file))
             if end is Outcome.DONE:
                 moved.append(file)
             elif end is Outcome.LOST and await self._objects.head(text(file.key)) is None:
@@ -47,7 +53,7 @@ class Trash:
 
     async def take(self, round: str, files: Sequence[Listed]) -> Outcome:
         """Brings files back to where they were. `lost` if something else stands there by now; then its copy stays."""
-        ends = [await self._take(self._key(round, file), text(file.key)) for file in _back(files, self._root.marker)]
+        ends = [await self._take(self._key(round, file), file) for file in _back(files, self._root.marker)]
         for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.LOST):
             if worst in ends:
                 return worst
@@ -62,12 +68,20 @@ class Trash:
                 (end,) = await self._objects.delete([ObjectDelete(key, head.info.version)])
                 if end not in (Outcome.DONE, Outcome.LOST):
                     return end
+            if isinstance(self._objects, KeepsVersions):
+                end = await self._objects.purge(text(file.key), at=file.version)
+                if end is not Outcome.DONE:
+                    return end
         return Outcome.DONE
 
     async def holds(self, round: str, files: Sequence[Listed]) -> bool:
-        """Whether a copy of any of these files is there."""
+        """Whether any of these files is in quarantine."""
         for file in files:
             if await self._objects.head(self._key(round, file)) is not None:
+                return True
+            if isinstance(self._objects, KeepsVersions) and await self._objects.deleted(
+                text(file.key), at=file.version
+            ):
                 return True
         return False
 
@@ -89,11 +103,15 @@ class Trash:
             await self._drop(to)
         return end
 
-    async def _take(self, copy: str, key: str) -> Outcome:
-        head = await self._objects.head(copy)
+    async def _take(self, copy: str, file: Listed) -> Outcome:
+        head, key = await self._objects.head(copy), text(file.key)
         if head is None:
             # Brought back before us, or never moved: what matters is that it is there.
-            return Outcome.LOST if await self._objects.head(key) is None else Outcome.DONE
+            if await self._objects.head(key) is not None:
+                return Outcome.DONE
+            if isinstance(self._objects, KeepsVersions):
+                return await self._objects.undelete(key, at=file.version)
+            return Outcome.LOST
         copied = await self._copy(head, key)
         if copied in (Outcome.UNKNOWN, Outcome.FAILED):
             return copied

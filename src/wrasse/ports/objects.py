@@ -136,6 +136,30 @@ class HasUploads(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsVersions(Protocol):
+    """A store that may keep what is deleted, under a marker that hides it, until it is purged. The version named is
+    that of a listing, as everywhere; whether a store keeps anything can change at any time."""
+
+    async def keeps_deleted(self) -> bool:
+        """Whether an object that is deleted now can be brought back."""
+        ...
+
+    async def deleted(self, key: str, *, at: str) -> bool:
+        """Whether an object of this version was deleted and is still kept."""
+        ...
+
+    async def undelete(self, key: str, *, at: str) -> Outcome:
+        """Brings it back, byte for byte, if nothing stands at its key; `lost` if something else does, or if it is not
+        kept."""
+        ...
+
+    async def purge(self, key: str, *, at: str) -> Outcome:
+        """Takes away for good what was deleted and is kept; what stands at the key is never touched. `done` if it is
+        not kept any more, `failed` if the store refuses."""
+        ...
+
+
 def check_object_key(key: str) -> None:
     """Refuses what no store could keep, before anything is sent."""
     try:

@@ -20,6 +20,7 @@ import aiohttp
 
 from wrasse.backends.s3.failures import failure_in
 from wrasse.backends.s3.replies import (
+    KeptVersion,
     ListedPage,
     Refusal,
     Upload,
@@ -31,6 +32,8 @@ from wrasse.backends.s3.replies import (
     parse_refusals,
     parse_text,
     parse_uploads,
+    parse_versioning,
+    parse_versions,
 )
 from wrasse.backends.s3.wire import Ask, NoAnswer, Reply, Wire
 from wrasse.errors import StoreBroken
@@ -149,10 +152,12 @@ class Client:
         reply = await self.wire.ask(Ask("GET", None, tuple(query)))
         return parse_listing(reply.body, self.where)
 
-    async def copy(self, source: bytes, etag: str, target: bytes, condition: Condition) -> str | None:
+    async def copy(
+        self, source: bytes, etag: str, target: bytes, condition: Condition, *, version: str = ""
+    ) -> str | None:
         """Copies an object that has this tag, with its metadata; the copy's tag, or None if a condition failed."""
         headers = {
-            "x-amz-copy-source": copy_source(self.wire.address.bucket, source),
+            "x-amz-copy-source": copy_source(self.wire.address.bucket, source, version),
             "x-amz-copy-source-if-match": f'"{etag}"',
             **condition.headers(),
         }
@@ -199,6 +204,24 @@ class Client:
         if markers is not None:
             query += [("key-marker", markers[0].encode("utf-8", "surrogateescape")), ("upload-id-marker", markers[1])]
         return parse_uploads((await self.wire.ask(Ask("GET", None, tuple(query)))).body, self.where)
+
+    async def versioning(self) -> str:
+        """Whether the bucket keeps versions, in its own word; empty if it never did."""
+        reply = await self.wire.ask(Ask("GET", None, (("versioning", ""),)))
+        return parse_versioning(reply.body, self.where)
+
+    async def versions(
+        self, key: bytes, markers: tuple[str, str] | None
+    ) -> tuple[tuple[KeptVersion, ...], tuple[str, str] | None]:
+        """A page of the versions of what begins with this key, and where the next one starts."""
+        query: list[tuple[str, str | bytes]] = [("versions", ""), ("prefix", key), ("encoding-type", "url")]
+        if markers is not None:
+            query += [("key-marker", markers[0].encode("utf-8", "surrogateescape")), ("version-id-marker", markers[1])]
+        return parse_versions((await self.wire.ask(Ask("GET", None, tuple(query)))).body, self.where)
+
+    async def remove_version(self, key: bytes, version: str) -> None:
+        """Takes one version away for good, or one marker."""
+        await self.wire.ask(Ask("DELETE", key, (("versionId", version),)))
 
     async def bucket_is_there(self) -> datetime:
         """The store's time, if the bucket answers."""

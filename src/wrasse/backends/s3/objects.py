@@ -17,6 +17,7 @@ from wrasse.backends.s3.deletes import Deletes
 from wrasse.backends.s3.listing import Lister, nameable
 from wrasse.backends.s3.metadata import NONCE, from_headers, new_nonce, to_headers
 from wrasse.backends.s3.uploads import PART_BYTES, Parts, upload
+from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.errors import Gone, StoreUnavailable, UsageError, WrasseError
 from wrasse.ports.objects import (
@@ -49,6 +50,8 @@ class S3Objects:
         self._prefix = prefix
         self._lister = Lister(client, ordered=conditions.ordered)
         self._deletes = Deletes(client, in_batches=conditions.batch_delete)
+        self._versions = Versions(client)
+        self.keeps_deleted = self._versions.keeps_deleted
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         raw = self._raw(key)
@@ -128,6 +131,15 @@ class S3Objects:
         if len(deletes) > DELETES_MAX:
             raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
         return await self._deletes.delete([(self._raw(each.key), each.version) for each in deletes])
+
+    async def deleted(self, key: str, *, at: str) -> bool:
+        return await self._versions.deleted(self._raw(key), at)
+
+    async def undelete(self, key: str, *, at: str) -> Outcome:
+        return await self._versions.undelete(self._raw(key), at)
+
+    async def purge(self, key: str, *, at: str) -> Outcome:
+        return await self._versions.purge(self._raw(key), at)
 
     async def uploads(self, prefix: str, after: str | None, limit: int) -> Page[OpenUpload]:
         markers: tuple[str, str] | None = None

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.conditions import PROBES, Conditions
+from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import NoAnswer
 from wrasse.errors import StoreUnavailable, UsageError, WrasseError
 
@@ -132,9 +133,11 @@ class _Probe:
     async def _remove(self) -> None:
         # Also what a store made of odd names; and each by name too, for a store that cannot list.
         names = [b"c", b"u", b"n", b"d", b"b1", b"b2", b"m", *_ORDERED, _ODD, _PLAIN]
+        versions = Versions(self._client)
         for name in names:
             with suppress(StoreUnavailable, UsageError):
                 await self._client.remove(self._key(name))
+                await versions.wipe(self._key(name))
 
     def _key(self, name: bytes) -> bytes:
         return self._place + name

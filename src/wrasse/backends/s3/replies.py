@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import unescape
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 from xml.etree import ElementTree
 
 from wrasse.errors import StoreBroken
@@ -63,6 +63,43 @@ class Refusal:
 
     key: bytes
     code: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVersion:
+    """One version of an object, or a marker that says it was deleted; `latest` is what a reader meets."""
+
+    key: bytes
+    id: str
+    etag: str
+    marker: bool
+    latest: bool
+
+
+def parse_versions(body: bytes, where: str) -> tuple[tuple[KeptVersion, ...], tuple[str, str] | None]:
+    """A page of ListObjectVersions, and the markers to go on at."""
+    root = _tree(body, "ListVersionsResult", where)
+    raw = unquote_plus if _text(root, "EncodingType") == "url" else str.encode
+    found = tuple(
+        KeptVersion(
+            raw(_text(each, "Key")),
+            _text(each, "VersionId"),
+            etag_of(_text(each, "ETag")),
+            each.tag.rpartition("}")[2] == "DeleteMarker",
+            _text(each, "IsLatest") == "true",
+        )
+        for each in root
+        if each.tag.rpartition("}")[2] in ("Version", "DeleteMarker")
+    )
+    if _text(root, "IsTruncated") != "true":
+        return found, None
+    marker = raw(_text(root, "NextKeyMarker")).decode("utf-8", "surrogateescape")
+    return found, (marker, _text(root, "NextVersionIdMarker"))
+
+
+def parse_versioning(body: bytes, where: str) -> str:
+    """Whether a bucket keeps versions: `Enabled`, `Suspended`, or nothing if it never did."""
+    return _text(_tree(body, "VersioningConfiguration", where), "Status")
 
 
 def parse_listing(body: bytes, where: str) -> ListedPage:
@@ -223,6 +260,6 @@ def _strange(what: str, where: str) -> StoreBroken:
     return StoreBroken(f"{where} answered with {what} that is none", do="check that the endpoint is an S3")
 
 
-def copy_source(bucket: str, key: bytes) -> str:
+def copy_source(bucket: str, key: bytes, version: str = "") -> str:
     """The header that names what to copy."""
-    return f"/{bucket}/{quote_from_bytes(key, safe='-_.~/')}"
+    return f"/{bucket}/{quote_from_bytes(key, safe='-_.~/')}" + f"?versionId={quote(version)}" * bool(version)

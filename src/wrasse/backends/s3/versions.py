@@ -1,0 +1,111 @@
+"""What a versioned bucket keeps of deleted objects: found by their tag, brought back, or taken away for good.
+
+A delete leaves a marker, and the bytes stay below it. Nothing here touches what stands at a key: a version is removed
+by its own id, and only while it is not the latest or hidden by a marker. A marker is removed only where that brings
+back the version that was asked for, or nothing at all.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from wrasse.backends.s3.client import ABSENT, Client
+from wrasse.backends.s3.failures import Denied
+from wrasse.backends.s3.replies import KeptVersion
+from wrasse.backends.s3.wire import NoAnswer
+from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
+from wrasse.ports.outcome import Outcome
+
+ENABLED = "Enabled"
+PAGES_MAX = 20  # of versions of one key that are looked at
+_BELIEVED = timedelta(minutes=1)
+
+
+class Versions:
+    """The versions of one bucket."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._ever: tuple[bool, datetime] | None = None  # whether it ever kept any, and when that was asked
+
+    async def keeps_deleted(self) -> bool:
+        """Whether what is deleted now is kept. Asked anew each time: objects that were written before versions were
+        kept are gone for good once that is suspended."""
+        try:
+            return await self._client.versioning() == ENABLED
+        except WrasseError:
+            return False  # whoever cannot tell relies on nothing
+
+    async def deleted(self, key: bytes, etag: str) -> bool:
+        """Whether this object is kept, and not what stands at the key."""
+        return any(each.etag == etag and not each.latest for each in await self._versions(key))
+
+    async def undelete(self, key: bytes, etag: str) -> Outcome:
+        """Brings an object back: by taking its marker away if it is all that the key ever was, else by a copy."""
+        found = await self._versions(key)
+        latest = next((each for each in found if each.latest), None)
+        if latest is not None and not latest.marker:
+            return Outcome.DONE if latest.etag == etag else Outcome.LOST
+        kept = [each for each in found if not each.marker]
+        mine = next((each for each in kept if each.etag == etag), None)
+        if mine is None:
+            return Outcome.LOST
+        if len(kept) == 1:
+            for each in found:
+                if each.marker:
+                    await self._client.remove_version(key, each.id)
+            return Outcome.DONE if await self._stands(key, etag) else Outcome.LOST
+        try:
+            copied = await self._client.copy(key, etag, key, ABSENT, version=mine.id)
+        except NoAnswer:
+            return Outcome.DONE if await self._stands(key, etag) else Outcome.UNKNOWN
+        return Outcome.LOST if copied is None else Outcome.DONE
+
+    async def purge(self, key: bytes, etag: str) -> Outcome:
+        """Takes what was deleted away for good, and the markers once they hide nothing."""
+        try:
+            for each in await self._versions(key):
+                if each.etag == etag and not each.marker and not each.latest:
+                    await self._client.remove_version(key, each.id)
+            left = await self._versions(key)
+            if all(each.marker for each in left):
+                for each in left:
+                    await self._client.remove_version(key, each.id)
+        except Denied:
+            return Outcome.FAILED
+        return Outcome.DONE
+
+    async def wipe(self, key: bytes) -> None:
+        """Takes everything away that was ever at a key. For keys of our own that nobody else knows."""
+        for each in await self._versions(key):
+            await self._client.remove_version(key, each.id)
+
+    async def _versions(self, key: bytes) -> list[KeptVersion]:
+        """All versions of one key; none where the bucket never kept any."""
+        if not await self._ever_kept():
+            return []
+        found: list[KeptVersion] = []
+        markers: tuple[str, str] | None = None
+        for _ in range(PAGES_MAX):
+            page, markers = await self._client.versions(key, markers)
+            found += [each for each in page if each.key == key]
+            # Keys come in order: what only begins like this one comes after it.
+            if markers is None or (page and page[-1].key != key):
+                return found
+        raise StoreUnavailable(
+            f"{self._client.where} keeps more versions of one key than are looked at",
+            do="let a lifecycle rule end old ones",
+        )
+
+    async def _ever_kept(self) -> bool:
+        now = self._client.wire.time.now()
+        if self._ever is None or abs(now - self._ever[1]) > _BELIEVED:
+            try:
+                self._ever = (bool(await self._client.versioning()), now)
+            except (Denied, StoreBroken):
+                self._ever = (False, now)  # a store without versions, or ones that are none of our business
+        return self._ever[0]
+
+    async def _stands(self, key: bytes, etag: str) -> bool:
+        seen = await self._client.head(key)
+        return seen is not None and seen.etag == etag
