@@ -46,6 +46,7 @@ from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
 from wrasse.app.store_url import parse_store
+from wrasse.app.task_working import build_task_workers
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
@@ -56,6 +57,7 @@ from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.shut_queues import SHUT_QUEUES
 from wrasse.jobs.tally import Labels, Tally
+from wrasse.jobs.worker import Worker
 from wrasse.ports.streams import Streams
 from wrasse.streams.tally import StreamTally
 
@@ -150,9 +152,10 @@ class Daemon:
         self._directory = producing_directory(config, orders.roles, watch=orders.watch)
         self._watch_files = orders.watch
         self._producing: Producing | None = None
-        self._tally = Tally(Labels(config.settings.worker.queues.values()))
+        self._tally = Tally(Labels([*config.settings.worker.queues.values(), *config.settings.task_types]))
         self._heard: dict[str, StreamTally] = {}  # by group: what became of messages
         self._working: Working | None = None
+        self._tasking: tuple[Worker, ...] = ()
         self._engine: Engine | None = None
         self._archiver: Archiver | None = None
         self._repeater: Repeater | None = None
@@ -210,6 +213,9 @@ class Daemon:
                 if self._works:
                     hand_over_sooner()
                     working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
+                    self._tasking = build_task_workers(
+                        self._config, opened, self._clock, self._handlers, self._tally
+                    )
                 if self._streams:
                     self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
                 if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
@@ -282,6 +288,7 @@ class Daemon:
             spans=None if working is None or working.traces is None else working.traces.tally,
             queues=tuple(settings.worker.queues.values()),
             leasing=opened.leasing,
+            retention=opened.retention,
         )
         return Watch(subject, settings.observability.queue_sample_interval)
 
@@ -294,8 +301,8 @@ class Daemon:
             self._engine.stop()
         if self._lease_server is not None:
             self._lease_server.api.draining = True
-        if self._working is not None:
-            self._working.worker.stop(grace)
+        for worker in (*self._tasking, *(() if self._working is None else (self._working.worker,))):
+            worker.stop(grace)
         if self._archiver is not None:
             self._archiver.stop(grace)
         if self._repeater is not None:
@@ -353,6 +360,7 @@ class Daemon:
                 ticking = group.create_task(self._tick())
                 if not self._asked_to_stop:
                     others = [group.create_task(engine.run())]
+                    others += [group.create_task(worker.run()) for worker in self._tasking]
                     if self._archiver is not None:
                         others.append(group.create_task(self._archiver.run()))
                     if self._repeater is not None:

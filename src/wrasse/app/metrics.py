@@ -26,6 +26,7 @@ from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
 from wrasse.leases.tally import LeaseTally
 from wrasse.ports.jobs import Counts, QueueCount
 from wrasse.streams.tally import StreamTally
+from wrasse.streams.trimmer import RetentionTally
 
 STUCK_JOBS = "stuck_jobs"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -67,6 +68,11 @@ _LAG = {  # the fields of the archiver's lag
     "seconds": "age of the oldest of them",
 }
 
+_RETENTION = {  # to the fields of RetentionTally
+    "entries_trimmed": ("trimmed", "entries of streams that were older than their retention"),
+    "entries_lost": ("lost", "of these, entries that a protecting group had not acked, where a rule allows that"),
+    "pending_trimmed": ("trimmed_pending", "entries that others trimmed while a group held them, as far as told"),
+}
 _LEASES = {  # to the fields of LeaseTally
     "acquired": ("acquired", "leases granted by this process"),
     "waited": ("waited", "of these or of those refused, asked for while somebody else held the key"),
@@ -119,6 +125,7 @@ METRICS: Mapping[str, Described] = {
         *(Described(f"wrasse_messages_{name}_total", "counter", ("group",), doc) for name, doc in _MESSAGES.items()),
         *(Described(f"wrasse_archives_{name}_total", "counter", (), doc) for name, (_, doc) in _ARCHIVES.items()),
         *(Described(f"wrasse_archives_lag_{name}", "gauge", (), doc) for name, doc in _LAG.items()),
+        *(Described(f"wrasse_streams_{name}_total", "counter", (), doc) for name, (_, doc) in _RETENTION.items()),
         Described("wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs that a guard or a limit ended early"),
         *(Described(f"wrasse_leases_{name}_total", "counter", (), doc) for name, (_, doc) in _LEASES.items()),
         Described("wrasse_leases_waiting", "gauge", (), "callers that wait for a key here"),
@@ -168,6 +175,7 @@ class Facts:
     archives: ArchiveTally | None = None
     spans: SpanTally | None = None
     leases: LeaseFacts | None = None
+    retention: RetentionTally | None = None
 
 
 def exposition(facts: Facts) -> bytes:
@@ -191,6 +199,7 @@ class _Collected(Collector):
         yield from _messages(self._facts.messages)
         yield from _archives(self._facts.archives)
         yield from _leases(self._facts.leases)
+        yield from _retention(self._facts.retention)
         yield from _process(self._facts)
 
 
@@ -295,6 +304,11 @@ def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:
     yield _family("wrasse_leases_waiting", [((), facts.waiting)] if facts else [])
     requests = None if facts is None else facts.requests
     yield _family("wrasse_leases_backend_requests_total", [] if requests is None else [((), requests)])
+
+
+def _retention(tally: RetentionTally | None) -> Iterator[Metric]:
+    for name, (own, _) in _RETENTION.items():
+        yield _family(f"wrasse_streams_{name}_total", [((), getattr(tally, own))] if tally else [])
 
 
 def _sum(one: QueueCount, other: QueueCount) -> QueueCount:

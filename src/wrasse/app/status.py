@@ -33,6 +33,7 @@ from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams, StreamState
 from wrasse.streams.tally import StreamTally
+from wrasse.streams.trimmer import RetentionTally
 
 T = TypeVar("T")
 
@@ -109,6 +110,7 @@ class Subject:
     archives: ArchiveTally | None = None
     leasing: Leasing | None = None
     spans: SpanTally | None = None
+    retention: RetentionTally | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class Watch:
             subject.archives,
             subject.spans,
             None if subject.leasing is None else lease_facts(subject.leasing),
+            subject.retention,
         )
 
     async def _ask(self) -> Snapshot:

@@ -145,7 +145,8 @@ def test_every_setting_has_a_variable(path: str) -> None:
             "backends.streams": "memory:", "backends.objects": "memory:", "archival": "[{stream: a.b}]",
             "archiver.streams": "[{stream: a.b}]", "periodic": "{a: {every: 5m}}",
             "orphans": "{a: {preset: workspaces, database: 'sqlite:app.db'}}",
-            "retention": "{'a.>': 7d}", "worker.weights": "{high: 6}", "worker.rates": "{high: 10/s}", "producer.default_priority": "high",
+            "retention": "{'a.>': 7d}", "task_types": "{mail: {workers: 2}}",
+            "worker.weights": "{high: 6}", "worker.rates": "{high: 10/s}", "producer.default_priority": "high",
             "producer.watch": "poll", "nats.storage": "memory", "worker.http.refused": "fail", "leases.server": "http://127.0.0.1:1",
             }.get(path, in_environment(leaf.default))  # fmt: skip
     config = loaded("", {leaf.env: text})

@@ -24,6 +24,7 @@ from wrasse.jobs.tally import QUEUES_MAX, Labels, Tally
 from wrasse.leases.tally import LeaseTally
 from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
 from wrasse.streams.tally import StreamTally
+from wrasse.streams.trimmer import RetentionTally
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEED = {
@@ -69,6 +70,7 @@ def facts(queues: int = 2) -> Facts:
         ArchiveTally(archives=2, messages=50, bytes=900),
         SpanTally(),
         LeaseFacts(LeaseTally(), 1, 12),
+        RetentionTally(),
     )
 
 

@@ -1,5 +1,4 @@
-"""Dead consumers: what one look decides. What every backend does with it is in tests/conformance/test_dead_consumers.py.
-"""
+"""Dead consumers: what one look decides. What backends do with it is in tests/conformance/test_dead_consumers.py."""
 
 from __future__ import annotations
 
