@@ -48,5 +48,7 @@ def homes(config: Config) -> Homes:
 def _whole(url: str, config: Config) -> str:
     """A URL of a Redis or a NATS with what the settings say beside it; any other as it is."""
     if is_nats(url):
-        return nats_options(config.settings.nats, config.named, url).url()
+        archived = (*config.settings.archiver.streams, *config.settings.archival)
+        patterns = tuple(dict.fromkeys(each.stream for each in archived if each.stream))
+        return nats_options(config.settings.nats, config.named, url, patterns).url()
     return redis_options(config.settings, config.named, url).url() if is_redis(url) else url

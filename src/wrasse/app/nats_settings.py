@@ -58,8 +58,9 @@ def is_nats(url: str) -> bool:
     return url.partition(":")[0] in SCHEMES
 
 
-def nats_options(own: Nats, named: Callable[[str], bool], url: str) -> NatsOptions:
-    """How to reach NATS and what is called how there: by the URL, and by the section what it leaves open."""
+def nats_options(own: Nats, named: Callable[[str], bool], url: str, patterns: tuple[str, ...] = ()) -> NatsOptions:
+    """How to reach NATS and what is called how there: by the URL, and by the section what it leaves open. `patterns`
+    are those that are archived: each is one stream there."""
     base, plain = NatsOptions.of(url), NatsOptions()
     changed: dict[str, object] = {
         name: getattr(own, name)
@@ -71,6 +72,7 @@ def nats_options(own: Nats, named: Callable[[str], bool], url: str) -> NatsOptio
     if named("nats.tls") and (base.tls is None or base.tls == Tls()):
         tls = own.tls
         changed["tls"] = Tls(tls.ca, tls.cert, tls.key, tls.verify, tls.first)
+    changed["patterns"] = base.patterns or patterns
     return dataclasses.replace(base, **changed)  # type: ignore[arg-type]  # by name
 
 

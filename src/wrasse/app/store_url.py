@@ -109,9 +109,9 @@ def parse_jobs(text: str) -> StoreUrl:
 def parse_streams(text: str) -> StoreUrl:
     """The same for a store of streams."""
     url = parse_store(text)
-    if url.is_bucket or url.is_nats:
+    if url.is_bucket:
         raise ConfigError(
-            f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db or redis://host:6379/0"
+            f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db, redis://host:6379/0 or nats://host"
         )
     return url
 

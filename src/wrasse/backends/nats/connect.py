@@ -57,7 +57,7 @@ class Nats:
                 raise Refused(f"{wanted.where} is nats-server {link.server.version}", do="use 2.9 or newer")
             bucket = Bucket(link, clock, time)
             await bucket.open()
-            flows = await Flows.open(link, clock, time)
+            flows = await Flows.open(link, clock, time, patterns=wanted.patterns)
         except BaseException:
             await link.close()
             raise

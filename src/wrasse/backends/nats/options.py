@@ -6,6 +6,7 @@ where a user would (`nats://token@host`). Keys and JWTs are files, never part of
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -53,6 +54,7 @@ class NatsOptions:
     domain: str = ""  # of JetStream, where the server we reach is a leaf of the one that has it
     root: str = "wrasse"  # what our buckets and streams begin with
     streams_prefix: str = ""  # before every subject of a stream
+    patterns: tuple[str, ...] = ()  # what matches one of them is kept in one stream of JetStream
     storage: str = "file"
     replicas: int = 1
     dial_timeout: timedelta = timedelta(seconds=5)
@@ -111,6 +113,7 @@ class NatsOptions:
             token=unquote(login) if by_token else "",
             tls=_tls(given) if encrypted else None,
             replicas=_number("replicas", given["replicas"]) if "replicas" in given else 1,
+            patterns=tuple(json.loads(given["patterns"])) if "patterns" in given else (),
             **{name: given[name] for name in _TEXTS if name in given},  # type: ignore[arg-type]  # texts, by name
             **{name: parse_duration(given[name]) for name in _TIMES if name in given},  # type: ignore[arg-type]
         )
@@ -123,6 +126,7 @@ class NatsOptions:
         query = [(name, getattr(self, name)) for name in _TEXTS if getattr(self, name) != getattr(plain, name)]
         query += [(n, format_duration(getattr(self, n))) for n in _TIMES if getattr(self, n) != getattr(plain, n)]
         query += [("replicas", str(self.replicas))] if self.replicas != 1 else []
+        query += [("patterns", json.dumps(self.patterns))] if self.patterns else []
         if self.tls:
             files = ("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)
             query += [(name, path) for name, path in files if path]
@@ -161,7 +165,7 @@ def _node(text: str) -> tuple[str, int]:
 
 def _query(query: str) -> dict[str, str]:
     given = dict(parse_qsl(query, keep_blank_values=True))
-    known = {*_TEXTS, *_TIMES, *_TLS, "replicas"}
+    known = {*_TEXTS, *_TIMES, *_TLS, "replicas", "patterns"}
     if unknown := sorted(set(given) - known):
         raise ConfigError(
             f"the URL of a NATS server has no {unknown[0]!r}",
