@@ -22,13 +22,10 @@ for i, stream in ipairs(streams) do
   local log, plain, drafts, first = stream[1], stream[2], stream[3], stream[4]
   if plain then
     ids[i] = {whole(log.ms), whole(log.seq + 1)}
-    local key, start, seq = log.key, log.start, log.seq
-    local call, format = redis.call, string.format
-    for draft = 0, drafts - 1 do
-      seq = seq + 1
-      call('XADD', key, start .. format('%.0f', seq), 'envelope', ARGV[first + draft])
-    end
-    log.seq, log.entries, log.bytes = seq, drafts, stream[5]
+    local key, call, following = log.key, redis.call, log.start .. '*'
+    if drafts > 0 then call('XADD', key, next_id(log), 'envelope', ARGV[first]) end
+    for place = first + 1, first + drafts - 1 do call('XADD', key, following, 'envelope', ARGV[place]) end
+    log.seq, log.entries, log.bytes = log.seq + drafts - 1, drafts, stream[5]
   else
     local found = {}
     for draft = 1, drafts do found[draft], first = append_draft(log, first) end
