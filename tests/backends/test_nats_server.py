@@ -17,9 +17,11 @@ from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.health import UNLIMITED, Health
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.wire import ServerInfo
-from wrasse.clock import SystemClock
+from wrasse.clock import EPOCH, SystemClock
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.groups import StartAt
+from wrasse.ports.streams import Draft
 
 GOOD = Health(
     version="2.12.1",
@@ -97,6 +99,16 @@ async def test_a_server_that_is_too_old_is_refused(nats_server: NatsServer, monk
     monkeypatch.setattr(ServerInfo, "parse", older)
     with pytest.raises(Refused, match=r"2\.8\.4"):
         await Nats.open(at(nats_server.port))
+
+
+async def test_what_wrasse_keeps_for_itself_is_no_stream_that_a_pattern_could_match() -> None:
+    with nats() as server:
+        async with opened(at(server.port)) as store:
+            await store.records(THINGS).create("a", b"1", due_at=EPOCH)
+            await store.streams.append([Draft("orders.paid", b"1")])
+            await store.groups.join("orders.paid", "billing", StartAt(first=True))
+            found = await store.streams.subjects(">", None, 100)
+    assert found.items == ("orders.paid",)
 
 
 # Its pulse

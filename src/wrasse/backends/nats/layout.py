@@ -68,6 +68,10 @@ class Layout:
         """The subject of what JetStream calls so; None if it is none of ours."""
         return stored[len(self.prefix) :] if stored.startswith(self.prefix) else None
 
+    def reserved(self, stored: str) -> bool:
+        """Whether these subjects are the server's, a bucket's or the books of some root: no streams of anybody's."""
+        return stored.startswith("$") or stored.split(".")[1:2] == ["_books"]
+
     def home(self, subject: str) -> tuple[str, str]:
         """The stream that is made for this subject, and the subjects it takes."""
         pattern = next((each for each in self.patterns if matches(each, subject)), subject)

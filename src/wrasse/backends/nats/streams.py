@@ -10,8 +10,8 @@ from wrasse.backends.nats.appending import Appender
 from wrasse.backends.nats.lanes import DEDUP_SECONDS, Lane, Lanes, LaneState, Tip, size_between
 from wrasse.backends.nats.ledger_state import LedgerState
 from wrasse.backends.nats.ledgers import Ledgers
-from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.stored import Stored, entry
+from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
@@ -141,7 +141,7 @@ class NatsStreams:
             told = await self._lanes.js.call("STREAM.LIST", {"subject": wanted, "offset": offset})
             streams = told.get("streams") or []
             for stream in streams:
-                takes = stream["config"].get("subjects") or []
+                takes = [each for each in stream["config"].get("subjects") or [] if not layout.reserved(each)]
                 wild = [each for each in takes if "*" in each or ">" in each]
                 found |= {subject for each in takes if each not in wild and (subject := layout.subject(each))}
                 if wild:
