@@ -26,6 +26,8 @@ from wrasse.app.retention_building import STREAM_SWEEPS, build_stream_sweep, str
 from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
+from wrasse.app.task_opening import open_tasks, task_home
+from wrasse.app.task_sweeping import build_task_sweeps
 from wrasse.app.traces import Traces, open_traces
 from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
@@ -103,6 +105,8 @@ async def open_homes(config: Config, stores: Stores, *, streams: bool = False) -
         await stores.open(where.journal),
         await open_desks(config, stores, stores.clock),
         await open_leasing(config, stores),
+        tasks=None if (home := task_home(config)) is None else await open_tasks(home, stores),
+        types=tuple(config.settings.task_types),
     )
 
 
@@ -127,6 +131,7 @@ def build_engine(
             *(build_sweep(name, settings, opened, clock) for name in plain),
             *(build_orphans(desk, settings, opened, clock) for desk in orphans),
             *(build_stream_sweep(name, settings, opened, clock) for name in streams),
+            *build_task_sweeps(settings, opened, clock, owner, only),
         ],
         lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
         state=opened.engine.records(ENGINE_STATE),
@@ -262,7 +267,7 @@ def build_worker(
         wait=own.brpoplpush_timeout,
         weights={own.queues[name]: parse_weight(text) for name, text in own.weights.items()},
         rates=tuple(parse_rate(queue, text) for queue, text in own.rates.items()),
-        breaker=_breaker(config.settings.circuit_breaker),
+        breaker=breaker_settings(config.settings.circuit_breaker),
         breaker_pause=own.breaker_pause,
     )
     url = parse_store(homes(config).jobs)
@@ -278,14 +283,15 @@ def build_worker(
     return Working(worker, beats, telling, traces)
 
 
-def _breaker(own: CircuitBreaker) -> BreakerSettings:
+def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
+    """What the settings say of breakers."""
     return BreakerSettings(own.failure_threshold, own.window, own.cooldown_period, own.min_samples)
 
 
 def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tally) -> Producer:
     """What puts jobs into the queue of their priority."""
     return Producer(
-        opened.jobs.jobs,
+        opened.queue,
         clock,
         queues=settings.worker.queues,
         priority=settings.producer.default_priority,

@@ -20,6 +20,7 @@ from wrasse.app.retention_settings import retention_rules
 from wrasse.app.settings import ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
 from wrasse.app.settings_leases import lease_rules
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store, parse_streams
+from wrasse.app.task_settings import task_rules
 from wrasse.app.traces import endpoint
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.backends.redis.options import parse_addresses
@@ -59,6 +60,7 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         ("", _orphans(settings)),
         ("leases.", lease_rules(settings.leases, settings.backends.records)),
         ("", retention_rules(settings.retention)),
+        ("", task_rules(settings.task_types, settings.sweeper, settings.worker.queues)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
     ):
         for right, path, what, do in rules:

@@ -19,6 +19,7 @@ from wrasse.app.orphan_settings import ROOT_KEYS, OrphanRoot, OrphanSeed
 from wrasse.app.retention_settings import RETENTION_KEYS, RetentionSettings
 from wrasse.app.setting_key import Key as Key
 from wrasse.app.settings_leases import LeaseSettings
+from wrasse.app.task_settings import TYPE_KEYS, StuckTasksSettings, TaskTypeSettings
 
 EMBEDDED = "sqlite:wrasse.db"
 EMBEDDED_OBJECTS = "file:wrasse-data"
@@ -351,4 +352,8 @@ class Settings:
             f"{RETENTION_KEYS}; a stream without a rule is never trimmed",
         ),
     ] = field(default_factory=dict)
+    task_types: Annotated[
+        Mapping[str, TaskTypeSettings], Key(f"the types of tasks: a map from a type to {TYPE_KEYS}")
+    ] = field(default_factory=dict)
+    sweeper: StuckTasksSettings = field(default_factory=StuckTasksSettings)
     sweeps: Mapping[str, SweepSettings] = field(default_factory=dict)

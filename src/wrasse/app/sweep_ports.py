@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.wiring import ObjectStore, Store
+from wrasse.jobs.routed import RoutedJobs
+from wrasse.jobs.streamed import StreamedJobs
 from wrasse.orphans.desk import Desk
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
@@ -39,6 +41,14 @@ class Opened:
     orphans: tuple[Desk, ...] = ()  # a desk per root
     leasing: Leasing | None = None
     retention: RetentionTally = dataclasses.field(default_factory=RetentionTally)
+
+    tasks: StreamedJobs | None = None  # where the settings name types of tasks
+    types: tuple[str, ...] = ()
+
+    @property
+    def queue(self) -> JobQueue:
+        """Jobs and tasks, for whoever looks, puts and mends."""
+        return self.jobs.jobs if self.tasks is None else RoutedJobs(self.jobs.jobs, self.tasks, self.types)
 
     @property
     def journal(self) -> Journal:

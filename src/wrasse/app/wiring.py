@@ -167,6 +167,10 @@ async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DO
 
 async def open_jobs(url: str) -> JobQueue:
     """The job queue of a URL, for as long as the process lives; for the beat child."""
+    if url.startswith("tasks:"):
+        from wrasse.app.task_opening import open_task_jobs
+
+        return await open_task_jobs(url)
     return (await open_store(url)).jobs
 
 

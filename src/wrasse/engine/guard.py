@@ -16,7 +16,7 @@ import msgspec
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.leases.hold import Holding
-from wrasse.ports.jobs import JobQueue, WorkerState
+from wrasse.ports.jobs import Counts, WorkerState
 
 STOPPING = "stopping"  # the guard of an engine that was asked to stop
 
@@ -171,13 +171,21 @@ def _most_within(silence: timedelta, ordered: Sequence[datetime]) -> tuple[datet
     return began, most
 
 
+class Counted(Protocol):
+    """Something whose workers can be told."""
+
+    async def counts(self) -> Counts:
+        """Among other numbers, the workers."""
+        ...
+
+
 class MassDeath:
     """Holds when most holders vanished at once."""
 
     name = "mass_death"
     __slots__ = ("_holders_min", "_jobs", "_note", "_share", "_silence", "_wave")
 
-    def __init__(self, jobs: JobQueue, silence: timedelta, *, share: float = 0.5, holders_min: int = 5) -> None:
+    def __init__(self, jobs: Counted, silence: timedelta, *, share: float = 0.5, holders_min: int = 5) -> None:
         self._jobs = jobs
         self._silence = silence
         self._share = share

@@ -69,6 +69,13 @@ class Handlers:
         """The handler that takes this kind."""
         return self._by_kind.get(kind) or self._by_kind.get(ANY)
 
+    def serving(self, kind: str) -> Handlers:
+        """The same ones, but jobs without a kind are of this one, if it has a handler."""
+        same = Handlers(self.middleware)
+        same._by_kind = {**self._by_kind, **({"": self._by_kind[kind]} if kind in self._by_kind else {})}
+        same._closing = self._closing
+        return same
+
     async def close(self) -> None:
         """Lets go of what handlers keep open between jobs: those that are objects with an async `close`. They may be
         called again, and open it anew."""

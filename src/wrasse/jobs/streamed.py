@@ -29,11 +29,13 @@ from wrasse.jobs.task_events import Post, after_attempt, after_move, progressed,
 from wrasse.jobs.task_fields import Fields
 from wrasse.jobs.task_ids import TaskIds
 from wrasse.jobs.task_names import KNOWN_IDS, TASKS, WORKERS, check_task_id, check_task_type
+from wrasse.jobs.task_reports import TaskReports
 from wrasse.jobs.task_requests import TakeRequests
-from wrasse.jobs.task_search import TaskSearch, is_blocked
-from wrasse.jobs.task_store import Malformed, Task, TaskStore
+from wrasse.jobs.task_search import TaskSearch, due_tasks, is_stuck
+from wrasse.jobs.task_store import Kept, StoreParts, Task, TaskStore
+from wrasse.jobs.task_strays import TaskStrays
 from wrasse.jobs.task_time import StoreTime, whole_up
-from wrasse.jobs.task_workers import TaskWorkers
+from wrasse.jobs.task_workers import People, TaskWorkers
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -73,10 +75,12 @@ _TRIES = 20  # of one change against others that change the same record: beats, 
 
 @dataclass(frozen=True, slots=True)
 class TaskType:
-    """What is said of a type: how often its tasks may be tried again."""
+    """What is said of a type: how often its tasks may be tried again, and how long one that another program claimed
+    without a deadline may go without a change."""
 
     name: str
     retries_max: int | None = None
+    threshold: timedelta = timedelta(minutes=5)
 
 
 class RecordsOf(Protocol):
@@ -87,7 +91,8 @@ class RecordsOf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskPorts:
-    """What tasks are made of. `records` opens a collection; without objects large parameters are refused."""
+    """What tasks are made of. `records` opens a collection; without objects large parameters are refused. `together`
+    says that records and streams are one database."""
 
     records: RecordsOf
     streams: Streams
@@ -95,7 +100,8 @@ class TaskPorts:
     post: Post
     clock: Clock
     objects: Objects | None = None
-    kept: timedelta | None = None  # how long a finished task is kept before its record is due to go
+    together: bool = True
+    kept: Kept | None = None
 
 
 class StreamedJobs:
@@ -104,16 +110,24 @@ class StreamedJobs:
     def __init__(self, ports: TaskPorts, types: Sequence[TaskType]) -> None:
         for each in types:
             check_task_type(each.name)
+        self.ports = ports
+        self.types = tuple(types)
         self._types = {each.name: each for each in types}
         records = ports.records(TASKS)
         self.time = StoreTime(ports.clock, lambda: _asked(records))
-        self._store = TaskStore(records, ports.streams, ports.objects, ports.post, self.time, ports.kept)
+        emits = records.emits and ports.together
+        thresholds = {each.name: each.threshold for each in types}
+        parts = StoreParts(records, ports.streams, ports.objects, ports.post, emits, thresholds, ports.kept)
+        self._store = TaskStore(parts, self.time)
         self.search = TaskSearch(self._store, self._promised)
         self._takes = Takes(self._store, ports.groups, ports.post, self.search)
         self._views = Views(self._store, self.search, list(self._types), ports.clock)
         self._workers = TaskWorkers(ports.records(WORKERS), self.time)
+        self.people = People(self._workers, self.time)
         self._ids = TaskIds(self._store, ports.records(KNOWN_IDS), list(self._types))
         self._requests = TakeRequests(ports.clock)
+        self.strays = TaskStrays(records, ports.streams, self._store, self.search, tuple(self._types))
+        self.reports = TaskReports(ports.streams, ports.post, ports.clock, self.search.malformed)
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
         if groups:
@@ -205,28 +219,11 @@ class StreamedJobs:
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
         """Held tasks whose deadline has passed. What else is due is seen to on the way: it needs no budget."""
-        found: list[tuple[JobState, str]] = []
-        while True:
-            page = await self._store.due(after, max(limit, 1))
-            at = self.time.heard(page.at)
-            for record, cursor in zip(page.items, page.cursors, strict=True):
-                after = cursor
-                task = self.search.read(record)
-                if isinstance(task, Malformed) or is_blocked(task):
-                    continue
-                state = task.stored.state
-                if state.place is Place.HELD and not task.outbox:
-                    if state.until is not None and state.until <= at:
-                        found.append((state, cursor))
-                else:
-                    await self.search.mend(task, at)
-                if len(found) == limit:
-                    break
-            if len(found) == limit or not page.more:
-                break
-        shown = tuple(state for state, _ in found)
-        more = len(found) == limit and (page.more or after != page.cursors[-1])
-        return Page(shown, tuple(cursor for _, cursor in found), at, more and bool(found))
+        return await due_tasks(self._store, self.search, after, limit, is_stuck)
+
+    async def aged(self, place: Place, after: str | None, limit: int) -> Page[JobState]:
+        """Tasks that finished so long ago that they may go, longest ago first, from the index of what is due."""
+        return await due_tasks(self._store, self.search, after, limit, lambda task: task.stored.state.place is place)
 
     async def counts(self) -> Counts:
         queues, at = await self._views.counts()

@@ -194,7 +194,7 @@ def after_move(before: StoredJob, after: StoredJob, move: Move, fields: Fields, 
             told = queued(after, fields, source=source, reason=reason, worker=before.state.worker)
             return () if after.delayed else (told,)
         case Bury():
-            return ended(after, fields, at, spent=move.spends is Budget.RESCUES)
+            return ended(after, fields, at, spent=move.reason is Reason.WORKER_DIED)
         case Revive():
             return () if after.delayed else (queued(after, fields, reason="revived"),)
         case Cancel():

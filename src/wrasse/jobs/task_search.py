@@ -11,14 +11,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.errors import StoreBroken
+from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.job_record import back
 from wrasse.jobs.task_events import queued
 from wrasse.jobs.task_fields import FAR
-from wrasse.jobs.task_store import Malformed, Task, TaskStore, read_task
-from wrasse.ports.jobs import Job, Place
+from wrasse.jobs.task_store import Malformed, Task, TaskStore
+from wrasse.ports.jobs import Job, JobState, Place
+from wrasse.ports.page import Page
 from wrasse.ports.records import Record
 
+_PAGES_MAX = 10
 LOOK_MAX = 100  # due records that a taker looks at; the rest is for the sweep
 MALFORMED_MAX = 1_000  # remembered
 
@@ -45,21 +47,28 @@ class TaskSearch:
 
     async def look(self, within: timedelta) -> Looked:
         """Does what is due, and tells what is to be taken first."""
-        page = await self._store.due(None, LOOK_MAX, within=within)
-        at = self._store.time.heard(page.at)
         ready: list[Task] = []
         later: list[datetime] = []
-        for record in page:
-            task = self.read(record)
-            if isinstance(task, Malformed):
-                continue
-            if record.due_at is not None and record.due_at > at:
-                if task.stored.state.place is Place.READY:
+        after: str | None = None
+        for _ in range(_PAGES_MAX):
+            page = await self._store.due(after, LOOK_MAX, within=within)
+            at = self._store.time.heard(page.at)
+            idle = 0  # finished tasks that may go, and those of other workers: nothing to do for a taker
+            for record in page:
+                task = self.read(record)
+                if isinstance(task, Malformed) or task.stored.state.place is not Place.READY:
+                    idle += 1
+                    if isinstance(task, Malformed) or not (task.outbox or task.stored.follow):
+                        continue
+                if record.due_at is not None and record.due_at > at:
                     later.append(record.due_at)
-                continue
-            done = await self.mend(task, at)
-            if done.stored.served_next:
-                ready.append(done)
+                    continue
+                done = await self.mend(task, at)
+                if done.stored.served_next:
+                    ready.append(done)
+            after = page.cursor
+            if after is None or idle < len(page):
+                break
         return Looked(at, tuple(sorted(ready, key=lambda task: task.stored.rank)), min(later, default=None))
 
     async def mend(self, task: Task, at: datetime) -> Task:
@@ -85,7 +94,7 @@ class TaskSearch:
     def read(self, record: Record) -> Task | Malformed:
         """The task in a record, or why it is none."""
         try:
-            task = read_task(record)
+            task = self._store.read(record)
         except StoreBroken as broken:
             self.malformed.pop(record.key, None)
             self.malformed[record.key] = broken.message
@@ -101,6 +110,39 @@ class TaskSearch:
         return self._number
 
 
-def is_blocked(task: Task) -> bool:
-    """Does it wait for other tasks?"""
-    return task.stored.state.not_before == FAR
+def is_stuck(task: Task) -> bool:
+    """Is it held, with nothing owed? Whether its deadline has passed is the index's to say."""
+    return task.stored.state.place is Place.HELD and not task.outbox
+
+
+async def due_tasks(
+    store: TaskStore, search: TaskSearch, after: str | None, limit: int, wanted: Callable[[Task], bool]
+) -> Page[JobState]:
+    """Due tasks of the wanted sort, longest due first. What else needs a hand gets it on the way."""
+    if limit < 1:
+        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+    found: list[tuple[JobState, str]] = []
+    while True:
+        page = await store.due(after, limit)
+        at = store.time.heard(page.at)
+        for record, cursor in zip(page.items, page.cursors, strict=True):
+            after = cursor
+            task = search.read(record)
+            if isinstance(task, Malformed) or record.due_at is None or record.due_at > at:
+                continue
+            if wanted(task):
+                if _passed(task, at):
+                    found.append((task.stored.state, cursor))
+            elif task.stored.state.not_before != FAR:
+                await search.mend(task, at)
+            if len(found) == limit:
+                break
+        if len(found) == limit or not page.more:
+            break
+    more = len(found) == limit and (page.more or found[-1][1] != page.cursors[-1])
+    return Page(tuple(state for state, _ in found), tuple(cursor for _, cursor in found), at, more)
+
+
+def _passed(task: Task, at: datetime) -> bool:
+    until = task.stored.state.until
+    return until is None or until <= at

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -31,6 +31,7 @@ from wrasse.ports.records import Record, Records
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10
+THRESHOLD = timedelta(minutes=5)  # of a type that is not known here
 _OUTBOX = "outbox"
 _NO_FIELDS: Fields = {}
 
@@ -59,31 +60,56 @@ class Malformed:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long finished tasks are kept before they are due to go."""
+
+    done: timedelta
+    dead: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """What a store of tasks is made of. `thresholds` are, by type, how long a task without a deadline may go on."""
+
+    records: Records
+    streams: Streams
+    objects: Objects | None
+    post: Post
+    emits: bool
+    thresholds: Mapping[str, timedelta]
+    kept: Kept | None = None
+
+
 class TaskStore:
     """The records of all tasks."""
 
-    def __init__(
-        self,
-        records: Records,
-        streams: Streams,
-        objects: Objects | None,
-        post: Post,
-        time: StoreTime,
-        kept: timedelta | None = None,
-    ) -> None:
-        self._records = records
-        self._streams = streams
-        self._objects = objects
-        self._post = post
-        self._keyed = streams.dedup_window > timedelta(0)
-        self._kept = kept
+    def __init__(self, parts: StoreParts, time: StoreTime) -> None:
+        self._records = parts.records
+        self._streams = parts.streams
+        self._objects = parts.objects
+        self._post = parts.post
+        self._emits = parts.emits
+        self._thresholds = parts.thresholds
+        self._keyed = parts.streams.dedup_window > timedelta(0)
+        self._kept = parts.kept
         self.time = time
         self.changes = 0  # writes of this process, so that whoever counted knows when to count again
 
     async def get(self, task_type: str, id: str) -> Task | None:
         """One task, without what lies in objects; StoreBroken if its record is malformed."""
         record = await self._records.get(record_key(task_type, id))
-        return None if record is None else read_task(record)
+        return None if record is None else self.read(record)
+
+    def read(self, record: Record) -> Task:
+        """The task in a record; StoreBroken if it is malformed. One that was claimed without a deadline gets that of
+        its type, counted from its newest change."""
+        task = read_task(record)
+        state = task.stored.state
+        if state.place is not Place.HELD or state.until is not None or state.beat_at is None:
+            return task
+        until = state.beat_at + self._thresholds.get(state.queue, THRESHOLD)
+        return replace(task, stored=replace(task.stored, state=replace(state, until=until)))
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         """Records by name."""
@@ -111,7 +137,7 @@ class TaskStore:
             return None
         if not written:
             return False
-        if said and not self._records.emits:
+        if said and not self._emits:
             assert written.version is not None, "a record that was written has a version"
             await self.deliver(replace(task, version=written.version, outbox=tuple(said)), at)
         return True
@@ -129,7 +155,7 @@ class TaskStore:
             return None
         assert written.version is not None, "a record that was written has a version"
         after = replace(changed, fields=read_flat(value), version=written.version, due_at=due_at)
-        if said and not self._records.emits:
+        if said and not self._emits:
             return await self.deliver(replace(after, outbox=tuple(said)), at) or after
         return after
 
@@ -184,7 +210,7 @@ class TaskStore:
         """The bytes of a record, when it is due, and what is emitted with it."""
         fields = encode_fields(task.stored, _without_outbox(task.fields), at)
         due_at = due_of(task.stored, at, self._kept)
-        if not said or self._records.emits:
+        if not said or self._emits:
             drafts = [self._post.seal(each.subject, each.payload, "") for each in said]
             return msgspec.json.encode(fields), due_at, drafts
         fields[_OUTBOX] = base64.b64encode(msgspec.json.encode(tuple(said))).decode()
@@ -215,7 +241,7 @@ def read_task(record: Record) -> Task:
     return Task(decode_fields(*names_in(record.key), fields), fields, record.version, record.due_at, outbox)
 
 
-def due_of(stored: StoredJob, at: datetime, kept: timedelta | None = None) -> datetime | None:
+def due_of(stored: StoredJob, at: datetime, kept: Kept | None = None) -> datetime | None:
     """When somebody must look at a task: a held one at its deadline, a delayed one when it is ready, one that goes
     before the others and one that owes follow-ups at once, a finished one when it may go. A waiting one never."""
     state = stored.state
@@ -231,7 +257,8 @@ def due_of(stored: StoredJob, at: datetime, kept: timedelta | None = None) -> da
         case Place.DONE | Place.DEAD:
             if kept is None or state.finished_at is None:
                 return None
-            return max(state.finished_at + kept, state.kept_until or state.finished_at)
+            span = kept.done if state.place is Place.DONE else kept.dead
+            return (state.kept_until or state.finished_at) + span
 
 
 def _without_outbox(fields: Fields) -> Fields:

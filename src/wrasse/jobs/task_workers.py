@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from wrasse.jobs.task_time import StoreTime
-from wrasse.ports.jobs import WorkerInfo, WorkerState
+from wrasse.ports.jobs import Counts, WorkerInfo, WorkerState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records
 
@@ -73,3 +73,16 @@ class TaskWorkers:
         for record in await self._records.due(None, None, _OLD_MAX):
             if record.due_at is not None and record.due_at <= at:
                 await self._records.delete(record.key, at=record.version)
+
+
+class People:
+    """Who works tasks, for whoever asks after the workers alone: tasks are not counted for that."""
+
+    def __init__(self, workers: TaskWorkers, time: StoreTime) -> None:
+        self._workers = workers
+        self._time = time
+
+    async def counts(self) -> Counts:
+        """The workers."""
+        at = await self._time.now()
+        return Counts((), await self._workers.all(at), at)

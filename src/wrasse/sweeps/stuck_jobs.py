@@ -9,10 +9,10 @@ if wrong      a slow worker's job runs twice and the first holder's finish is re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.stray_search import StraySearch
@@ -21,7 +21,20 @@ from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
+RETRIES_MAX = 3  # of a task whose record and type say nothing
 _OURS = (Reason.WORKER_DIED, Reason.UNROUTABLE)
+
+
+class Reports(Protocol):
+    """Who tells others what the sweep of tasks did."""
+
+    async def did(self, retried: int, failed: int) -> None:
+        """So many were moved."""
+        ...
+
+    async def looked(self) -> None:
+        """A run begins."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +49,15 @@ class StuckJobs:
     rescues_max: int = 3
     batch_max: int = 100
     search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs take jobs too
+    retries: Mapping[str, int] | None = field(default=None, metadata=WIRED)  # of tasks: how many each type may have
+    reports: Reports | None = field(default=None, metadata=WIRED)  # of tasks: who is told
 
     async def prepare(self) -> None:
         """Gives a hold to jobs that a worker holds without one, so that they are overdue one silence later."""
         if self.search is not None:
             await self.search.search(self.silence, dry=False)
+        if self.reports is not None:
+            await self.reports.looked()
 
     async def prepare_dry(self) -> None:
         """Looks for the same, and leaves it as it is."""
@@ -55,6 +72,8 @@ class StuckJobs:
             return Keep("not held")
         if at < suspect.until or at - suspect.beat_at < self.silence:
             return Keep("beating")
+        if self.retries is not None:
+            return self._decide_task(suspect, at, self.retries)
         silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
         if suspect.reason is not None:  # why no queue would be right for it
             bury = Bury(suspect.hold, suspect.reason, error=silent)
@@ -65,8 +84,24 @@ class StuckJobs:
         requeue = Requeue(suspect.hold, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
         return Action("requeue", suspect.id, f"{silent}; rescue {suspect.rescues + 1} of {self.rescues_max}", requeue)
 
+    def _decide_task(self, suspect: JobState, at: datetime, retries: Mapping[str, int]) -> Action[Requeue | Bury]:
+        """A task has one budget for all retries: its record's, else its type's, else the design document's."""
+        assert suspect.until is not None, "a suspect has a deadline"
+        late = f"worker {suspect.worker} past timeout_at for {int((at - suspect.until).total_seconds())} s"
+        spent = suspect.failures + suspect.rescues
+        most = suspect.retries_max if suspect.retries_max is not None else retries.get(suspect.queue, RETRIES_MAX)
+        if spent >= most:
+            bury = Bury(suspect.hold, Reason.WORKER_DIED, error=late)
+            return Action("bury", suspect.id, f"{late}; tried again {spent} times already", bury)
+        requeue = Requeue(suspect.hold, Budget.RESCUES, Reason.WORKER_DIED, error=late)
+        return Action("requeue", suspect.id, f"{late}; retry {spent + 1} of {most}", requeue)
+
     async def apply(self, actions: Sequence[Action[Requeue | Bury]]) -> Sequence[Outcome]:
-        return await self.jobs.move([action.change for action in actions])
+        outcomes = await self.jobs.move([action.change for action in actions])
+        if self.reports is not None:
+            done = [each.verb for each, outcome in zip(actions, outcomes, strict=True) if outcome is Outcome.DONE]
+            await self.reports.did(done.count("requeue"), done.count("bury"))
+        return outcomes
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
         """What became of jobs whose move was intended by a run that never told its end: their history knows."""

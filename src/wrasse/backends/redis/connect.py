@@ -19,6 +19,7 @@ from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.lists import RedisLists
 from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.plain_locks import RedisPlainLocks
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
 from wrasse.backends.redis.streams import RedisStreams, check_streams
@@ -72,6 +73,11 @@ class Redis:
     def damages(self) -> RedisDamages:
         """What finds and repairs what contradicts itself."""
         return RedisDamages(self.link)
+
+    @property
+    def plain_locks(self) -> RedisPlainLocks:
+        """Locks as other programs take them."""
+        return RedisPlainLocks(self.link)
 
     @property
     def lists(self) -> RedisLists:

@@ -1,0 +1,75 @@
+"""From settings to the queue of tasks: its records where records live, its streams where streams do, and what is too
+large for a record where objects are. Where the first two are one backend, a state and its event are one step."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from wrasse.app.config import Config
+from wrasse.app.homes import homes
+from wrasse.app.store_url import parse_objects, parse_store
+from wrasse.app.task_post import TaskPost
+from wrasse.app.task_settings import task_types
+from wrasse.app.wiring import Stores
+from wrasse.clock import Clock, SystemClock
+from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.task_store import Kept
+from wrasse.ports.jobs import JobQueue
+from wrasse.sweeps.finished_jobs import FinishedJobs
+
+SCHEME = "tasks:"
+
+
+class TaskHome(msgspec.Struct, frozen=True):
+    """Where tasks live and which types there are, as one text, for the child that beats for them."""
+
+    records: str
+    streams: str
+    objects: str
+    types: tuple[TaskType, ...]
+    kept: Kept | None = None
+
+    def url(self) -> str:
+        """As one text, with paths that do not depend on where one is."""
+        records, streams = (parse_store(each).resolved().url for each in (self.records, self.streams))
+        objects = parse_objects(self.objects).resolved().url
+        return SCHEME + msgspec.json.encode(TaskHome(records, streams, objects, self.types, self.kept)).decode()
+
+
+def task_home(config: Config) -> TaskHome | None:
+    """Where the tasks of these settings live; None if they name no types."""
+    settings, where = config.settings, homes(config)
+    if not settings.task_types:
+        return None
+    types = task_types(settings.task_types, settings.sweeper)
+    own = settings.sweeps[FinishedJobs.name]
+    done, dead = own.fields["done_kept"], own.fields["dead_kept"]
+    assert isinstance(done, timedelta), "a time by its type"
+    assert isinstance(dead, timedelta), "a time by its type"
+    # Where nobody deletes finished tasks, none is ever due to go.
+    kept = Kept(done, dead) if own.enabled else None
+    return TaskHome(where.records, where.streams, where.objects, types, kept)
+
+
+async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
+    """The queue of tasks."""
+    records, streams = await stores.open(home.records), await stores.open_streams(home.streams)
+    ports = TaskPorts(
+        records.records,
+        streams.streams,
+        streams.groups,
+        TaskPost(stores.clock),
+        stores.clock,
+        await stores.open_objects(home.objects),
+        together=records is streams,
+        kept=home.kept,
+    )
+    return StreamedJobs(ports, home.types)
+
+
+async def open_task_jobs(url: str, clock: Clock | None = None) -> JobQueue:
+    """The queue of tasks that a text of `url` names, for as long as the process lives; for the beat child."""
+    home = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskHome)
+    return await open_tasks(home, Stores(clock or SystemClock()))

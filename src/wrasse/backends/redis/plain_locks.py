@@ -1,0 +1,28 @@
+"""Plain locks on Redis: a string key with its owner and an expiry, as `SET NX PX` makes them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.scripts import load
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class RedisPlainLocks:
+    """The port."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
+        return await self._run(key, owner, str(ttl // _MILLISECOND))
+
+    async def release(self, key: str, owner: str) -> bool:
+        return not await self._run(key, owner, "")
+
+    async def _run(self, key: str, owner: str, lasts: str) -> str:
+        where = f"{self._link.options.streams_prefix}{key}"
+        holder = await self._link.run(load("plain_lock"), (where,), (owner, lasts))
+        return str(holder.decode("utf-8", "backslashreplace"))

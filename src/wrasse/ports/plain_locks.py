@@ -1,0 +1,34 @@
+"""Plain locks: one key with its owner's name and an end, as programs of other makers take them.
+
+Promise. One owner at a time; only the owner renews or releases; a lock that nobody renews ends by itself. It saves work
+and guards nothing: whoever relies on it also names what each of its writes expects.
+
+Costs. One round trip a call.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+
+class PlainLocks(Protocol):
+    """The port."""
+
+    async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
+        """Takes the lock or renews it; gives the name of whoever holds it then."""
+        ...
+
+    async def release(self, key: str, owner: str) -> bool:
+        """Lets go of it, if it is still this owner's."""
+        ...
+
+
+@runtime_checkable
+class HasPlainLocks(Protocol):
+    """A backend with such locks."""
+
+    @property
+    def plain_locks(self) -> PlainLocks:
+        """The locks."""
+        ...
