@@ -41,6 +41,7 @@ from wrasse.app.building import (
 )
 from wrasse.app.config import Config, load
 from wrasse.app.homes import homes
+from wrasse.app.nats_settings import is_nats
 from wrasse.app.new_job import encoded
 from wrasse.app.signals import on_stop
 from wrasse.app.unwrap import first_error
@@ -335,13 +336,14 @@ class AppHold:
 
 
 def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> App:
-    """An App on a settings file, on the store of a URL (`sqlite:wrasse.db`, `redis://host:6379/0`, `memory:`), or on
-    `wrasse.yaml` and the embedded default. Nothing is opened yet."""
+    """An App on a settings file, on the store of a URL (`sqlite:wrasse.db`, `redis://host:6379/0`,
+    `nats://host:4222`, `memory:`), or on `wrasse.yaml` and the embedded default. Nothing is opened yet."""
     if isinstance(where, str) and _URL.match(where):
         # What the program says is said: neither a file nor another program's variables have a part in it.
         environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
         environ.pop("WRASSE_CONFIG", None)
-        ports = ("jobs", "records", "streams")
+        # Job lists are no part of NATS: there jobs stay in this host's database.
+        ports = ("records", "streams") if is_nats(where) else ("jobs", "records", "streams")
         everything = {f"backends.{port}": where for port in ports}
         config = load(os.devnull, environ=environ, overrides=everything)
     else:
