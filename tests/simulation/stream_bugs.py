@@ -35,6 +35,28 @@ class TrimIgnoresWhatIsPending(MemoryStreams):
         return await super().trim(subject, age=age, below=EntryId(read.ms, read.seq + 1), protect=(), limit=limit)
 
 
+class TrimAsksHowMuchIsPending(MemoryStreams):
+    """The design document's guard: an archiver or a worker group with few entries pending counts as up to date."""
+
+    async def trim(
+        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
+    ) -> Trimmed:
+        log = self._logs.find(subject)
+        assert log is not None
+        behind = any(len(log.groups[name]) > 10 for name in protect)
+        return await super().trim(subject, age=age, below=below, protect=protect if behind else (), limit=limit)
+
+
+class TrimByAClockAhead(MemoryStreams):
+    """Whoever trims takes its own clock, and that is 25 hours ahead."""
+
+    async def trim(
+        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
+    ) -> Trimmed:
+        ahead = None if age is None else age - timedelta(hours=25)
+        return await super().trim(subject, age=ahead, below=below, protect=protect, limit=limit)
+
+
 class DeliveryIgnoresTheDeadline(MemoryGroups):
     def _grant(self, *asked: Any) -> tuple[Delivery, ...]:
         for group in (self._joined(subject, asked[1])[1] for subject in asked[0]):
@@ -107,6 +129,8 @@ class AcksWhatFailed(Consumer):
 BUGS = (
     Bug("trim ignores the floor", streams=TrimIgnoresTheFloor),
     Bug("trim ignores what is pending", streams=TrimIgnoresWhatIsPending),
+    Bug("trim asks how much is pending", streams=TrimAsksHowMuchIsPending),
+    Bug("trim by a clock that is ahead", streams=TrimByAClockAhead),
     Bug("delivery ignores the deadline", groups=DeliveryIgnoresTheDeadline),
     Bug("an ack is forgotten", groups=AnAckIsForgotten),
     Bug("a nak is an ack", groups=ANakIsAnAck),

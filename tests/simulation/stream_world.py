@@ -12,23 +12,37 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from faults import Crashed, Network, Seeded
 from stream_faults import FaultyGroups, FaultyStreams
 from virtual_time import VirtualClock
 from wrasse.backends.memory.groups import MemoryGroups
+from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.logs import Logs
+from wrasse.backends.memory.records import MemoryRecords
 from wrasse.backends.memory.streams import MemoryStreams
+from wrasse.engine.run import AnySweep, Frame, run_once
 from wrasse.errors import StoreUnavailable
+from wrasse.ids import Ids
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, EntryId
+from wrasse.streams.alerts import Alerts
 from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.group_census import Census
+from wrasse.streams.looks import Looks
 from wrasse.streams.publisher import Publisher
 from wrasse.streams.received import Received
+from wrasse.streams.retention import Retention, RetentionRule, horizon
+from wrasse.streams.survey import PlainSurvey
+from wrasse.streams.trimmer import RetentionTally, Trimmer
+from wrasse.sweeps.aged_entries import AgedEntries
+from wrasse.sweeps.dead_consumers import DeadConsumers
 
-S, G, DEAD = "gbe.tasks.email.queue", "workers", "gbe._deadletter.tasks"
+S, G, DEAD = "gbe.tasks.email.queue", "email-workers", "gbe._deadletter.tasks"
 TIMEOUT = timedelta(seconds=30)
+KEPT = timedelta(seconds=60)
 STORM, REST, TICK = 900.0, 1_800.0, 1.0
 SETTINGS = ConsumerSettings(
     auto_ack=True,
@@ -164,6 +178,14 @@ class World:
         self.published: set[bytes] = set()
         self.plans: list[Seeded] = []
         self.calm = False
+        self._frame = Frame(MemoryJournal(self.clock), self.clock, Ids(self.clock))
+        alerts = Alerts(MemoryRecords(self.clock, logs), self.streams, self.clock, "sweep")
+        survey, tally = PlainSurvey(self.streams), RetentionTally()
+        rules = Retention((RetentionRule(S, KEPT, exact=True),))
+        self._aged_entries = AgedEntries(survey, rules, Trimmer(self.streams, alerts, self.clock, tally), alerts)
+        watched: Any = self.groups
+        census = Census(survey, watched, alerts, Looks())
+        self._dead_consumers = DeadConsumers(census, watched, alerts, tally, gone_for=TIMEOUT)
 
     def network(self) -> Network:
         plan = Seeded(random.Random(self.random.random()), late_max=40.0, calm=self.calm)
@@ -174,7 +196,8 @@ class World:
         """The storm, then rest: everything must come to an end."""
         await self.groups.join(S, G, StartAt(first=True))
         hosts = [asyncio.ensure_future(self._host()) for _ in range(3)]
-        others = [asyncio.ensure_future(work()) for work in (self._publish, self._trim, self._sweep)]
+        works = (self._publish, self._trim, self._sweep, self._bury)
+        others = [asyncio.ensure_future(work()) for work in works]
         try:
             await self._until(STORM, hosts + others)
             self.calm = True
@@ -224,10 +247,22 @@ class World:
     async def _trim(self) -> None:
         while True:
             before = {entry.id for entry in (await self.streams.read(S, START, 1_000)).items}
-            await self.streams.trim(S, age=None, below=None, protect=[G], limit=50)
+            await self._run(self._aged_entries)
             after = {entry.id for entry in (await self.streams.read(S, START, 1_000)).items}
             law(before - after <= self.account.acked, "something was trimmed that nobody had acked")
+            young = [id for id in before - after if id >= horizon(self.clock.now(), KEPT)]
+            law(not young, "something was trimmed before its time")
             await asyncio.sleep(self.random.uniform(1, 20))
+
+    async def _bury(self) -> None:
+        """The sweep of dead consumers, beside one that knows nothing of it."""
+        while True:
+            await asyncio.sleep(self.random.uniform(20, 60))
+            await self._run(self._dead_consumers)
+
+    async def _run(self, sweep: AnySweep) -> None:
+        report = await run_once(sweep, self._frame)
+        law(not report.failed, f"{sweep.name} failed: {report.errors}")
 
     async def _sweep(self) -> None:
         """Retires consumers that have been silent for long."""
