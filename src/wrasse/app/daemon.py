@@ -288,6 +288,7 @@ class Daemon:
             spans=None if working is None or working.traces is None else working.traces.tally,
             queues=tuple(settings.worker.queues.values()),
             leasing=opened.leasing,
+            orphans=opened.orphans,
             retention=opened.retention,
         )
         return Watch(subject, settings.observability.queue_sample_interval)

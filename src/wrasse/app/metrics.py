@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from wrasse import __version__
 from wrasse.app.logs import LogTally
+from wrasse.app.orphan_metrics import ABOUT, GAUGES, LAG, LOOKED_AT, OrphanFacts, gauges, lags
 from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.engine.report import Totals
@@ -129,7 +130,12 @@ METRICS: Mapping[str, Described] = {
         Described("wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs that a guard or a limit ended early"),
         *(Described(f"wrasse_leases_{name}_total", "counter", (), doc) for name, (_, doc) in _LEASES.items()),
         Described("wrasse_leases_waiting", "gauge", (), "callers that wait for a key here"),
-        Described("wrasse_leases_backend_requests_total", "counter", (), "requests sent to a bucket that keeps leases"),
+        Described(
+            "wrasse_leases_backend_requests_total", "counter", ("operation",), "requests to a bucket that keeps leases"
+        ),
+        *(Described(f"wrasse_orphans_{name}", "gauge", ("root",), doc) for name, (_, doc) in GAUGES.items()),
+        Described(f"wrasse_orphans_{LOOKED_AT}", "gauge", ("root",), ABOUT[LOOKED_AT]),
+        Described(f"wrasse_orphans_{LAG}", "gauge", ("root", "within"), ABOUT[LAG]),
         Described("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
         Described("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
         Described("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
@@ -153,11 +159,12 @@ class SweepFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What leases counted, how many wait, and how many requests the bucket got, where leases are kept in one."""
+    """What leases counted, how many wait, and how many requests the bucket got, by operation, where leases are kept
+    in one."""
 
     tally: LeaseTally
     waiting: int = 0
-    requests: int | None = None
+    requests: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,7 @@ class Facts:
     spans: SpanTally | None = None
     leases: LeaseFacts | None = None
     retention: RetentionTally | None = None
+    orphans: Sequence[OrphanFacts] = ()
 
 
 def exposition(facts: Facts) -> bytes:
@@ -200,6 +208,7 @@ class _Collected(Collector):
         yield from _archives(self._facts.archives)
         yield from _leases(self._facts.leases)
         yield from _retention(self._facts.retention)
+        yield from _orphans(self._facts.orphans)
         yield from _process(self._facts)
 
 
@@ -302,8 +311,14 @@ def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:
     for name, (own, _) in _LEASES.items():
         yield _family(f"wrasse_leases_{name}_total", [((), getattr(facts.tally, own))] if facts else [])
     yield _family("wrasse_leases_waiting", [((), facts.waiting)] if facts else [])
-    requests = None if facts is None else facts.requests
-    yield _family("wrasse_leases_backend_requests_total", [] if requests is None else [((), requests)])
+    requests = {} if facts is None else facts.requests or {}
+    yield _family("wrasse_leases_backend_requests_total", [((name,), n) for name, n in sorted(requests.items())])
+
+
+def _orphans(facts: Sequence[OrphanFacts]) -> Iterator[Metric]:
+    for name, samples in gauges(facts):
+        yield _family(f"wrasse_orphans_{name}", samples)
+    yield _family(f"wrasse_orphans_{LAG}", lags(facts))
 
 
 def _retention(tally: RetentionTally | None) -> Iterator[Metric]:

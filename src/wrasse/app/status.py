@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, LeaseFacts, SweepFacts
+from wrasse.app.orphan_metrics import OrphanFacts
 from wrasse.app.traces import SpanTally
 from wrasse.app.wiring import Store
 from wrasse.archives.tally import Lag, Tally as ArchiveTally
@@ -28,6 +29,7 @@ from wrasse.jobs.shut_queues import ShutQueue, shut_queues
 from wrasse.jobs.tally import Tally
 from wrasse.leases.lease import Lease
 from wrasse.leases.meta import decode
+from wrasse.orphans.desk import Desk
 from wrasse.ports.jobs import Counts, JobState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.records import Records
@@ -80,6 +82,7 @@ class Snapshot:
     streams: Some[StreamState] | None
     sweeps: tuple[SweepStatus, ...]
     lines: tuple[Line, ...]
+    orphans: tuple[OrphanFacts, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -111,6 +114,7 @@ class Subject:
     leasing: Leasing | None = None
     spans: SpanTally | None = None
     retention: RetentionTally | None = None
+    orphans: Sequence[Desk] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,10 @@ def _lag_said(lag: Lag) -> str:
 
 def lease_facts(leasing: Leasing) -> LeaseFacts:
     """What the metrics of leases are made of."""
-    return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, leasing.requests())
+    sent, known = leasing.requests(), leasing.leases.requests
+    # What no operation asked for: sweeps, the probe at the start, whatever else is kept in that bucket.
+    requests = None if sent is None else {**known, "other": max(0, sent - known.total())}
+    return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, requests)
 
 
 class Watch:
@@ -191,6 +198,7 @@ class Watch:
             subject.spans,
             None if subject.leasing is None else lease_facts(subject.leasing),
             subject.retention,
+            snapshot.orphans,
         )
 
     async def _ask(self) -> Snapshot:
@@ -201,6 +209,7 @@ class Watch:
             asked_engine = group.create_task(_hear(self._engine()))
             asked_leases = group.create_task(_hear(self._leases()))
             asked_streams = group.create_task(_hear(self._streams()))
+            asked_orphans = group.create_task(_hear(self._orphans()))
         jobs, lines = asked_jobs.result(), asked_engine.result()
         wrong = jobs.wrong or lines.wrong
         sweeps = subject.engine.status() if subject.engine is not None else ()
@@ -218,6 +227,7 @@ class Watch:
             streams=asked_streams.result().answer,
             sweeps=sweeps,
             lines=lines.answer or (),
+            orphans=asked_orphans.result().answer or (),
         )
 
     async def _jobs(self) -> _Jobs:
@@ -249,6 +259,15 @@ class Watch:
         page = await streams.subjects(">", None, STREAMS)
         found = [state for subject in page if (state := await streams.info(subject)) is not None]
         return Some(tuple(found), page.more, page.at)
+
+    async def _orphans(self) -> tuple[OrphanFacts, ...]:
+        """The last complete look at each root, by whichever process."""
+        found = []
+        for desk in self._subject.orphans:
+            last = (await desk.sightings.standing(desk.root.name)).last
+            if last is not None:
+                found.append(OrphanFacts(desk.root.name, last))
+        return tuple(found)
 
     def _checks(self, sweeps: Sequence[SweepStatus]) -> tuple[Check, ...]:
         checks = []

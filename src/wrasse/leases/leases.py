@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.requests import counted
 
 NO_WAIT = timedelta(0)
 TTL_DEFAULT = timedelta(seconds=30)
@@ -97,6 +99,7 @@ class Leases:
         self._afterwards = Afterwards()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
+        self.requests: Counter[str] = Counter()  # to the store, by operation, where it counts them
         self._book = Book(records, clock, self.tally)
         self._joining = Joining(self.keys, records, clock, namespaces)
         self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, self._wake)
@@ -126,6 +129,7 @@ class Leases:
             )
         return keys
 
+    @counted("acquire")
     async def acquire(
         self,
         key: str,
@@ -159,6 +163,7 @@ class Leases:
         assert grant is not None, "an acquire that succeeds leaves a lease"
         return Leased(namespace, Held(key, grant.id, grant.token, grant.transaction), kept.meta)
 
+    @counted("keepalive")
     async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
         """The lease, `ttl` from now."""
         self.note_traffic()
@@ -167,6 +172,7 @@ class Leases:
         self.tally.renewed += 1
         return Leased(namespace, held, meta)
 
+    @counted("get")
     async def read(self, namespace: str, held: Held) -> Seen | None:
         """The state as its holder sees it, staged changes included; None if there is none."""
         self.note_traffic()
@@ -182,6 +188,7 @@ class Leases:
                 return Seen(await keys.versions.read(state), version, state.etag, held.token)
         raise _lost(held.key)
 
+    @counted("public_get")
     async def read_public(self, namespace: str, key: str) -> Seen | None:
         """The committed state; None if there is none. Never anything staged."""
         self.note_traffic()
@@ -201,6 +208,7 @@ class Leases:
             return Seen(data, kept.meta.version, kept.meta.etag, kept.meta.token)
         raise _lost(key)
 
+    @counted("update")
     async def update(
         self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, State]:
@@ -211,6 +219,7 @@ class Leases:
         assert staged.state is not None, "an update has a state"
         return staged.version, staged.state
 
+    @counted("remove")
     async def remove(
         self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
     ) -> int | None:
@@ -220,6 +229,7 @@ class Leases:
         staged = changed.after.staged
         return None if changed.after is changed.before or staged is None else staged.version
 
+    @counted("metadata")
     async def hide(self, namespace: str, held: Held, hidden: bool, *, if_version: int | None = None) -> int:
         """Stages whether queries leave the key out; gives the version."""
         self.note_traffic()
@@ -227,6 +237,7 @@ class Leases:
         assert staged is not None, "a change of attributes stages"
         return staged.version
 
+    @counted("release")
     async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
         """Gives the key back, with what is staged or without it; see `Keys.release`. In a transaction that decides for
         all of its keys, unless nothing is staged under this one and it is only given back."""
@@ -242,6 +253,7 @@ class Leases:
             self.tally.committed += 1
         return meta
 
+    @counted("decide")
     async def decide(self, transaction: str, *, commit: bool) -> Decision:
         """Commits or rolls back every key of a transaction; gives what counts, which somebody may have decided
         before."""
@@ -249,6 +261,7 @@ class Leases:
         state = Decision.COMMIT if commit else Decision.ROLLBACK
         return await self.transactions.decide(checked_transaction(transaction), state)
 
+    @counted("describe")
     async def describe(self, namespace: str, key: str) -> Meta | None:
         """Everything about a key, as it is stored now; its lease may have ended."""
         self.note_traffic()
@@ -260,6 +273,7 @@ class Leases:
         """The store's time, a little late rather than early."""
         return await self.keys(namespace).now()
 
+    @counted("keys")
     async def page(self, namespace: str, prefix: str, after: str | None, limit: int) -> Page[str]:
         """Keys that begin with `prefix`, in the order of their stored names."""
         self.note_traffic()

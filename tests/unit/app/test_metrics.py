@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exposition import complaints
 from wrasse.app.logs import LogTally
 from wrasse.app.metrics import METRICS, Facts, LeaseFacts, SweepFacts, exposition
+from wrasse.app.orphan_metrics import OrphanFacts
 from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.breaker import BreakerState
@@ -23,6 +24,7 @@ from wrasse.jobs.breakers import BreakerFacts
 from wrasse.jobs.tally import QUEUES_MAX, Labels, Tally
 from wrasse.leases.tally import LeaseTally
 from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
+from wrasse.ports.sightings import Round
 from wrasse.streams.tally import StreamTally
 from wrasse.streams.trimmer import RetentionTally
 
@@ -69,9 +71,16 @@ def facts(queues: int = 2) -> Facts:
         {"mail": messages},
         ArchiveTally(archives=2, messages=50, bytes=900),
         SpanTally(),
-        LeaseFacts(LeaseTally(), 1, 12),
+        LeaseFacts(LeaseTally(), 1, {"acquire": 9, "other": 3}),
         RetentionTally(),
+        [OrphanFacts("archives", LOOKED)],
     )
+
+
+LOOKED = Round(
+    "archives", "01", 3, NOW, NOW, 0,
+    {"listed": 100, "found": 2, "waiting": 3, "due": 4, "in_quarantine": 5, "lag_4h": 6},
+)  # fmt: skip
 
 
 def samples(of: Facts) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -146,6 +155,15 @@ def test_a_backend_that_does_not_answer_leaves_its_numbers_out_and_says_so() -> 
     assert found["wrasse_backend_up", ()] == 0
     assert not [name for name, _ in found if name == "queue_length"]
     assert found["jobs_produced_total", (("queue", "q0"),)] == 1
+
+
+def test_a_look_at_orphans_is_told_by_root() -> None:
+    found = {name: value for (name, labels), value in samples(facts(1)).items() if ("root", "archives") in labels}
+    assert found["wrasse_orphans_unreferenced"] == 2 + 3 + 4
+    assert (found["wrasse_orphans_quarantined"], found["wrasse_orphans_objects"]) == (5, 100)
+    assert found["wrasse_orphans_last_look_timestamp_seconds"] == NOW.timestamp()
+    late = samples(facts(1))["wrasse_orphans_commit_lag", (("root", "archives"), ("within", "4h"))]
+    assert late == 6
 
 
 def test_an_odd_queue_name_cannot_break_the_text() -> None:

@@ -26,6 +26,7 @@ from wrasse.backends.s3.signing import EMPTY_HASH, Signer, Unsigned, query_of, q
 from wrasse.backends.s3.store_clock import StoreClock
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.requests import note_request
 
 TRIES = 5
 PAUSE = 0.1  # seconds before the second try; doubles
@@ -154,6 +155,7 @@ class Wire:
         headers = self._signer.headers(asked, who, self.time.now())
         url = URL(f"{self._origin.scheme}://{self._origin.host}{path or '/'}" + f"?{query}" * bool(query), encoded=True)
         self.requests += 1
+        note_request()
         sent_at = self._clock.now()
         async with self._opened().request(
             ask.method, url, data=_payload(ask.body), headers=headers, allow_redirects=False

@@ -1,0 +1,57 @@
+"""What a backend's requests are for: whoever begins an operation names it, and a backend counts what it sends for it.
+
+A backend whose calls are requests over a network says `note_request` for each. It is counted for the operation under
+which it is sent, tasks that this began included; outside of any operation it counts for nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from functools import update_wrapper
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Answer = Coroutine[Any, Any, T]
+
+
+class Counts(Protocol):
+    """Whoever keeps count of the requests of its operations."""
+
+    @property
+    def requests(self) -> Counter[str]:
+        """How many, by operation."""
+        ...
+
+
+C = TypeVar("C", bound=Counts)
+_FOR: ContextVar[tuple[Counter[str], str] | None] = ContextVar("wrasse_requests_for", default=None)
+
+
+def note_request() -> None:
+    """One request is sent."""
+    asked = _FOR.get()
+    if asked is not None:
+        asked[0][asked[1]] += 1
+
+
+class counted:  # a decorator
+    """Counts the requests of a method under this name."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+
+    def __call__(self, method: Callable[Concatenate[C, P], Answer[T]]) -> Callable[Concatenate[C, P], Answer[T]]:
+        """The method, counting."""
+        operation = self._operation
+
+        async def run(self: C, /, *args: P.args, **named: P.kwargs) -> T:
+            token = _FOR.set((self.requests, operation))
+            try:
+                return await method(self, *args, **named)
+            finally:
+                _FOR.reset(token)
+
+        return update_wrapper(run, method)
