@@ -48,12 +48,12 @@ async def _explain(asked: Asked, id: str) -> None:
     stores = Stores(clock, done_max=config.settings.worker.done_max)
     try:
         opened = await open_homes(config, stores)
-        record = await opened.jobs.jobs.get(id)
+        record = await opened.queue.get(id)
         lease = await _lease(opened, id)
         about = await _lines(opened, LineFilter(suspect=id))
         of_run = await _lines(opened, LineFilter(run=id))
         now = (await opened.jobs.pulse()).at
-        next_lines = await outlook(record, config.settings, opened.jobs.jobs, now) if record is not None else ()
+        next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
     finally:
         await stores.close()
     lines = (*about, *of_run)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from wrasse.app.cli_group import LazyGroup
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
-from wrasse.app.wiring import Store, open_store
+from wrasse.app.task_opening import open_tasks, task_home
+from wrasse.app.wiring import Store, Stores, open_store
+from wrasse.clock import SystemClock
+from wrasse.jobs.routed import RoutedJobs
+from wrasse.ports.jobs import JobQueue
+from wrasse.ports.pulse import Pulse
 
 HOMES = {
     "put": ("cli_jobs_put", "put one job, or one per line"),
@@ -35,6 +41,36 @@ Examples:
   wrasse jobs dead --reason=timeout
 """,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """Jobs and tasks as one queue, and the pulse of where jobs live."""
+
+    jobs: JobQueue
+    store: Store
+
+    async def pulse(self) -> Pulse:
+        """What time it is there."""
+        return await self.store.pulse()
+
+
+@asynccontextmanager
+async def opened_queue(config: Config) -> AsyncIterator[OpenQueue]:
+    """Jobs, and the tasks of the types that the settings name, for the length of a command."""
+    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
+    try:
+        yield await open_queue(config, stores)
+    finally:
+        await stores.close()
+
+
+async def open_queue(config: Config, stores: Stores) -> OpenQueue:
+    """Jobs and tasks, where they live."""
+    store, home = await stores.open(homes(config).jobs), task_home(config)
+    if home is None:
+        return OpenQueue(store.jobs, store)
+    return OpenQueue(RoutedJobs(store.jobs, await open_tasks(home, stores), list(config.settings.task_types)), store)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import click
 
 from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_jobs import opened
+from wrasse.app.cli_jobs import open_queue, opened_queue
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.homes import homes
 from wrasse.app.job_text import glimpse, record_json, state_json, text_of, when
@@ -85,7 +85,7 @@ async def _list(
 ) -> None:
     states: list[JobState] = []
     page: Page[JobState] | None = None
-    async with opened(asked.config()) as store:
+    async with opened_queue(asked.config()) as store:
         for name in places:
             if len(states) < limit:
                 place, delayed = place_of(name)
@@ -133,7 +133,7 @@ def show(asked: Asked, id: str, payload: bool, result: bool) -> None:
 
 
 async def _show(asked: Asked, id: str, payload: bool, result: bool) -> None:
-    async with opened(asked.config()) as store:
+    async with opened_queue(asked.config()) as store:
         record = await known_job(store.jobs, id)
         now = (await store.pulse()).at
     if payload or result:
@@ -198,7 +198,7 @@ async def _peek(asked: Asked, queue: str | None, count: int) -> None:
     worker = config.settings.worker
     queues = [queue] if queue else [worker.queues[name] for name in worker.priorities]
     records: list[JobRecord] = []
-    async with opened(config) as store:
+    async with opened_queue(config) as store:
         for name in dict.fromkeys(queues):
             page = await store.jobs.page(Place.READY, JobFilter(queue=name, delayed=False), None, count - len(records))
             records += [record for state in page if (record := await store.jobs.get(state.id)) is not None]
@@ -232,7 +232,7 @@ async def _stats(asked: Asked) -> None:
     config = asked.config()
     stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
     try:
-        counts = await (await stores.open(homes(config).jobs)).jobs.counts()
+        counts = await (await open_queue(config, stores)).jobs.counts()
         beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
         shut = await shut_queues((await stores.open(homes(config).engine)).records(SHUT_QUEUES), beating)
     finally:
@@ -318,7 +318,7 @@ def died_within(where: JobFilter, now: datetime, since: timedelta | None, until:
 async def _dead(
     asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], limit: int, after: str | None
 ) -> None:
-    async with opened(asked.config()) as store:
+    async with opened_queue(asked.config()) as store:
         where = died_within(where, (await store.pulse()).at, *span)
         page = await store.jobs.page(Place.DEAD, where, after, limit, newest=True)
     asked.answer(

@@ -7,7 +7,7 @@ from datetime import timedelta
 import click
 
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_jobs import opened
+from wrasse.app.cli_jobs import opened_queue
 from wrasse.app.cli_jobs_look import REASONS, died_within
 from wrasse.app.progress import progress
 from wrasse.clock import SystemClock
@@ -69,7 +69,7 @@ def replay(
 async def _replay(
     asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], plan: Plan, dry_run: bool
 ) -> None:
-    async with opened(asked.config()) as store:
+    async with opened_queue(asked.config()) as store:
         # Dead letters that another program pushed are dated when they are first seen, which is in this call.
         now = (await store.jobs.counts()).at + _MOMENT
         run = Replay(store.jobs, SystemClock(), died_within(where, now, *span), now, plan)
