@@ -256,7 +256,7 @@ class App:
             opened = await self.open()
         if self._producer is None:
             self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
-        return self._producer, opened.jobs.jobs
+        return self._producer, opened.queue
 
     async def _pace(self, rate: int) -> Pace:
         return build_pace(self.config.settings, await self.open(), rate)
