@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from wrasse.clock import to_micros
 from wrasse.jobs.job_record import StoredJob
@@ -82,6 +82,7 @@ class Sign:
     key: str
     mark: str
     queue: str
+    made_at: datetime | None = None
 
     @property
     def ready_at(self) -> int:
@@ -89,7 +90,7 @@ class Sign:
         return abs(self.turn) // 1_000
 
 
-def read_sign(name: str, version: str) -> Sign | None:
+def read_sign(name: str, version: str, made_at: datetime | None = None) -> Sign | None:
     """The sign of this name; None if it is not one of ours."""
     folder, _, last = name.rpartition("/")
     parts = last.split(".")
@@ -98,7 +99,7 @@ def read_sign(name: str, version: str) -> Sign | None:
     ready = len(parts) == 3
     turn = int(parts[0]) - (_MIDDLE if ready else 0)
     queue = folder.rpartition("/")[2] if ready else parts[3]
-    return Sign(name, version, turn, parts[1], parts[2], queue)
+    return Sign(name, version, turn, parts[1], parts[2], queue, made_at)
 
 
 def plain(text: str) -> str:

@@ -24,7 +24,6 @@ QUEUES_MAX = 1_000
 @dataclass(slots=True)
 class _List:
     signs: list[tuple[str, Sign]] = field(default_factory=list)  # by name, which is their order
-    made_at: dict[str, datetime] = field(default_factory=dict)
     last: str | None = None  # what is after this is not known; None: all was
     listed_at: float = float("-inf")
 
@@ -54,12 +53,12 @@ class Ready:
         known = self._lists.get(queue)
         return known is not None and self._clock.monotonic() - known.listed_at < LISTED_FOR
 
-    def pop(self, queue: str, count: int, at: datetime) -> list[tuple[Sign, datetime | None]]:
-        """The next signs whose moment has come, with when they were made if that is known; they leave the list."""
+    def pop(self, queue: str, count: int, at: datetime) -> list[Sign]:
+        """The next signs whose moment has come; they leave the list."""
         known = self._lists.get(queue)
         if known is None:
             return []
-        found: list[tuple[Sign, datetime | None]] = []
+        found: list[Sign] = []
         now = to_micros(at)
         while known.signs and len(found) < count:
             sign = known.signs[0][1]
@@ -67,7 +66,7 @@ class Ready:
                 break
             del known.signs[0]
             if sign.name not in self._over:
-                found.append((sign, known.made_at.pop(sign.name, None)))
+                found.append(sign)
         return found
 
     def ends(self, queue: str) -> bool:
@@ -79,11 +78,8 @@ class Ready:
         """Lists a queue from its beginning, or goes `on` where the last listing stopped. One request."""
         known = self._lists.get(queue)
         after = known.last if on and known is not None else None
-        signs, made_at, more = await self._store.signs(self._store.names.queue(queue), after, PAGE)
-        fresh = _List(listed_at=self._clock.monotonic())
-        for sign, at in zip(signs, made_at, strict=True):
-            fresh.signs.append((sign.name, sign))
-            fresh.made_at[sign.name] = at
+        signs, more = await self._store.signs(self._store.names.queue(queue), after, PAGE)
+        fresh = _List([(sign.name, sign) for sign in signs], listed_at=self._clock.monotonic())
         fresh.last = signs[-1].name if more and signs else None
         self._lists[queue] = fresh
         if len(self._lists) > QUEUES_MAX:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -171,16 +171,24 @@ class RecordedStore:
             stored = replace(stored, result=await self._read(recorded.result))
         return stored
 
-    async def signs(self, prefix: str, after: str | None, limit: int) -> tuple[list[Sign], list[datetime], bool]:
-        """Signs in order, when each was made, and whether there are more. One request."""
+    async def signs(self, prefix: str, after: str | None, limit: int) -> tuple[list[Sign], bool]:
+        """Signs in order, and whether there are more. One request."""
         page = await self._objects.page(prefix, after, limit)
         self.time.heard(page.at)
-        read = [(read_sign(info.key, info.version), info.modified_at) for info in page]
-        for sign, _ in read:
-            if sign is not None:
-                self._note(sign.name, sign.version)
-        found = [(sign, at) for sign, at in read if sign is not None]
-        return [sign for sign, _ in found], [at for _, at in found], page.more
+        read = [read_sign(info.key, info.version, info.modified_at) for info in page]
+        found = [sign for sign in read if sign is not None]
+        for sign in found:
+            self._note(sign.name, sign.version)
+        return found, page.more
+
+    async def counts(self, sign: Sign, seen: Seen | None, at: datetime) -> bool:
+        """Whether a sign stands for the job as it was seen. One that does not, and is old, goes, and with it what a
+        crash left beside it."""
+        if seen is not None and seen.recorded.mark == sign.mark:
+            return True
+        if sign.made_at is not None and at - sign.made_at >= STALE:
+            await self.later(self._forget(sign, seen))
+        return False
 
     async def every_due(self) -> AsyncIterator[Seen]:
         """Every record that is in the index of what is due: held jobs, and those with something left to do."""
@@ -202,15 +210,6 @@ class RecordedStore:
         at = self.time.heard(page.at)
         return [seen for seen in map(self.seen, page) if seen is not None], at
 
-    async def forget(self, sign: Sign, *, gone: bool) -> None:
-        """Takes away a sign that stands for nothing; if the job is gone, what a crash in its put left as well."""
-        await self._drop(sign.name, None)
-        if gone:
-            name = self.names.part(sign.key, sign.mark)
-            head = await self._objects.head(name)
-            if head is not None:
-                await self._objects.delete([ObjectDelete(name, head.info.version)])
-
     async def later(self, work: Coroutine[None, None, None]) -> None:
         """Does this after the answer; at once, if there is too much to do already."""
         if len(self._later) >= LATER_MAX:
@@ -224,6 +223,16 @@ class RecordedStore:
         """Until everything that was left for later is done."""
         while self._later:
             await asyncio.wait([*self._later])
+
+    async def _forget(self, sign: Sign, seen: Seen | None) -> None:
+        await self._drop(sign.name, None)
+        name = self.names.part(sign.key, sign.mark)
+        parts = () if seen is None else (seen.recorded.payload, seen.recorded.result)
+        if any(part is not None and part.name == name for part in parts):
+            return
+        head = await self._objects.head(name)
+        if head is not None:
+            await self._objects.delete([ObjectDelete(name, head.info.version)])
 
     async def _sign(self, stored: StoredJob, mark: str) -> str | None:
         name = self.names.sign(stored, mark)
@@ -287,12 +296,3 @@ class RecordedStore:
 async def _quietly(work: Coroutine[None, None, None]) -> None:
     with suppress(WrasseError):  # a sign that stays is seen through, and goes once it is old
         await work
-
-
-async def each_of(store: RecordedStore, signs: Sequence[Sign]) -> list[Seen | None]:
-    """The jobs of these signs; None for a sign that does not count."""
-    found = await asyncio.gather(*(store.load(sign.key) for sign in signs))
-    return [
-        seen if seen is not None and seen.recorded.mark == sign.mark else None
-        for seen, sign in zip(found, signs, strict=True)
-    ]

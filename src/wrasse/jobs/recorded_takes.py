@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from wrasse.clock import Clock
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.recorded_names import Sign
 from wrasse.jobs.recorded_ready import Ready
-from wrasse.jobs.recorded_store import STALE, RecordedStore, Seen
+from wrasse.jobs.recorded_store import RecordedStore, Seen
 from wrasse.ports.job import Hold, Place
 
 ABREAST = 16  # claims at once
@@ -99,16 +99,21 @@ class RecordedTakes:
             raise
 
     async def _look(self, claim: Claim) -> list[Seen]:
-        if self._clock.monotonic() - self._expired_at > EXPIRED_EVERY:
-            await self._look_overdue()
+        """What is there; what is overdue is looked for when there is nothing else, or after the answer now and then."""
         taken = await self._now(claim)
-        if not taken and await self._look_overdue():
-            taken = await self._now(claim)
+        if not taken:
+            return await self._now(claim) if await self._look_overdue() else []
+        if self._clock.monotonic() - self._expired_at > EXPIRED_EVERY:
+            await self._store.later(self._look_later())
         return taken
 
     async def _look_overdue(self) -> int:
         self._expired_at = self._clock.monotonic()
         return await self._expire()
+
+    async def _look_later(self) -> None:
+        if await self._look_overdue():
+            self.ring()
 
     async def _now(self, claim: Claim) -> list[Seen]:
         """What is there now, queue by queue."""
@@ -122,8 +127,8 @@ class RecordedTakes:
                 at = await self._store.time.now()
                 signs = self._ready.pop(queue, min(claim.limit - len(taken), ABREAST), at)
                 if signs:
-                    claim.tried.extend(sign.key for sign, _ in signs)
-                    found = await asyncio.gather(*(self._claim(claim, sign, made_at) for sign, made_at in signs))
+                    claim.tried.extend(sign.key for sign in signs)
+                    found = await asyncio.gather(*(self._claim(claim, sign) for sign in signs))
                     taken += [seen for seen in found if seen is not None]
                 elif not self._ready.ends(queue):
                     await self._ready.list(queue, on=True)
@@ -134,14 +139,11 @@ class RecordedTakes:
                     break
         return taken
 
-    async def _claim(self, claim: Claim, sign: Sign, made_at: datetime | None) -> Seen | None:
+    async def _claim(self, claim: Claim, sign: Sign) -> Seen | None:
         """The job, held; None if it is not to be had."""
         at = await self._store.time.now()
         seen = await self._store.load(sign.key, entering=at + claim.silence)
-        if seen is None or seen.recorded.mark != sign.mark:
-            if made_at is not None and at - made_at >= STALE:
-                await self._store.later(self._store.forget(sign, gone=seen is None))
-                self._ready.spent(sign)
+        if not await self._store.counts(sign, seen, at) or seen is None:
             return None  # not yet written, or no longer so
         stored = seen.stored
         held = rules.take(stored, at, worker=claim.worker, nonce=claim.nonce(stored.state.id), silence=claim.silence)

@@ -8,6 +8,7 @@ here. A sign that a crash left is counted until it is old; a listing sees throug
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from datetime import datetime
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.jobs.recorded_names import Sign
-from wrasse.jobs.recorded_store import RecordedStore, Seen, each_of
+from wrasse.jobs.recorded_store import RecordedStore, Seen
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page
 
@@ -130,7 +131,7 @@ class RecordedViews:
     async def _forwards(self, prefix: str, after: str | None) -> AsyncIterator[Sign]:
         start = None if after is None else prefix + after
         while True:
-            signs, _, more = await self._store.signs(prefix, start, _PAGE)
+            signs, more = await self._store.signs(prefix, start, _PAGE)
             for sign in signs:
                 yield sign
             if not more or not signs:
@@ -157,9 +158,13 @@ class RecordedViews:
             yield each
 
     async def _read(self, signs: list[Sign], place: Place, at: datetime) -> list[tuple[Sign, JobState]]:
-        found = zip(signs, await each_of(self._store, signs), strict=True)
-        states = [(sign, seen.stored.at(at).state) for sign, seen in found if seen is not None]
-        return [(sign, state) for sign, state in states if state.place is place]
+        jobs = await asyncio.gather(*(self._store.load(sign.key) for sign in signs))
+        found: list[tuple[Sign, JobState]] = []
+        for sign, seen in zip(signs, jobs, strict=True):
+            if await self._store.counts(sign, seen, at) and seen is not None:
+                state = seen.stored.at(at).state
+                found += [(sign, state)] if state.place is place else []
+        return found
 
     async def _queue(self, sign: Sign) -> str:
         """The name of the queue that a sign belongs to; one that is not plain is read from a record, once."""

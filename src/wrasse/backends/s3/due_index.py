@@ -78,7 +78,9 @@ class DueIndex:
         etag = await self._client.put(self._key(bucket, name), secrets.token_hex(8).encode(), None)
         assert etag is not None, "a write without a condition cannot fail it"
         self._note((bucket, name), Entry(etag, now, ours=True, record=record))
-        if self.calendar.is_over(bucket, now + FRESH):
+        # A bucket leaves the list when a listing, RETIRED_AFTER its end, shows it empty. Up to FRESH before that a
+        # listing is bound to show this entry, which is there by now.
+        if self.calendar.is_over(bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
             await self._list(bucket)  # somebody may be taking it off
         return True
 

@@ -1,0 +1,215 @@
+"""A queue on records: what it promises beyond every job queue, and what it refuses."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from conformance.desk import Desk, fresh
+from faults import CRASH, Crashed, Network, Script
+from leases_proof.places import Place
+from recorded_proof.scene import process, stored
+from wrasse.errors import UsageError
+from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs, RecordedOptions
+from wrasse.jobs.recorded_store import INLINE_BYTES_MAX, STALE
+from wrasse.ports.jobs import (
+    Budget,
+    Bury,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobFilter,
+    JobGroup,
+    Place as In,
+    Rate,
+    Reason,
+    Requeue,
+    TakenJob,
+)
+from wrasse.ports.outcome import Outcome
+
+SILENCE = timedelta(seconds=5)
+LATER = timedelta(seconds=6)
+LARGE = bytes(INLINE_BYTES_MAX + 1)
+FEW = pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], indirect=True)
+_ANY = JobFilter()
+MEMORY = pytest.mark.parametrize("place", ["memory"], indirect=True)
+
+
+async def take(jobs: RecordedJobs, limit: int = 1) -> list[TakenJob]:
+    taken = await jobs.take(["low"], limit, worker="w", silence=SILENCE, request=fresh())
+    return list(taken.jobs)
+
+
+async def one(jobs: RecordedJobs) -> Hold:
+    (taken,) = await take(jobs)
+    return taken.hold
+
+
+# What is left behind
+
+
+@FEW
+@pytest.mark.parametrize("payload", [b"small", LARGE], ids=["small", "large"])
+async def test_nothing_is_left_of_a_finished_job(place: Place, payload: bytes) -> None:
+    jobs = await process(place)
+    await Desk(jobs).put(Job("a", payload=payload))
+    hold = await one(jobs)
+    await jobs.settle([Requeue(hold, Budget.FAILURES, Reason.FAILED)], request=fresh())
+    (taken,) = await take(jobs)
+    ended = await jobs.settle([Finish(taken.hold, result=LARGE)], request=fresh())
+    await jobs.close()
+    assert (taken.job.payload, list(ended), await stored(place)) == (payload, [Outcome.DONE], [])
+
+
+@FEW
+async def test_follow_ups_come_although_the_finished_job_is_gone(place: Place) -> None:
+    jobs = await process(place)
+    await Desk(jobs).put("a")
+    await jobs.settle([Finish(await one(jobs), puts=(Job("next"),))], request=fresh())
+    (following,) = await take(jobs)
+    await jobs.settle([Finish(following.hold)], request=fresh())
+    await jobs.close()
+    assert (following.job.id, await stored(place)) == ("next", [])
+
+
+WAYS = ("finish", "finish with more to do", "requeue", "bury", "put", "take")
+
+
+async def go(jobs: RecordedJobs, way: str, hold: Hold) -> None:
+    settlement = {
+        "finish": Finish(hold),
+        "finish with more to do": Finish(hold, puts=(Job("next", payload=LARGE),)),
+        "requeue": Requeue(hold, Budget.FAILURES, Reason.FAILED),
+        "bury": Bury(hold, Reason.FAILED),
+    }.get(way)
+    if settlement is not None:
+        await jobs.settle([settlement], request="the end")
+    elif way == "put":
+        await jobs.put([Job("b", payload=LARGE)], request="the put")
+    else:
+        await jobs.settle([Requeue(hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED)], request="back")
+        await take(jobs)
+    await jobs.close()
+
+
+async def crash(place: Place, way: str, step: int) -> bool:
+    """The job `a`, with a large payload, is held by a process that dies before this call of its store."""
+    calm = await process(place)
+    await calm.put([Job("a", payload=LARGE)], request=fresh())
+    await calm.close()
+    script = Script({})
+    network = Network(script)
+    mortal = await process(place, network)
+    hold = await one(mortal)
+    await mortal.close()
+    script.faults = {len(script.calls) + step: CRASH}
+    with suppress(Crashed):
+        await go(mortal, way, hold)
+    return network.dead
+
+
+LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("directory", "strict s3")]
+
+
+@pytest.mark.parametrize("place", ["memory", *LONG], indirect=True)
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(place: Place, way: str) -> None:
+    for step in range(12):
+        crashed = await crash(place, way, step)
+        ran: list[str] = []
+        for _ in range(3):  # rescued, taken, finished, with what comes after; then what became stale is met
+            await place.pass_time(STALE)
+            jobs = await process(place)
+            for dead in await jobs.page(In.DEAD, _ANY, None, 10):
+                await jobs.delete([Delete(dead.hold, In.DEAD)])
+            for taken in await take(jobs, 10):
+                assert taken.job.payload in (LARGE, b"")
+                ran.append(taken.job.id)
+                await jobs.settle([Finish(taken.hold)], request=fresh())
+            await jobs.close()
+        if way in ("requeue", "put", "take"):
+            assert "a" in ran, (way, step)
+        assert await stored(place) == [], (way, step)
+        if not crashed:
+            return
+    raise AssertionError("it takes more steps than expected")
+
+
+# Workers that die
+
+
+@FEW
+async def test_a_consumer_that_dies_spends_the_rescue_budget_without_any_sweep(place: Place) -> None:
+    jobs = await process(place, options=RecordedOptions(rescues_max=2))
+    await Desk(jobs).put("a")
+    rescues = []
+    for _ in range(4):
+        rescues += [taken.rescues for taken in await take(jobs)]
+        await place.pass_time(LATER)
+    assert rescues == [0, 1, 2]
+    await take(jobs)
+    record = await jobs.get("a")
+    assert record is not None
+    assert (record.state.place, record.state.reason) == (In.DEAD, Reason.WORKER_DIED)
+
+
+@MEMORY
+async def test_a_job_with_a_number_of_attempts_has_no_more_however_they_end(place: Place) -> None:
+    jobs = await process(place)
+    await Desk(jobs).put(Job("a", headers={ATTEMPTS_HEADER: "2"}))
+    delivered = 0
+    for _ in range(5):
+        delivered += len(await take(jobs))
+        await place.pass_time(LATER)
+    assert delivered == 2
+
+
+@MEMORY
+async def test_overdue_jobs_are_seen_to_while_there_is_other_work(place: Place) -> None:
+    jobs = await process(place)
+    await Desk(jobs).put("stuck")
+    await take(jobs)
+    await Desk(jobs).put(*(str(n) for n in range(10)))
+    await place.pass_time(timedelta(seconds=20))
+    await take(jobs)
+    await jobs.close()
+    assert [taken.job.id for taken in await take(jobs)] == ["stuck"]
+
+
+@MEMORY
+async def test_a_worker_that_beats_keeps_its_job(place: Place) -> None:
+    jobs, other = await process(place), await process(place)
+    await Desk(jobs).put("a")
+    hold = await one(jobs)
+    for _ in range(3):
+        await place.pass_time(timedelta(seconds=4))
+        await Desk(jobs).beat(hold, silence=SILENCE)
+    assert (await take(other), list(await jobs.settle([Finish(hold)], request=fresh()))) == ([], [Outcome.DONE])
+
+
+# What it cannot have
+
+
+@MEMORY
+@pytest.mark.parametrize("what", ["a unique name", "a group", "members", "a rate"])
+async def test_what_it_cannot_have_is_refused(place: Place, what: str) -> None:
+    jobs = await process(place)
+
+    async def ask() -> None:
+        match what:
+            case "a unique name":
+                await jobs.put([Job("a", unique="x")], request=fresh())
+            case "members":
+                await jobs.put([Job("a", group="g")], request=fresh())
+            case "a group":
+                await jobs.put([], request=fresh(), groups=[JobGroup("g", 1, Job("c"))])
+            case _:
+                rates = [Rate("low", 1, SILENCE)]
+                await jobs.take(["low"], 1, worker="w", silence=SILENCE, request=fresh(), rates=rates)
+
+    with pytest.raises(UsageError, match="on records"):
+        await ask()
