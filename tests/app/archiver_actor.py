@@ -1,37 +1,48 @@
 """A nursery of archivers that die: each line on stdin makes it fork some, each of which kills itself at its own call.
 
 Forked from a process that has everything imported, so that a round costs milliseconds. A line is `count seed store`;
-the answer is a line with the number of children that died by SIGKILL.
+the answer is a line with the number of children that died by SIGKILL. Until it dies, a child lives with a store that
+fails at random: requests and replies are lost, and some are slow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
-from faults import GOOD, Fault, FaultyRecords, Network, Script
+from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyRecords, Network, Script
 from stream_faults import FaultyGroups, FaultyStreams
-from unit.archives.scene import FaultyObjects, RandomNames
+from unit.archives.scene import FaultyObjects, Overwrites, RandomNames
+from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.rule import Rule
-from wrasse.backends.directory.connect import Directory
-from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
+from wrasse.errors import StoreUnavailable
 from wrasse.leases.lessor import Lessor, leases_in
 from wrasse.ports.objects import NO_METADATA, Data, Objects, Stored
 
 PATTERN = "gbe.events.audit.*"
 LEASE = timedelta(milliseconds=30)
-STORES: Mapping[str, type[FaultyObjects]] = {"true": FaultyObjects, "random": RandomNames}
+STORES: Mapping[str, type[FaultyObjects]] = {"true": FaultyObjects, "random": RandomNames, "overwrite": Overwrites}
+FAILING = 0.1  # of the calls to the store
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """Where streams, cursors and leases are, and where archives go, as URLs."""
+
+    transport: str
+    objects: str
 
 
 class Deadly:
@@ -39,8 +50,10 @@ class Deadly:
     archive, or right after it has."""
 
     def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
         self._at = draw.choice(["nth", "nth", "store", "after store"])
-        self._left = draw.randrange(1, 60)
+        # Whoever means to die around a store may find nothing left to store.
+        self._left = draw.randrange(1, 40) if self._at == "nth" else 150
         self._within = draw.choice([None, 0.0, 0.0005, 0.002])
 
     def next(self, call: str) -> Fault:
@@ -49,6 +62,8 @@ class Deadly:
             if self._within is None:
                 _die()
             threading.Timer(self._within, _die).start()
+        if call in ("store", "head") and self._draw.random() < FAILING:
+            return self._draw.choice([LOST_REPLY, LOST_REQUEST, Fault(slow_request=0.01), Fault(slow_reply=0.01)])
         return GOOD
 
     def stored(self) -> None:
@@ -74,45 +89,43 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def archiver(
-    sqlite: Sqlite, directory: Directory, store: str, owner: str, deadly: Deadly | None = None
-) -> Archiver:
+async def archiver(stores: Stores, yard: Yard, store: str, owner: str, deadly: Deadly | None = None) -> Archiver:
     """An archiver whose every call passes a network."""
-    clock, network = SystemClock(), Network(deadly or Script({}))
-    leases = FaultyRecords(sqlite.records(leases_in(".wrasse")), network)
+    clock, network, backend = SystemClock(), Network(deadly or Script({})), await stores.open_streams(yard.transport)
+    leases = FaultyRecords(backend.records(leases_in(".wrasse")), network)
     ports = ArchivePorts(
-        FaultyStreams(sqlite.streams, network),
-        FaultyGroups(sqlite.groups, network),
-        FaultyRecords(sqlite.records(CURSORS), network),
+        FaultyStreams(backend.streams, network),
+        FaultyGroups(backend.groups, network),
+        FaultyRecords(backend.records(CURSORS), network),
         Lessor(leases, clock, indexed=False),
     )
-    objects = STORES[store](directory.objects, network)
+    objects: FaultyObjects = STORES[store](await stores.open_objects(yard.objects), network)
     if deadly is not None:
         objects = Watched(objects, deadly)
-    rule = Rule(PATTERN, objects, "file:", limits=BatchLimits(size=7))
+    rule = Rule(PATTERN, objects, "somewhere", limits=BatchLimits(size=7))
     return Archiver(ports, [rule], clock, owner, lease_ttl=LEASE)
 
 
-async def live(folder: Path, seed: int, store: str) -> None:
+async def live(yard: Yard, seed: int, store: str) -> None:
     """Archives until it dies."""
-    draw = random.Random(seed)
-    sqlite, directory = await Sqlite.open(folder / "wrasse.db"), await Directory.open(folder / "data")
-    one = archiver(sqlite, directory, store, f"archiver-{seed}", Deadly(draw))
+    stores, deadly = Stores(SystemClock()), Deadly(random.Random(seed))
+    one = await archiver(stores, yard, store, f"archiver-{seed}", deadly)
     while True:
-        await one.drain()
+        with contextlib.suppress(StoreUnavailable):  # the store fails at random: it goes on
+            await one.drain()
         await asyncio.sleep(0.005)
 
 
 def main() -> None:
     """Forks and buries until stdin ends."""
-    folder = Path(sys.argv[1])
+    yard = Yard(sys.argv[1], sys.argv[2])
     for line in sys.stdin:
         count, seed, store = line.split()
         born = []
         for number in range(int(count)):
             pid = os.fork()
             if pid == 0:
-                asyncio.run(live(folder, int(seed) * 100 + number, store))
+                asyncio.run(live(yard, int(seed) * 100 + number, store))
                 os._exit(3)
             born.append(pid)
         ends = [os.waitpid(pid, 0)[1] for pid in born]

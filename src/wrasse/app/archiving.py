@@ -29,16 +29,21 @@ def archive_streams(settings: Settings) -> tuple[ArchiveStream, ...]:
 
 
 async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: str) -> Archiver:
-    """An archiver for what the settings name. Cursors and leases live where engines on all hosts look."""
+    """An archiver for what the settings name."""
+    own = config.settings.archiver
+    limits = LagLimits(own.lag_threshold.messages, own.lag_threshold.age, own.lag_repeat)
+    ports = await open_ports(config, stores, clock)
+    return Archiver(ports, await build_rules(config, stores), clock, owner, lag=limits)
+
+
+async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePorts:
+    """What archivers work on. Cursors and leases live where engines on all hosts look."""
     where = homes(config)
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
     lessor = Lessor(engine.records(ENGINE_LEASES), clock, indexed=False)
-    ports = ArchivePorts(
+    return ArchivePorts(
         streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS)
     )
-    own = config.settings.archiver
-    limits = LagLimits(own.lag_threshold.messages, own.lag_threshold.age, own.lag_repeat)
-    return Archiver(ports, await build_rules(config, stores), clock, owner, lag=limits)
 
 
 async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:

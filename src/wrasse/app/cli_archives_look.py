@@ -18,8 +18,10 @@ from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.job_text import glimpse
 from wrasse.app.plain import to_json
+from wrasse.app.progress import progress
 from wrasse.app.wiring import Stores
 from wrasse.archives.drain import GROUP
+from wrasse.archives.facts import Facts
 from wrasse.archives.naming import instant_of
 from wrasse.archives.reader import Archived, facts_at, read
 from wrasse.archives.rule import Rule
@@ -54,28 +56,36 @@ async def opened(config: Config) -> AsyncIterator[Places]:
 
 @click.command("list")
 @click.argument("pattern", default=">")
+@click.option("--since", metavar="WHEN", help="Only archives with messages of this time or later: 7d (ago), or a date.")
+@click.option("--until", metavar="WHEN", help="Only archives with a message before this, in the same forms.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Archives at most.")
 @asks
-def list_(asked: Asked, pattern: str, limit: int) -> None:
+def list_(asked: Asked, pattern: str, since: str | None, until: str | None, limit: int) -> None:
     """Show the archives of the streams that match PATTERN, all without one, in the order of their keys.
 
     \b
     Examples:
       wrasse archives list
-      wrasse archives list gbe.events.audit.change --json
+      wrasse archives list gbe.events.audit.change --since=7d --json
     """
     check_pattern(pattern)
-    finish(_list(asked, pattern, limit))
+    now = SystemClock().now()
+    finish(_list(asked, pattern, (moment_of(since, now), moment_of(until, now)), limit))
 
 
-async def _list(asked: Asked, pattern: str, limit: int) -> None:
+async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetime | None], limit: int) -> None:
     found: list[Mapping[str, object]] = []
+    since, until = span
     async with opened(asked.config()) as places:
         for rule in places.rules:
             async for each in shelved(rule.objects, rule.prefix, pattern):
                 if len(found) == limit:
                     break
-                found.append(await _row(rule, each))
+                facts = await facts_at(rule.objects, each.name)
+                if facts is None or (since is not None and instant_of(facts.last) < since):
+                    continue
+                if until is None or instant_of(facts.first) < until:
+                    found.append(_row(rule, each, facts))
     columns = ("key", "subject", "first", "last", "count", "bytes")
     asked.answer(
         {"archives": found},
@@ -85,17 +95,17 @@ async def _list(asked: Asked, pattern: str, limit: int) -> None:
     )
 
 
-async def _row(rule: Rule, each: Shelved) -> Mapping[str, object]:
-    facts = await facts_at(rule.objects, each.name)
+def _row(rule: Rule, each: Shelved, facts: Facts) -> Mapping[str, object]:
     return {
         "key": each.info.key,
         "subject": each.name.subject,
         "domain": each.name.domain,
+        "epoch": each.name.epoch,
         "start": str(each.name.after),
-        "first": None if facts is None else str(facts.first),
-        "last": None if facts is None else str(facts.last),
-        "count": None if facts is None else facts.count,
-        "marked": None if facts is None else facts.marked,
+        "first": str(facts.first),
+        "last": str(facts.last),
+        "count": facts.count,
+        "marked": facts.marked,
         "bytes": each.info.size,
         "destination": rule.destination,
     }
@@ -118,7 +128,7 @@ def read_(asked: Asked, pattern: str, since: str | None, until: str | None, limi
     """
     check_pattern(pattern)
     now = SystemClock().now()
-    finish(_read(asked, pattern, _moment(since, now), _moment(until, now), limit))
+    finish(_read(asked, pattern, moment_of(since, now), moment_of(until, now), limit))
 
 
 async def _read(
@@ -149,7 +159,8 @@ def _write(asked: Asked, archived: Archived) -> None:
     sys.stdout.flush()
 
 
-def _moment(text: str | None, now: datetime) -> datetime | None:
+def moment_of(text: str | None, now: datetime) -> datetime | None:
+    """What --since and --until mean."""
     if text is None:
         return None
     try:
@@ -185,16 +196,20 @@ def verify_(asked: Asked, pattern: str) -> None:
 
 async def _verify(asked: Asked, pattern: str) -> list[Verified]:
     async with opened(asked.config()) as places:
-        return [
-            each
-            for rule in places.rules
-            async for each in verify(rule.objects, rule.prefix, pattern, group=GROUP, streams=places.streams)
-        ]
+        with progress("archives") as looked:
+            return [
+                each
+                for rule in places.rules
+                async for each in verify(
+                    rule.objects, rule.prefix, pattern, group=GROUP, streams=places.streams, looked=looked
+                )
+            ]
 
 
 def _verified(each: Verified) -> Mapping[str, object]:
     return {
         "subject": each.subject,
+        "epoch": each.epoch,
         "whole": each.whole,
         "archives": each.archives,
         "messages": each.messages,
@@ -207,13 +222,20 @@ def _verified(each: Verified) -> Mapping[str, object]:
     }
 
 
+def _called(each: Verified) -> str:
+    return each.subject if each.epoch == 1 else f"{each.subject} (epoch {each.epoch})"
+
+
+def _waiting(each: Verified) -> str:
+    return "" if each.waiting is None else str(each.waiting)
+
+
 def _tell(found: Sequence[Verified]) -> None:
     if not found:
         click.echo("there is no such archive")
         return
     rows = [
-        ("ok" if e.whole else "fail", e.subject, e.archives, e.messages, e.last, "" if e.waiting is None else e.waiting)
-        for e in found
+        ("ok" if e.whole else "fail", _called(e), e.archives, e.messages, e.last, _waiting(e)) for e in found
     ]
     show_table(("", "stream", "archives", "messages", "up to", "waiting"), rows)
     for each in found:

@@ -6,7 +6,7 @@ grow by exactly what it holds: a larger step means that entries were gone before
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 from wrasse.archives.facts import Facts, from_metadata
@@ -42,6 +42,7 @@ class Verified:
     last: EntryId | None = None
     passed: int | None = None
     waiting: int | None = None  # in the stream, not archived yet; None where that is not known
+    epoch: int = 1
     problems: tuple[Problem, ...] = field(default=())
 
     @property
@@ -64,15 +65,20 @@ async def verify(
     group: str,
     domain: str | None = None,
     streams: Streams | None = None,
+    looked: Callable[[int], None] = lambda count: None,
 ) -> AsyncIterator[Verified]:
-    """Every stream that matches and has archives, in the order of their names."""
-    chains: dict[str, Verified] = {}
+    """Every stream that matches and has archives, in the order of their names, each epoch on its own. `looked` is told
+    of every archive that was looked at."""
+    chains: dict[tuple[str, int], Verified] = {}
     async for each in shelved(objects, prefix, pattern, domain):
-        so_far = chains.get(each.name.subject, Verified(each.name.subject, each.name.domain))
-        chains[each.name.subject] = await _link(objects, so_far, each)
-    for subject in sorted(chains):
-        chain = chains[subject]
-        yield chain if streams is None else await _against(streams, chain, group, _Shelf(objects, prefix))
+        place = each.name.subject, each.name.epoch
+        so_far = chains.get(place, Verified(each.name.subject, each.name.domain, epoch=each.name.epoch))
+        chains[place] = await _link(objects, so_far, each)
+        looked(1)
+    for subject, epoch in sorted(chains):
+        chain, ended = chains[subject, epoch], (subject, epoch + 1) in chains
+        # The stream of an epoch that ended is no more.
+        yield chain if streams is None or ended else await _against(streams, chain, group, _Shelf(objects, prefix))
 
 
 async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:
@@ -127,7 +133,7 @@ async def _against(streams: Streams, chain: Verified, group: str, shelf: _Shelf)
     ends = chain.last
     if floor is not None and floor > ends:
         last = await newest(shelf.objects, shelf.prefix, chain.domain, chain.subject)
-        if last is not None and last.name.after >= ends:
+        if last is not None and last.name.place >= (chain.epoch, ends):
             return chain  # an archiver went on while we looked: what came after our listing is for the next look
         chain = _noted(chain, "", f"an archive is missing at the end: the group {group!r} is at {floor}")
     if state.last is not None and state.last < ends:

@@ -1,0 +1,110 @@
+"""Going on after a stream was set back: a new epoch, which archives what is in the stream now and in no archive yet.
+
+A stream that a failover or a restore set back is the beginning of what it was, and then whatever came after. Its
+entries are compared with the archives from the first that is still there, until the first that no archive holds: the
+new epoch begins before that one. Nothing in the stream is skipped, and nothing that both have is archived again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from wrasse.archives.cursor import Cursor, Cursors
+from wrasse.archives.reader import facts_at, read_archive
+from wrasse.archives.rule import Rule
+from wrasse.archives.shelf import shelved
+from wrasse.errors import Refused, UsageError
+from wrasse.ports.drains import stretch_from
+from wrasse.ports.streams import START, Entry, EntryId, Streams
+
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What a restart comes to: the epoch that begins, after which entry, how many entries of the stream it will hold,
+    and how many archived messages the stream has lost."""
+
+    subject: str
+    epoch: int
+    after: EntryId
+    new: int
+    gone: int
+    cursor: Cursor
+
+
+async def plan_restart(streams: Streams, cursors: Cursors, rule: Rule, subject: str, group: str) -> Restart:
+    """Finds out where a new epoch begins. Changes nothing."""
+    cursor, state = await cursors.load(subject), await streams.info(subject)
+    if cursor is None or state is None:
+        raise UsageError(f"the stream {subject!r} is not there, or was never archived", do="see `wrasse streams info`")
+    common, gone = await _compared(streams, rule, subject, cursor.epoch)
+    after = common or (state.last or START if state.first is None else state.first.previous)
+    floor = next((each.floor for each in state.groups if each.name == group), START)
+    if floor > after:
+        raise Refused(
+            f"the group {group!r} of {subject!r} is at {floor}, and its archives share nothing beyond {after}",
+            do="bring the missing archives back first: `wrasse archives verify` names them",
+        )
+    new = await _count(streams, subject, after)
+    moved = replace(
+        cursor, after=after, passed=state.appended - new, key=None, epoch=cursor.epoch + 1, history=state.history
+    )
+    return Restart(subject, moved.epoch, after, new, gone, moved)
+
+
+async def restart(cursors: Cursors, planned: Restart) -> None:
+    """Begins the epoch; Refused if the cursor changed since it was planned."""
+    if await cursors.move(planned.cursor) is None:
+        raise Refused(f"the cursor of {planned.subject!r} has moved meanwhile", do="look again: an archiver is at work")
+
+
+async def _compared(streams: Streams, rule: Rule, subject: str, epoch: int) -> tuple[EntryId | None, int]:
+    """The last entry up to which stream and archives are the same, from the first of the stream on, and how many of the
+    archives' come after it."""
+    common: EntryId | None = None
+    parted, gone = False, 0
+    entries = _entries(streams, subject)
+    ours = await anext(entries, None)
+    async for entry in _archived(rule, subject, epoch, START if ours is None else ours.id):
+        if not parted and ours is not None and _same(entry, ours):
+            common = entry.id
+            ours = await anext(entries, None)
+        elif common is not None or ours is None or entry.id >= ours.id:  # what is older was trimmed, as it may be
+            parted, gone = True, gone + 1
+    return common, gone
+
+
+async def _entries(streams: Streams, subject: str) -> AsyncIterator[Entry]:
+    after, more = START, True
+    while more:
+        stretch = await stretch_from(streams, subject, after, _PAGE)
+        for entry in stretch.entries(len(stretch)):
+            after = entry.id
+            yield entry
+        more = stretch.more
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    return (one.id, one.body, dict(one.fields or {})) == (other.id, other.body, dict(other.fields or {}))
+
+
+async def _archived(rule: Rule, subject: str, epoch: int, since: EntryId) -> AsyncIterator[Entry]:
+    """What archives of one epoch hold, from the one on that has this entry."""
+    async for each in shelved(rule.objects, rule.prefix, subject, rule.domain_of(subject)):
+        if each.name.epoch != epoch:
+            continue
+        facts = await facts_at(rule.objects, each.name)
+        if facts is not None and facts.last >= since:
+            async for archived in read_archive(rule.objects, each.name):
+                yield archived.entry
+
+
+async def _count(streams: Streams, subject: str, after: EntryId) -> int:
+    count, more = 0, True
+    while more:
+        stretch = await stretch_from(streams, subject, after, _PAGE)
+        count, more = count + len(stretch), stretch.more
+        after = stretch.id(len(stretch) - 1) if more else after
+    return count
