@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
-from wrasse.ports.requests import counted
+from wrasse.ports.request_counts import Counting, counted
 
 NO_WAIT = timedelta(0)
 TTL_DEFAULT = timedelta(seconds=30)
@@ -77,7 +76,7 @@ class TooShort(UsageError):
     """A lease that would be over for its holder before it could be used."""
 
 
-class Leases:
+class Leases(Counting):
     """All namespaces of one store."""
 
     def __init__(
@@ -92,6 +91,7 @@ class Leases:
         namespaces: Namespaces | None = None,
         replay: timedelta = NO_REPLAY,
     ) -> None:
+        super().__init__()
         self.records, self._objects, self.clock, self.terms = records, objects, clock, terms
         self._ttl_max, self._noted = ttl_max, traffic
         self._keys: dict[str, Keys] = {}
@@ -99,7 +99,6 @@ class Leases:
         self._afterwards = Afterwards()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
-        self.requests: Counter[str] = Counter()  # to the store, by operation, where it counts them
         self._book = Book(records, clock, self.tally)
         self._joining = Joining(self.keys, records, clock, namespaces)
         self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, self._wake)

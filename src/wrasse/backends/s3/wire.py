@@ -26,7 +26,7 @@ from wrasse.backends.s3.signing import EMPTY_HASH, Signer, Unsigned, query_of, q
 from wrasse.backends.s3.store_clock import StoreClock
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, WrasseError
-from wrasse.ports.requests import note_request
+from wrasse.ports.request_counts import note_request
 
 TRIES = 5
 PAUSE = 0.1  # seconds before the second try; doubles

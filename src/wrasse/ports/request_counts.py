@@ -10,23 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import update_wrapper
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Answer = Coroutine[Any, Any, T]
 
 
-class Counts(Protocol):
+class Counting:
     """Whoever keeps count of the requests of its operations."""
 
-    @property
-    def requests(self) -> Counter[str]:
-        """How many, by operation."""
-        ...
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()  # by operation; none where a backend does not count them
 
 
-C = TypeVar("C", bound=Counts)
+C = TypeVar("C", bound=Counting)
 _FOR: ContextVar[tuple[Counter[str], str] | None] = ContextVar("wrasse_requests_for", default=None)
 
 
