@@ -65,6 +65,33 @@ async def test_five_requests_of_a_cycle_wait_for_one_another(place: Place, known
 
 
 @BUCKETS
+async def test_what_a_transaction_over_two_keys_costs(place: Place) -> None:
+    process, other = await warm(place), await warm(place)
+    leases, id = process.leases, "00000000000000000010"
+    await leases.decide("000000000000000000g0", commit=True)  # this hour's list of decisions is known from then on
+    for key in ("orders/1", "orders/2"):
+        await process.cost(cycle(process, key))
+    taken, (one, two) = await process.cost(
+        asyncio.gather(*(leases.acquire(f"orders/{n}", "me", ttl=TTL, transaction=id) for n in (1, 2)))
+    )
+    first, _ = await process.cost(leases.update(NS, one.held, STATE))
+    second, _ = await process.cost(leases.update(NS, two.held, STATE))
+    process.wire.seen.clear()
+    await leases.release(NS, one.held)
+    await leases.close()
+    commit = [each.ask.key or b"" for each in process.wire.seen]
+    again, _ = await process.cost(leases.release(NS, two.held))
+    asked, _ = await other.cost(other.leases.transactions.book.outcome(id))
+    assert (taken, first, second) == (4, 4, 3)
+    # The decision and two keys before the answer; then two superseded states, two entries, the decision record with its
+    # entry, and the end of the record.
+    assert (len(commit), [b"/meta/" in key for key in commit[:3]], b".txns/" in commit[0]) == (
+        3 + 7, [False, True, True], True,
+    )  # fmt: skip
+    assert (again, asked) == (2, 2 + 3)  # who asks from elsewhere also learns what time it is there
+
+
+@BUCKETS
 async def test_a_renewal_is_one_request_and_a_read_two(place: Place) -> None:
     process, other = await warm(place), await warm(place)
     await process.cost(cycle(process, "orders/1"))

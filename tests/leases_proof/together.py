@@ -127,6 +127,8 @@ async def nothing_is_left(backend: Backend) -> None:
     for collection in (TRANSACTIONS, DECISIONS):
         left = [record.key for record in await backend.records(collection).page("", None, 100)]
         assert left == [], f"left in {collection.data}: {left}"
+    raw = [info.key for info in await backend.objects.page(".txn", None, 100)]  # where records are objects, too
+    assert [key for key in raw if not key.endswith("buckets.json")] == [], f"left in the bucket: {raw}"
 
 
 async def held_by_nobody(leases: Leases, keys: Sequence[str] = KEYS) -> bool:

@@ -56,8 +56,10 @@ class Book:
     """The transactions of one store."""
 
     def __init__(self, records: Callable[[Collection], Records], clock: Clock, tally: LeaseTally) -> None:
-        self._transactions = Writes(records(TRANSACTIONS), clock)
-        self._decisions = Writes(records(DECISIONS), clock)
+        # Without names: of each of these writes the record itself tells whether it is made, by whomever; and what is
+        # deleted is gone at once, so that a look at open transactions costs as much as there are.
+        self._transactions = Writes(records(TRANSACTIONS), clock, named=False)
+        self._decisions = Writes(records(DECISIONS), clock, named=False)
         self.tally = tally
         self._seen: OrderedDict[str, KeptTransaction] = OrderedDict()  # may be out of date
         self._over: OrderedDict[str, Decided] = OrderedDict()  # a decision never changes

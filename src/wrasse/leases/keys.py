@@ -195,7 +195,7 @@ class Keys:
 
     async def _tell(self, held: Held, version: int, *, commit: bool) -> None:
         """Refuses if what a caller whose lease is over wants has not happened, and never will."""
-        kept = await self._store.read(held.key)
+        kept = self._store.remembered(held.key)  # it was read a moment ago, or there is none
         grant = None if kept is None or kept.meta.grant is None else kept.meta.grant
         ending = grant if grant is not None and grant.id == held.id else None
         if ending is None:

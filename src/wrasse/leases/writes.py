@@ -21,12 +21,14 @@ ASKED_MAX = 3  # how often one write is asked before its reply counts as lost fo
 
 
 class Writes:
-    """The records of one collection, and the time there."""
+    """The records of one collection, and the time there. Writes that are not `named` have no nonce: whoever asks again
+    may be told `lost` because of their own write, and must be able to see from the record that it is made."""
 
-    __slots__ = ("_clock", "_time", "records")
+    __slots__ = ("_clock", "_named", "_time", "records")
 
-    def __init__(self, records: Records, clock: Clock) -> None:
+    def __init__(self, records: Records, clock: Clock, *, named: bool = True) -> None:
         self.records = records
+        self._named = named
         self._clock = clock
         self._time = StoreTime(clock)
 
@@ -34,7 +36,7 @@ class Writes:
         self, key: str, value: bytes, at: str | None, due_at: datetime | None, *, entry_stays: bool = False
     ) -> Written:
         """Writes over the version `at`, or creates the record where that is None."""
-        nonce = secrets.token_hex(8)
+        nonce = self._nonce()
         if at is None:
             return await self._ask(lambda: self.records.create(key, value, due_at=due_at, nonce=nonce))
         return await self._ask(
@@ -43,7 +45,7 @@ class Writes:
 
     async def delete(self, key: str, at: str) -> Written:
         """Deletes the version `at`."""
-        nonce = secrets.token_hex(8)
+        nonce = self._nonce()
         return await self._ask(lambda: self.records.delete(key, at=at, nonce=nonce))
 
     async def now(self) -> datetime:
@@ -59,6 +61,9 @@ class Writes:
     def monotonic(self, instant: datetime) -> float:
         """Our monotonic time before which the store's clock cannot show this instant."""
         return self._time.monotonic(instant)
+
+    def _nonce(self) -> str | None:
+        return secrets.token_hex(8) if self._named else None
 
     async def _ask(self, write: Callable[[], Awaitable[Written]]) -> Written:
         for asked in range(1, ASKED_MAX + 1):
