@@ -25,6 +25,7 @@ from wrasse.leases.lessor import leases_in
 from wrasse.leases.meta import Grant, Kept, Meta, State
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.repeated import holds, staged_over
 from wrasse.leases.replay import Replay
 from wrasse.leases.rules import Asked, Busy, Held, Terms
 from wrasse.leases.taking_part import InTransaction
@@ -213,7 +214,13 @@ class Leases(Counting):
     ) -> tuple[int, State]:
         """Stages a new state; gives the version that it will have, and its object."""
         self.note_traffic()
-        staged = (await self.keys(namespace).stage(held, data, if_version, if_etag)).staged
+        keys = self.keys(namespace)
+        try:
+            staged = (await keys.stage(held, data, if_version, if_etag)).staged
+        except KeyRefused as refused:
+            staged = await staged_over(keys, held, refused, if_version, if_etag)
+            if staged is None or not await holds(keys, staged, data):
+                raise
         assert staged is not None, "an update stages"
         assert staged.state is not None, "an update has a state"
         return staged.version, staged.state
@@ -224,7 +231,14 @@ class Leases(Counting):
     ) -> int | None:
         """Stages the removal of the state; gives the version, or None if there was nothing to remove."""
         self.note_traffic()
-        changed = await self.keys(namespace).stage_removal(held, if_version, if_etag)
+        keys = self.keys(namespace)
+        try:
+            changed = await keys.stage_removal(held, if_version, if_etag)
+        except KeyRefused as refused:
+            done = await staged_over(keys, held, refused, if_version, if_etag)
+            if done is None or done.same or done.state is not None:
+                raise
+            return done.version
         staged = changed.after.staged
         return None if changed.after is changed.before or staged is None else staged.version
 

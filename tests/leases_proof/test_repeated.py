@@ -1,0 +1,60 @@
+"""A change whose reply was lost is asked for again, with the version that its caller saw: it is the same change."""
+
+from __future__ import annotations
+
+import pytest
+
+from leases_proof.places import NS, TTL, Place
+from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.refusal import KeyRefused, Refusal
+
+OURS = pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], indirect=True)
+
+
+async def held(leases: Leases) -> Leased:
+    """A key with a state, held."""
+    first = await leases.acquire("a", "me", ttl=TTL)
+    await leases.update(NS, first.held, b'{"n":0}')
+    await leases.release(NS, first.held)
+    return await leases.acquire("a", "me", ttl=TTL)
+
+
+@OURS
+async def test_an_update_that_is_asked_for_again_gives_the_same_answer(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    version, etag = lease.meta.version, lease.meta.etag
+    first = await leases.update(NS, lease.held, b'{"n":1}', if_version=version, if_etag=etag)
+    assert await leases.update(NS, lease.held, b'{"n":1}', if_version=version, if_etag=etag) == first
+    await leases.release(NS, lease.held)
+    seen = await leases.read_public(NS, "a")
+    assert seen is not None
+    assert (seen.data, seen.version) == (b'{"n":1}', version + 1)
+
+
+@OURS
+async def test_another_update_over_the_same_version_is_refused(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    await leases.update(NS, lease.held, b'{"n":1}', if_version=lease.meta.version)
+    with pytest.raises(KeyRefused) as refused:
+        await leases.update(NS, lease.held, b'{"n":2}', if_version=lease.meta.version)
+    assert refused.value.code is Refusal.VERSION_CONFLICT
+
+
+@OURS
+async def test_the_same_bytes_over_a_version_that_never_was_are_refused(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    await leases.update(NS, lease.held, b'{"n":1}', if_version=lease.meta.version)
+    with pytest.raises(KeyRefused):
+        await leases.update(NS, lease.held, b'{"n":1}', if_version=lease.meta.version - 1)
+
+
+@OURS
+async def test_a_removal_that_is_asked_for_again_gives_the_same_answer(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    version = lease.meta.version
+    first = await leases.remove(NS, lease.held, if_version=version)
+    assert await leases.remove(NS, lease.held, if_version=version) == first == version + 1
