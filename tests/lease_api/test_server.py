@@ -79,19 +79,22 @@ async def test_a_client_that_goes_away_no_longer_waits() -> None:
 
 async def test_a_server_that_stops_gives_no_new_leases_and_says_so() -> None:
     async with running(Access()) as (server, client):
-        server.api.draining = True
+        server.api.drain()
         async with client.post("/v1/acquire", json=ASKED) as answer:
             assert (answer.status, answer.headers["Shutdown-Imminent"]) == (503, "true")
 
 
-async def test_closing_lets_calls_under_way_end() -> None:
+async def test_closing_tells_those_who_wait_at_once() -> None:
     async with running(Access()) as (server, client):
         async with client.post("/v1/acquire", json=ASKED):
             pass
-        waiting = asyncio.create_task(client.post("/v1/acquire", json={**ASKED, "owner": "b", "block_seconds": 1}))
+        waiting = asyncio.create_task(client.post("/v1/acquire", json={**ASKED, "owner": "b", "block_seconds": 600}))
         await until(lambda: server.api.waiting == 1)
-        await server.close(timedelta(seconds=10))
-        assert (await waiting).status == 409
+        async with asyncio.timeout(60):  # the grace is longer
+            await server.close(timedelta(seconds=600))
+        answer = await waiting
+        assert (answer.status, (await answer.json())["error"]) == (503, "shutdown_draining")
+        assert server.api.waiting == 0
 
 
 async def test_the_document_names_every_call_that_is_served() -> None:

@@ -301,7 +301,7 @@ class Daemon:
         if self._engine is not None:
             self._engine.stop()
         if self._lease_server is not None:
-            self._lease_server.api.draining = True
+            self._lease_server.api.drain()
         for worker in (*self._tasking, *(() if self._working is None else (self._working.worker,))):
             worker.stop(grace)
         if self._archiver is not None:

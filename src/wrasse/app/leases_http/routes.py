@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -16,7 +17,7 @@ from wrasse.app.leases_http.failures import WireError, failed
 from wrasse.app.leases_http.txn import TxnApi
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
-from wrasse.leases.leases import Leases, Seen
+from wrasse.leases.leases import Leased, Leases, Seen
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
@@ -29,11 +30,12 @@ Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 
 
 class LeaseApi:
-    """The calls, over one `Leases`. `draining` refuses new leases while everything else goes on."""
+    """The calls, over one `Leases`. After `drain` new leases are refused, also to those who wait for one, while
+    everything else goes on."""
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
         self._leases, self._clock = leases, clock
-        self.draining = False
+        self._drained = asyncio.Event()
         self._busy = 0  # calls under way
         self._idle = asyncio.Event()
 
@@ -41,6 +43,15 @@ class LeaseApi:
     def waiting(self) -> int:
         """How many callers wait for a key."""
         return self._leases.waiting
+
+    @property
+    def draining(self) -> bool:
+        """Whether new leases are refused."""
+        return self._drained.is_set()
+
+    def drain(self) -> None:
+        """Gives no new leases any more, and tells whoever waits for one."""
+        self._drained.set()
 
     async def quiet(self) -> None:
         """Until no call is under way."""
@@ -87,7 +98,7 @@ class LeaseApi:
     async def _acquire(self, request: web.Request, name: str) -> web.Response:
         asked = await asking.json_body(request, wire.AcquireBody)
         if self.draining:
-            raise WireError("shutdown_draining", "this server is stopping; ask another", status=503, wait=1)
+            raise _stopping()
         if not asked.owner:
             raise WireError("missing_owner", "owner is missing: say who you are")
         if asked.ttl_seconds < 0:
@@ -98,18 +109,33 @@ class LeaseApi:
             asked.txn_id or request.headers.get("X-Txn-ID", ""), "invalid_txn"
         )
         typed = asked.key or request.query.get("key", "") or uuid7(self._clock)
-        leased = await self._leases.acquire(
+        wait = _wait(asked.block_seconds)
+        acquiring = self._leases.acquire(
             typed,
             asked.owner,
             namespace=asked.namespace,
             ttl=timedelta(seconds=asked.ttl_seconds),
-            wait=_wait(asked.block_seconds),
+            wait=wait,
             if_not_exists=asked.if_not_exists,
             id=asked.lease_id,
             transaction=transaction,
         )
+        leased = await (acquiring if wait == timedelta(0) else self._unless_drained(acquiring))
         headers = {"X-Fencing-Token": str(leased.grant.token), "X-Key-Version": str(leased.meta.version)}
         return _json(wire.acquired(leased, typed, name), {**headers, "X-Correlation-Id": name})
+
+    async def _unless_drained(self, acquiring: Coroutine[Any, Any, Leased]) -> Leased:
+        """What a wait gives; one that the end of this server would outlast is given up at once."""
+        waiting, drained = asyncio.create_task(acquiring), asyncio.create_task(self._drained.wait())
+        try:
+            await asyncio.wait((waiting, drained), return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            raise _stopping()
+        finally:
+            for task in (waiting, drained):
+                task.cancel()
+            await asyncio.gather(waiting, drained, return_exceptions=True)
 
     async def _keepalive(self, request: web.Request, name: str) -> web.Response:
         shown = asking.token(request)
@@ -192,6 +218,10 @@ class LeaseApi:
             asked = await asking.json_body(request, wire.NamespaceBody)
         namespace = checked_namespace(asked.namespace or request.query.get("namespace", ""))
         return _json(wire.NamespaceAnswer(namespace, asked.query or wire.QueryEngines("", "")))
+
+
+def _stopping() -> WireError:
+    return WireError("shutdown_draining", "this server is stopping; ask another", status=503, wait=1)
 
 
 def _wait(seconds: int) -> timedelta | None:

@@ -61,7 +61,7 @@ class LeaseServer:
 
     async def close(self, grace: timedelta = timedelta(0)) -> None:
         """Drains for up to `grace`, then stops."""
-        self.api.draining = True
+        self.api.drain()
         if self._runner is None:
             return
         with suppress(TimeoutError):
