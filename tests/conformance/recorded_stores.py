@@ -7,7 +7,8 @@ from typing import Protocol
 import pytest
 
 from wrasse.clock import Clock
-from wrasse.jobs.recorded import RecordedJobs, RecordedOptions
+from wrasse.jobs.recorded import RecordedJobs
+from wrasse.jobs.recorded_changes import RecordedOptions
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Pulse

@@ -12,7 +12,8 @@ from faults import CRASH, Crashed, Network, Script
 from leases_proof.places import Place
 from recorded_proof.scene import process, stored
 from wrasse.errors import UsageError
-from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs, RecordedOptions
+from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs
+from wrasse.jobs.recorded_changes import RecordedOptions
 from wrasse.jobs.recorded_store import INLINE_BYTES_MAX, STALE
 from wrasse.ports.jobs import (
     Budget,

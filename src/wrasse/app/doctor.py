@@ -58,6 +58,8 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
         if parse_objects(where.objects).scheme == "s3" and where.objects not in opened:
             async for finding in _objects(where.objects, stores):
                 yield finding
+        for finding in _jobs(where.jobs):
+            yield finding
         if {where.jobs, where.records, where.engine} <= set(opened):
             async for finding in _upkeep(config, await open_homes(config, stores), clock):
                 yield finding
@@ -88,6 +90,12 @@ def _settings(config: Config) -> Iterator[Finding]:
         return
     if len(handlers):
         yield Finding("handlers", OK, f"{len(handlers)} importable")
+
+
+def _jobs(url: str) -> Iterator[Finding]:
+    if parse_store(url).scheme == "s3":
+        costs = "a job costs 2 requests to put, 3 to take and 2 to finish; each idle worker lists once a second"
+        yield Finding("jobs", OK, f"jobs live in a bucket: {costs}")
 
 
 async def _backend(

@@ -221,6 +221,12 @@ def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
         "names a home for jobs, and redis.addr another",
         "keep one of them",
     )
+    yield (
+        not settings.worker.rates or not settings.backends.jobs.startswith(("s3:", "file:")),
+        "worker.rates",
+        "limits queues, and jobs on a bucket or a directory have no rates",
+        "take it out, or keep jobs in sqlite:wrasse.db or redis://host:6379/0",
+    )
     yield from _redis(settings, named)
     for url in (settings.backends.records, settings.backends.streams, settings.engine.backend):
         if is_nats(url):

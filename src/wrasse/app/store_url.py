@@ -18,7 +18,7 @@ from wrasse.backends.s3.address import S3Address
 from wrasse.errors import ConfigError
 
 HERE = ("sqlite", "memory", *SCHEMES, *NATS)
-BUCKETS = ("s3", "file")  # keep objects and records, nothing else
+BUCKETS = ("s3", "file")  # keep objects and records, and jobs that are made of them
 ELSEWHERE = ("redis+streams", "postgresql", "az", "gs")
 _USERINFO = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s'\"(])[^\s/:@'\"]+:[^\s/]*@")
 _SECRETS = "(?:sentinel_)?password|secret|(?:session_)?token|(?:access_|secret_)?key"
@@ -56,7 +56,7 @@ class StoreUrl:
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it keeps objects and records only."""
+        """Whether it keeps objects and records, and jobs that are made of them."""
         return self.scheme in BUCKETS
 
     def __str__(self) -> str:
@@ -99,9 +99,9 @@ def parse_store(text: str) -> StoreUrl:
 def parse_jobs(text: str) -> StoreUrl:
     """The same for a store of jobs."""
     url = parse_store(text)
-    if url.is_bucket or url.is_nats:
+    if url.is_nats:
         raise ConfigError(
-            f"this version keeps no jobs in {url.scheme}", do="use sqlite:wrasse.db or redis://host:6379/0"
+            f"this version keeps no jobs in {url.scheme}", do="use sqlite:wrasse.db, redis://host:6379/0 or s3://bucket"
         )
     return url
 

@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import ConfigError
+from wrasse.jobs.recorded import RecordedJobs
+from wrasse.jobs.recorded_changes import RecordedOptions
 from wrasse.ports.catalog import Catalog, Query
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
@@ -105,15 +107,18 @@ class ObjectStore(Protocol):
 
 
 class RecordsAlone:
-    """A bucket or a directory as the home of records. It has no other port: settings that ask for one are refused."""
+    """A bucket or a directory as the home of records, and of jobs that are made of them. It has no other port: settings
+    that ask for one are refused."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, done_max: int) -> None:
         self.store = store
+        # What nobody asked to keep would cost a request for each job: the default keeps none here.
+        self._jobs = recorded_jobs(store, clock, 0 if done_max == DONE_MAX else done_max)
 
     @property
     def jobs(self) -> JobQueue:
-        """None."""
-        raise AssertionError("a bucket keeps no jobs")
+        """Jobs as records."""
+        return self._jobs
 
     @property
     def journal(self) -> Journal:
@@ -143,9 +148,20 @@ class RecordsAlone:
         """Does it answer?"""
         return await self.store.pulse()
 
+    async def finish(self) -> None:
+        """Until what is left to do after the last answers is done."""
+        await self._jobs.close()
+
     async def close(self) -> None:
         """Lets go of what is open."""
+        await self.finish()
         await self.store.close()
+
+
+def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int) -> RecordedJobs:
+    """Jobs on the records and objects of a store. A bucket is asked less often whether there is something new."""
+    poll_max = 1.0 if hasattr(store, "requests") else 0.2
+    return RecordedJobs(store.records, store.objects, clock, RecordedOptions(done_max=done_max, poll_max=poll_max))
 
 
 async def check_streams(store: Store) -> None:
@@ -180,7 +196,7 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
 
         return Memory(clock, done_max=done_max)
     if url.is_bucket:
-        return RecordsAlone(await _open_objects(url, clock))
+        return RecordsAlone(await _open_objects(url, clock), clock, done_max)
     if url.is_nats:
         from wrasse.backends.nats.connect import Nats
 
@@ -246,8 +262,10 @@ class Stores:
     async def open(self, url: str) -> Store:
         """The backend of this URL."""
         wanted = parse_store(url).resolved()
-        if wanted.is_bucket:
-            return RecordsAlone(await self.open_object_store(url))
+        if wanted.is_bucket and wanted not in self._open:
+            alone = RecordsAlone(await self.open_object_store(url), self._clock, self._done_max)
+            self.finish_first(alone.finish)
+            self._open[wanted] = alone
         if wanted not in self._open:
             store = await _open(wanted, self._clock, self._done_max)
             self._stack.push_async_callback(store.close)
