@@ -218,7 +218,7 @@ class StreamedJobs:
         return await self._views.page(place, where, after, limit, newest=newest)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        """Held tasks whose deadline has passed. What else is due is seen to on the way: it needs no budget."""
+        """Held tasks whose deadline has passed, from the index of what is due."""
         return await due_tasks(self._store, self.search, after, limit, is_stuck)
 
     async def aged(self, place: Place, after: str | None, limit: int) -> Page[JobState]:

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.job_record import back
 from wrasse.jobs.task_events import queued
-from wrasse.jobs.task_fields import FAR
 from wrasse.jobs.task_store import Malformed, Task, TaskStore
 from wrasse.ports.jobs import Job, JobState, Place
 from wrasse.ports.page import Page
@@ -71,6 +70,24 @@ class TaskSearch:
                 break
         return Looked(at, tuple(sorted(ready, key=lambda task: task.stored.rank)), min(later, default=None))
 
+    async def mend_due(self, *, dry: bool) -> int:
+        """Mends what is due, up to a bound; how many needed it."""
+        needed, after = 0, None
+        for _ in range(_PAGES_MAX):
+            page = await self._store.due(after, LOOK_MAX)
+            at = self._store.time.heard(page.at)
+            for record in page:
+                task = self.read(record)
+                if isinstance(task, Malformed) or not _needs_a_hand(task, at):
+                    continue
+                needed += 1
+                if not dry:
+                    await self.mend(task, at)
+            after = page.cursor
+            if after is None:
+                break
+        return needed
+
     async def mend(self, task: Task, at: datetime) -> Task:
         """Pays what a task owes and lets a delayed one wait like the others; the task as it is then."""
         if task.outbox:
@@ -110,6 +127,10 @@ class TaskSearch:
         return self._number
 
 
+def _needs_a_hand(task: Task, at: datetime) -> bool:
+    return bool(task.outbox or task.stored.follow) or (task.stored.delayed and not task.stored.at(at).delayed)
+
+
 def is_stuck(task: Task) -> bool:
     """Is it held, with nothing owed? Whether its deadline has passed is the index's to say."""
     return task.stored.state.place is Place.HELD and not task.outbox
@@ -118,7 +139,7 @@ def is_stuck(task: Task) -> bool:
 async def due_tasks(
     store: TaskStore, search: TaskSearch, after: str | None, limit: int, wanted: Callable[[Task], bool]
 ) -> Page[JobState]:
-    """Due tasks of the wanted sort, longest due first. What else needs a hand gets it on the way."""
+    """Due tasks of the wanted sort, longest due first. Reads only."""
     if limit < 1:
         raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
     found: list[tuple[JobState, str]] = []
@@ -130,11 +151,8 @@ async def due_tasks(
             task = search.read(record)
             if isinstance(task, Malformed) or record.due_at is None or record.due_at > at:
                 continue
-            if wanted(task):
-                if _passed(task, at):
-                    found.append((task.stored.state, cursor))
-            elif task.stored.state.not_before != FAR:
-                await search.mend(task, at)
+            if wanted(task) and _passed(task, at):
+                found.append((task.stored.state, cursor))
             if len(found) == limit:
                 break
         if len(found) == limit or not page.more:

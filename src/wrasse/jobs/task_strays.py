@@ -4,7 +4,8 @@ Other programs write tasks too. One that was claimed elsewhere has no entry in t
 has looked at it: its deadline is noted then. And a task may wait without an entry in its queue: a stream was lost, or a
 program wrote the record and died before it told. Such a task is told of once more, without spending any budget, but
 only when its entry is provably gone: its group has read to the end of the stream and owes no answer. Age proves
-nothing: under a backlog everything is old.
+nothing: under a backlog all is old. What a crash left owed, and delayed tasks that no worker let out, are seen to
+on the same occasion.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class TaskStrays:
                 seen += 1
                 adopted += 0 if dry else await self._note(self._shared, record, found.at)
         if after is None:
+            owed = await self._search.mend_due(dry=dry)
+            seen, adopted = seen + owed, adopted + (0 if dry else owed)
             for task_type in self._types:
                 more = await self._untold(task_type, limit, dry=dry)
                 seen, adopted = seen + more, adopted + (0 if dry else more)

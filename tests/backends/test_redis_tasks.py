@@ -1,0 +1,126 @@
+"""Tasks on Redis beside programs that know nothing of wrasse: hashes and streams as the design document has them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from conformance.desk import Desk
+from conformance.stores import Store
+from wrasse.clock import to_micros
+from wrasse.ports.jobs import Budget, Job, Reason, Requeue
+from wrasse.ports.outcome import Outcome
+from wrasse.streams.envelope import Envelope, encode
+
+STEP = timedelta(seconds=30)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = Store("tasks redis", tmp_path)
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Foreign:
+    """Another program: it speaks Redis and nothing else."""
+
+    def __init__(self, store: Store) -> None:
+        self._link = store.backend.inner.link
+        self._prefix = self._link.options.streams_prefix
+        self.now = to_micros(store.clock.now()) // 1_000
+
+    async def write(self, id: str, **fields: object) -> None:
+        """HSET on a task's hash."""
+        words = [str(word) for field in fields.items() for word in field]
+        await self._link.ask("HSET", f"{self._prefix}gbe:state:tasks:low:{id}", *words)
+
+    async def read(self, id: str) -> dict[str, str]:
+        """HGETALL."""
+        words = await self._link.ask("HGETALL", f"{self._prefix}gbe:state:tasks:low:{id}")
+        texts = [word.decode() for word in words]
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    async def publish(self, payload: bytes) -> None:
+        """XADD of an envelope on the queue."""
+        body = encode(Envelope("0" * 26, "gbe.tasks.low.queue", self.now, payload))
+        await self._link.ask("XADD", f"{self._prefix}gbe:tasks:low:queue", "*", "envelope", body)
+
+    async def length(self) -> int:
+        """XLEN of the queue."""
+        return int(await self._link.ask("XLEN", f"{self._prefix}gbe:tasks:low:queue"))
+
+
+async def look(store: Store) -> None:
+    """Rounds of looks until one has ended."""
+    after: str | None = None
+    for _ in range(1_000):
+        looked = await store.jobs.strays.look(after, 1_000, silence=STEP, dry=False)
+        if looked.ended:
+            return
+        after = looked.cursor
+
+
+async def test_a_task_is_a_hash_that_others_read(store: Store) -> None:
+    foreign, desk = Foreign(store), Desk(store.jobs)
+
+    await desk.held("task_1")
+
+    fields = await foreign.read("task_1")
+    assert (fields["state"], fields["worker"], fields["task_type"], fields["retry_count"]) == (
+        "claimed",
+        "w1",
+        "low",
+        "0",
+    )
+
+
+async def test_a_task_that_another_program_claimed_and_left_is_rescued(store: Store) -> None:
+    foreign, desk = Foreign(store), Desk(store.jobs)
+    await foreign.write("task_1", state="running", worker="rust", updated_at=foreign.now, timeout_at=foreign.now + 100)
+    await look(store)
+    early = await store.jobs.overdue(None, 10)
+    await store.pass_time(timedelta(seconds=1))
+
+    (stuck,) = await store.jobs.overdue(None, 10)
+    outcomes = await desk.move(Requeue(stuck.hold, Budget.RESCUES, Reason.WORKER_DIED))
+
+    fields = await foreign.read("task_1")
+    assert (len(early), outcomes, fields["state"], fields["retry_count"]) == (0, [Outcome.DONE], "pending", "1")
+    assert await foreign.length() == 1
+
+
+async def test_a_task_of_another_producer_is_worked_with_the_parameters_of_its_event(store: Store) -> None:
+    foreign, desk = Foreign(store), Desk(store.jobs)
+    await foreign.write("task_1", state="pending", updated_at=foreign.now, task_type="low", task_id="task_1")
+    await foreign.publish(b'{"task_id":"task_1","task_type":"low","params":{"n":1},"retry_count":0}')
+
+    (taken,) = await desk.take()
+    await desk.finish(taken.hold)
+
+    assert (taken.job.payload, (await foreign.read("task_1"))["state"]) == (b'{"n":1}', "completed")
+
+
+async def test_a_change_by_another_program_is_never_written_over(store: Store) -> None:
+    foreign, desk = Foreign(store), Desk(store.jobs)
+    hold = await desk.held("task_1")
+    await store.pass_time(STEP)
+    (stuck,) = await store.jobs.overdue(None, 10)
+    await foreign.write("task_1", state="completed", updated_at=foreign.now)
+
+    outcomes = await desk.move(Requeue(stuck.hold, Budget.RESCUES, Reason.WORKER_DIED))
+
+    assert (outcomes, await desk.finish(hold)) == ([Outcome.LOST], [Outcome.LOST])
+    assert ((await foreign.read("task_1"))["state"], await foreign.length()) == ("completed", 1)
+
+
+async def test_a_batch_on_redis_is_served_in_its_order(store: Store) -> None:
+    desk = Desk(store.jobs)
+    names = [f"task_{n}" for n in range(150)]
+    await desk.put(*map(Job, names))
+
+    assert [taken.job.id for taken in await desk.take(limit=150)] == names
