@@ -1,9 +1,8 @@
 """Appending: every entry names the one it follows, so that ids only grow whoever else writes.
 
-A batch for one stream is one atomic step where the server has it (2.12, up to 1,000 entries); on older servers each
-entry is sent on condition that the one before it is the last, and what was stored before a failure stays. Appends of
-one process to one stream take turns, and those that wait go together. A step that was not confirmed is never sent again
-from here. Entries with a key are sent one by one.
+Appends of one process to one stream take turns, and those that wait go together. Whatever ends a step before it is
+confirmed, its entries are looked for, and only those that are not there are sent again: what lands late finds its place
+taken. Entries with a key are sent one by one.
 """
 
 from __future__ import annotations
@@ -11,38 +10,39 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count, groupby
 
 from wrasse.backends.nats.key_memory import KeyMemory
-from wrasse.backends.nats.lanes import UNLIMITED, Lane, Lanes, Tip, Waiting
-from wrasse.backends.nats.link import Link, packed
-from wrasse.backends.nats.pub_acks import Acks, Outdated, Vanished
-from wrasse.backends.nats.stream_time import ServerTime
+from wrasse.backends.nats.lanes import UNLIMITED, Lane, Lanes, Waiting
+from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.pens import Pens
+from wrasse.backends.nats.pub_acks import NotConfirmed, Outdated, Vanished
+from wrasse.backends.nats.steps import STEP_MAX, Batch, Steps
 from wrasse.backends.nats.stored import written_fields
-from wrasse.backends.nats.wire import Cut
+from wrasse.backends.nats.stream_time import ServerTime
+from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.ports.streams import Draft, EntryId, check_limits, draft_bytes
 
-_STEP_MAX = 1_000  # the server takes so many in one atomic step
 _HEADER_BYTES = 512  # at most, fields and key apart
 _TRIES_MAX = 1_000  # against other writers: each try that fails means that somebody else's went through
+_UNKNOWN_MAX = 2  # times that an answer may be lost
 _PATIENCE = 4  # tries before a pause is made
 _PAUSE_MAX = 0.02
-_COMMIT = b"Nats-Batch-Commit:1\r\n"
 
 
 class Appender:
     """Appends for one backend."""
 
-    def __init__(self, lanes: Lanes, time: ServerTime, *, atomic: bool | None = None) -> None:
+    def __init__(self, lanes: Lanes, time: ServerTime, clock: Clock, *, atomic: bool | None = None) -> None:
         self._lanes = lanes
         self._time = time
         self._link: Link = lanes.js.link
-        self._atomic = atomic  # None: as the server's version says
         self._batches = count(1)
         self._salt = b"%x." % random.getrandbits(40)
         self._keys = KeyMemory(lanes, time)
+        self._pens = Pens(lanes, clock)
+        self._steps = Steps(lanes, time, atomic=atomic)
 
     async def append(self, drafts: Sequence[Draft]) -> tuple[EntryId, ...]:
         """Appends, in order; a draft whose key is known answers with the first entry's id."""
@@ -115,7 +115,7 @@ class Appender:
         """Writes what waits, as much as one step takes and at least the first."""
         taken = [lane.waiting.pop(0)]
         size = len(taken[0].drafts)
-        while lane.waiting and size + len(lane.waiting[0].drafts) <= _STEP_MAX:
+        while lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
             taken.append(lane.waiting.pop(0))
             size += len(taken[-1].drafts)
         try:
@@ -134,18 +134,31 @@ class Appender:
             at += len(each.drafts)
 
     async def _in_steps(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
-        ids: list[EntryId | None] = [None] * len(drafts)
-        left = list(range(len(drafts)))
-        for attempt in range(_TRIES_MAX + len(drafts) // _STEP_MAX):
-            places = left[:_STEP_MAX]
+        batch = Batch(drafts, self._salt + b"%x" % next(self._batches))
+        unknown = 0
+        for attempt in range(_TRIES_MAX + len(drafts) // STEP_MAX):
+            places = batch.left(STEP_MAX)
             if not places:
-                return [id for id in ids if id is not None]
-            piece = [drafts[place] for place in places]
-            lane = await self._ready(subject, piece, attempt if len(left) == len(drafts) else 0)
-            stored, _ = await self._step(subject, lane, piece)
-            for place, id in zip(places, stored, strict=False):
-                ids[place] = id
-            left = [place for place in left if ids[place] is None]
+                return batch.whole()
+            lane = await self._ready(subject, [drafts[place] for place in places], attempt if batch.untouched else 0)
+            assert lane.tip is not None, "the lane is ready"
+            batch.since = lane.tip.seq if batch.since is None else batch.since
+            alone = await self._pens.mine(subject, lane, len(places))
+            try:
+                batch.stored(places, await self._steps.take(lane, batch, places, alone=alone))
+                continue
+            except Outdated:
+                if alone:
+                    await self._pens.share(subject, lane)
+            except Vanished:
+                self._lanes.forget(subject)
+                batch.since = None
+                continue
+            except NotConfirmed as lost:
+                unknown += 1
+                if unknown > _UNKNOWN_MAX:
+                    raise lost.error from lost
+            await self._steps.find(subject, lane, batch)
         raise _crowded(subject)
 
     async def _keyed(self, subject: str, draft: Draft) -> EntryId:
@@ -156,11 +169,20 @@ class Appender:
                 known = await self._keys.known(subject, lane, draft.key, probe=attempt > 0)
                 if known is not None:
                     return known
-                ids, duplicate = await self._step(subject, lane, [draft], self._keys.header(subject, lane, draft.key))
-                id = ids[0]
-                if id is None:
+                one = Batch([draft], self._salt + b"%x" % next(self._batches))
+                try:
+                    ids = await self._steps.take(lane, one, [0], msg_id=self._keys.header(subject, lane, draft.key))
+                except Outdated:
                     continue
-                if not duplicate:
+                except Vanished:
+                    self._lanes.forget(subject)
+                    continue
+                except NotConfirmed as lost:  # under the same key it is stored once, however often it is sent
+                    if attempt > _UNKNOWN_MAX:
+                        raise lost.error from lost
+                    continue
+                (id,) = ids
+                if not one.duplicate:
                     self._keys.note(subject, draft.key, id)
                     return id
                 first = await self._keys.first(subject, lane, draft.key, id.seq)
@@ -175,89 +197,11 @@ class Appender:
             await asyncio.sleep(random.random() * min(_PAUSE_MAX, 0.001 * attempt))
         lane = await self._lanes.make(subject)
         await self._time.now()
+        await self._pens.respect(subject, lane)
         await self._check_room(subject, lane, drafts)
         if lane.tip is None:
             lane.tip = await self._lanes.tip_of(subject, lane, leader=attempt > 0)
         return lane
-
-    async def _step(
-        self, subject: str, lane: Lane, drafts: Sequence[Draft], msg_id: bytes = b""
-    ) -> tuple[list[EntryId | None], bool]:
-        """One piece behind the tip; no ids where another entry was stored first. True with it: the key was known."""
-        wire = await self._link.ready()
-        tip, lane.tip = lane.tip, None
-        assert tip is not None, "the lane is ready"
-        atomic = self._link.server.at_least(2, 12) if self._atomic is None else self._atomic
-        stamp = max(self._time.reckoned_millis(), tip.ms)
-        whole = atomic and len(drafts) > 1
-        under_way = [Acks(self._link, stamp, len(drafts))] if whole else [Acks(self._link, stamp) for _ in drafts]
-        ids: list[EntryId | None] = []
-        try:
-            if whole:
-                data, after = self._batch(lane, drafts, tip, stamp, under_way[0].inbox)
-            else:
-                data, after = self._one_by_one(lane, drafts, tip, stamp, [acks.inbox for acks in under_way], msg_id)
-            wire.send(data)
-            for acks in under_way:
-                ids += await self._confirmed(subject, acks, len(drafts) if whole else 1)
-        except Cut as cut:
-            raise _unknown(subject) from cut
-        finally:
-            for acks in under_way:
-                acks.close()
-        duplicate = under_way[0].duplicate
-        if not duplicate and ids[-1] is not None:
-            lane.tip = replace(after, seq=ids[-1].seq, expected=ids[-1].seq)
-        return ids, duplicate
-
-    async def _confirmed(self, subject: str, acks: Acks, count: int) -> Sequence[EntryId | None]:
-        try:
-            return await acks.wait()
-        except Outdated:
-            return [None] * count
-        except Vanished:
-            self._lanes.forget(subject)
-            return [None] * count
-
-    def _batch(
-        self, lane: Lane, drafts: Sequence[Draft], tip: Tip, ms: int, inbox: bytes
-    ) -> tuple[bytes, Tip]:
-        """One atomic step; only its last message is answered."""
-        name = self._salt + b"%d" % next(self._batches)
-        subject, out = lane.subject.encode(), []
-        number, total, last = tip.number, tip.total, len(drafts)
-        extra = lane.condition(tip.expected)
-        for place, draft in enumerate(drafts, 1):
-            number += 1
-            total += len(draft.body) if draft.fields is None else draft_bytes(draft)
-            if draft.fields:
-                extra += written_fields(draft.fields)
-            if place == last:
-                extra += _COMMIT
-            header = b"NATS/1.0\r\nWrasse:%d %d %d\r\nNats-Batch-Id:%b\r\nNats-Batch-Sequence:%d\r\n%b\r\n" % (
-                ms, number, total, name, place, extra,
-            )  # fmt: skip
-            size = len(header)
-            out.append(b"HPUB %b %b %d %d\r\n" % (
-                subject, inbox if place == last else b"", size, size + len(draft.body),
-            ))  # fmt: skip
-            out += (header, draft.body, b"\r\n")
-            extra = b""
-        return b"".join(out), Tip(tip.seq + last, ms, number, total, tip.expected + last)
-
-    def _one_by_one(
-        self, lane: Lane, drafts: Sequence[Draft], tip: Tip, ms: int, inboxes: Sequence[bytes], msg_id: bytes
-    ) -> tuple[bytes, Tip]:
-        """Each on condition that the one before it is the last."""
-        subject, out = lane.subject.encode(), []
-        for place, draft in enumerate(drafts):
-            tip = Tip(tip.seq + 1, ms, tip.number + 1, tip.total + draft_bytes(draft), tip.expected + 1)
-            extra = lane.condition(tip.expected - 1) if lane.own or not place else b""
-            header = b"NATS/1.0\r\nWrasse:%d %d %d\r\n%b%b%b\r\n" % (
-                ms, tip.number, tip.total, extra, msg_id, written_fields(draft.fields),
-            )  # fmt: skip
-            out.append(packed(subject, draft.body, inboxes[place], header))
-        return b"".join(out), tip
 
 
 def _unknown(subject: str) -> StoreUnavailable:

@@ -45,7 +45,7 @@ class Flows:
         await lanes.open()
         at = ServerTime(js, layout, clock, time)
         ledgers = Ledgers(js, layout, reader)
-        appender = Appender(lanes, at, atomic=atomic)
+        appender = Appender(lanes, at, clock, atomic=atomic)
         return cls(
             NatsStreams(lanes, ledgers, appender, at), NatsGroups(link, lanes, ledgers, appender, at), lanes
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from wrasse.ports.streams import Draft, EntryId, StreamLimits
 DEDUP_SECONDS = 120
 _NANO = 1_000_000_000
 _LANES_MAX = 20_000
-_NOTE_SECONDS = 2.0  # how soon limits that another process set are seen
+NOTE_SECONDS = 1.0  # how soon limits that another process set are seen
 _TRIES = 50
 UNLIMITED = StreamLimits()
 
@@ -57,6 +57,7 @@ class Note:
     limits: StreamLimits = UNLIMITED
     last: Tip = Tip()
     known: bool = False  # somebody ensured it
+    pen: str = ""  # who alone writes to it, see pens.py
     revision: int = 0
 
     def packed(self) -> bytes:
@@ -68,6 +69,7 @@ class Note:
                 "bytes_max": self.limits.bytes_max,
                 "last": [last.seq, last.ms, last.number, last.total],
                 "known": self.known,
+                "pen": self.pen,
             }
         ).encode()
 
@@ -77,7 +79,7 @@ class Note:
         try:
             told = json.loads(message.body)
             limits = StreamLimits(told["entries_max"], told["bytes_max"])
-            return cls(limits, Tip(*told["last"]), bool(told["known"]), message.seq)
+            return cls(limits, Tip(*told["last"]), bool(told["known"]), str(told["pen"]), message.seq)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreBroken("a note about a stream cannot be read", do="look at the stream of books") from error
 
@@ -114,7 +116,7 @@ class Lane:
         self.own = own  # the stream has no other subject
         self.tip: Tip | None = None  # None: to be asked for
         self.note = Note()
-        self.note_at = -_NOTE_SECONDS
+        self.note_at = -NOTE_SECONDS
         self.turn = asyncio.Lock()  # appends of this process go one after the other: each names the one it follows
         self.waiting: list[Waiting] = []
 
@@ -186,7 +188,7 @@ class Lanes:
     async def note(self, subject: str, lane: Lane, *, leader: bool = False) -> Note:
         """What is noted about the subject, at most a moment old."""
         now = self._clock.monotonic()
-        if not leader and lane.note_at + _NOTE_SECONDS > now >= lane.note_at:
+        if not leader and lane.note_at + NOTE_SECONDS > now >= lane.note_at:
             return lane.note
         asked = {"last_by_subj": self.layout.lane_note(subject)}
         message = await self.reader.one(self.layout.books, asked, leader=leader)
@@ -202,12 +204,12 @@ class Lanes:
         if lane.own:
             config = self._config(lane.stream, lane.subject, limits)
             await self.js.call(f"STREAM.UPDATE.{lane.stream}", config)
-        await self._change(subject, lane, lambda old: replace(old, limits=limits, known=True))
+        await self.change(subject, lane, lambda old: replace(old, limits=limits, known=True))
         return True
 
     async def remember(self, subject: str, lane: Lane, last: Tip) -> None:
         """Notes the newest entry, before a trim takes it away."""
-        await self._change(subject, lane, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq)))
+        await self.change(subject, lane, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq)))
 
     async def state(self, lane: Lane) -> LaneState | None:
         """The stream behind a lane; None if it is gone."""
@@ -249,10 +251,13 @@ class Lanes:
         )
         return (0, 0) if state is None or first is None else (state.count, size_between(first, tip, state))
 
-    async def _change(self, subject: str, lane: Lane, change: Any) -> None:
+    async def change(self, subject: str, lane: Lane, changed: Callable[[Note], Note]) -> Note:
+        """Changes what is noted, whoever else does."""
         for _ in range(_TRIES):
             note = await self.note(subject, lane, leader=True)
-            new = change(note)
+            new = changed(note)
+            if new == note:
+                return note
             headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(note.revision)}
             try:
                 revision = await self.js.store(self.layout.lane_note(subject), new.packed(), headers)
@@ -262,7 +267,7 @@ class Lanes:
                 continue
             lane.note = replace(new, revision=revision)
             lane.note_at = self._clock.monotonic()
-            return
+            return lane.note
         raise StoreUnavailable("too many change the limits of one stream at once", do="try again")
 
     async def _make(self, config: dict[str, object]) -> None:

@@ -1,9 +1,10 @@
 """Messages as JetStream keeps them, and the entries they are.
 
-One header says what JetStream does not: `Wrasse: <ms> <number> <bytes>`, the milliseconds of the entry's id, how many
-entries its subject ever had, and how many bytes those were, this one included. They are right because every append
-names the entry it follows. Fields beside the body are headers `Wrasse-Field: name=value`, percent-encoded. What other
-programs wrote has no such header: its id has the server's own milliseconds.
+One header says what JetStream does not: `Wrasse: <ms> <number> <bytes> <name>`, the milliseconds of the entry's id, how
+many entries its subject ever had, how many bytes those were, this one included, and a name by which whoever wrote it
+finds it again. They are right because every append names the entry it follows. Fields beside the body are headers
+`Wrasse-Field: name=value`, percent-encoded. What other programs wrote has no such header: its id has the server's own
+milliseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from wrasse.backends.nats.link import field_of
 from wrasse.clock import to_micros
 from wrasse.ports.streams import Entry, EntryId
 
-_OURS = re.compile(rb"\r\nWrasse:(\d+) (\d+) (\d+)\r\n")
+_OURS = re.compile(rb"\r\nWrasse:(\d+) (\d+) (\d+) ([^\r]*)\r\n")
 _FIELD = re.compile(rb"\r\nWrasse-Field:([^=\r]*)=([^\r]*)(?=\r\n)")
 _FRACTION = re.compile(r"\.\d+")
 
@@ -48,6 +49,12 @@ def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> Stored
         ms = millis(written or field_of(header, b"Nats-Time-Stamp"))
         return Stored(seq, ms, 0, 0, header, body, ms)
     return Stored(seq, int(found[1]), int(found[2]), int(found[3]), header, body)
+
+
+def name_of(header: bytes) -> bytes:
+    """The name that its writer gave it."""
+    found = _OURS.search(header)
+    return found[4] if found else b""
 
 
 def fields_of(header: bytes) -> dict[str, bytes] | None:

@@ -117,6 +117,11 @@ class Wire(asyncio.Protocol):
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
+    def send_now(self, data: bytes) -> None:
+        """Sends at once, so that the server begins while the rest is made."""
+        self.send(data)
+        self._flush()
+
     @property
     def crowded(self) -> bool:
         """Whether the server is behind with reading."""
