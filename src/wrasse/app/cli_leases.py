@@ -25,6 +25,7 @@ HOMES = {
     "detach": ("cli_leases_attach", "stage the removal of a file under a lease"),
     "attachments": ("cli_leases_attach", "the files of a key"),
     "fetch": ("cli_leases_attach", "the bytes of one file of a key"),
+    "transaction": ("cli_leases_transaction", "what became of several keys that change together, or decide it"),
     "fsck": ("cli_leases_fsck", "look at every key, object and index entry, and repair what can be"),
 }
 

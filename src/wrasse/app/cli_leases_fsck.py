@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import click
@@ -12,6 +13,7 @@ from wrasse.app.cli_leases_look import NAMESPACE
 from wrasse.app.cli_table import show_table
 from wrasse.app.progress import progress
 from wrasse.leases.fsck import Damage, Fsck
+from wrasse.leases.fsck_transactions import TransactionsFsck
 from wrasse.leases.names import checked_namespace
 
 SHOWN_MAX = 1_000
@@ -24,15 +26,18 @@ class _Found:
     wrong: int = 0
     repaired: int = 0
     namespaces: int = 0
+    transactions: int = 0
+    decisions: int = 0
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Take away what is loose or stale, and write missing index entries.")
+@click.option("--repair", is_flag=True, help="Take away what is loose or stale, write missing index entries, finish transactions.")
 @NAMESPACE
 @asks
 def fsck(asked: Asked, repair: bool, namespace: str) -> None:
-    """Look at every key, every state object and every index entry, in all namespaces or in one. Changes nothing without
-    --repair. Fails if something is wrong afterwards. It reads everything: on a bucket that costs a request per key.
+    """Look at every key, every state object and every index entry, in all namespaces or in one; without a namespace
+    also at transactions and what was decided. Changes nothing without --repair. Fails if something is wrong afterwards.
+    It reads everything: on a bucket that costs a request per key.
 
     \b
     Examples:
@@ -42,6 +47,7 @@ def fsck(asked: Asked, repair: bool, namespace: str) -> None:
     found, damages = finish(_fsck(asked, repair, namespace))
     answer = {
         "namespaces": found.namespaces, "keys": found.keys, "objects": found.objects, "wrong": found.wrong,
+        "transactions": found.transactions, "decisions": found.decisions,
         "repaired": found.repaired, "damages": [_json(each) for each in damages],
     }  # fmt: skip
     asked.answer(answer, lambda: _tell(found, damages))
@@ -62,17 +68,26 @@ async def _fsck(asked: Asked, repair: bool, namespace: str) -> tuple[_Found, lis
                     names, after = page.items, page.cursor
                 for name in names:
                     look = Fsck(leasing.leases, name, repair=repair)
-                    async for damage in look.run():
-                        found.wrong += 1
-                        found.repaired += damage.repaired
-                        if len(damages) < SHOWN_MAX:
-                            damages.append(damage)
+                    await _noted(look.run(), found, damages)
                     found.keys += look.keys
                     found.objects += look.objects
                     found.namespaces += 1
                     seen(1)
                 if after is None:
-                    return found, damages
+                    break
+        if not namespace:  # transactions belong to none
+            all_ = TransactionsFsck(leasing.leases, repair=repair)
+            await _noted(all_.run(), found, damages)
+            found.transactions, found.decisions = all_.transactions, all_.decisions
+    return found, damages
+
+
+async def _noted(run: AsyncIterator[Damage], found: _Found, damages: list[Damage]) -> None:
+    async for damage in run:
+        found.wrong += 1
+        found.repaired += damage.repaired
+        if len(damages) < SHOWN_MAX:
+            damages.append(damage)
 
 
 def _json(damage: Damage) -> dict[str, object]:

@@ -29,24 +29,28 @@ TOKEN = click.option("--token", type=int, metavar="N", help="Refuse unless the l
 @click.option("--ttl", type=DURATION, default="30s", show_default=True, help="How long it lasts without `keep`.")
 @click.option("--wait", type=DURATION, default="0s", show_default=True, help="How long to wait for the key.")
 @click.option("--if-not-exists", is_flag=True, help="Only if the key is new.")
+@click.option("--transaction", default="", metavar="ID", help="Change it together with the other keys of this one.")
 @NAMESPACE
 @asks
 def acquire(
-    asked: Asked, key: str, owner: str, ttl: timedelta, wait: timedelta, if_not_exists: bool, namespace: str
-) -> None:
+    asked: Asked, key: str, owner: str, ttl: timedelta, wait: timedelta, if_not_exists: bool, transaction: str,
+    namespace: str,
+) -> None:  # fmt: skip
     """Take the lease of KEY; fails if somebody else holds it for all of --wait.
 
     \b
     Examples:
       wrasse leases acquire orders/42 --ttl=5m
       wrasse leases acquire orders/42 --wait=1m --json
+      wrasse leases acquire orders/43 --transaction=d5arif5qkajneqfrmsbg
     """
 
     async def work() -> Leased:
         async with opened_leases(asked) as leasing:
             return await leasing.leases.acquire(
-                key, owner or owner_name(), namespace=namespace, ttl=ttl, wait=wait, if_not_exists=if_not_exists
-            )
+                key, owner or owner_name(), namespace=namespace, ttl=ttl, wait=wait, if_not_exists=if_not_exists,
+                transaction=transaction,
+            )  # fmt: skip
 
     _tell(asked, finish(work()))
 
@@ -166,7 +170,7 @@ def _tell(asked: Asked, leased: Leased) -> None:
     grant = leased.grant
     facts: Mapping[str, object] = {
         "namespace": leased.namespace, "key": leased.held.key, "lease": grant.id, "token": grant.token,
-        "owner": grant.owner, "until": grant.until, "version": leased.meta.version,
+        "owner": grant.owner, "until": grant.until, "version": leased.meta.version, "transaction": grant.transaction,
     }  # fmt: skip
     asked.answer(facts, lambda: show_pairs([(name, value) for name, value in facts.items()]))
 

@@ -34,6 +34,8 @@ class Trouble(StrEnum):
     MISSING = "missing object"  # a record names it, and it is not there; only a backup helps
     NOT_INDEXED = "missing index entry"  # a lease that no sweep would find
     STALE = "stale index entry"  # of a key that is neither held nor to be looked at
+    UNFINISHED = "unfinished transaction"  # decided or overdue, and nobody has carried it out
+    SPENT = "spent decision"  # long past its time
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from wrasse.leases.tally import LeaseTally
 from wrasse.leases.tidying import Changed, Tidying
 from wrasse.leases.transaction import Decision
 from wrasse.leases.versions import Versions
+from wrasse.leases.xid import is_xid
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records
@@ -199,7 +200,7 @@ class Keys:
         grant = None if kept is None or kept.meta.grant is None else kept.meta.grant
         ending = grant if grant is not None and grant.id == held.id else None
         if ending is None:
-            state = await self._book.outcome(held.transaction) if held.transaction else None
+            state = await self._book.outcome(held.transaction) if is_xid(held.transaction) else None
         else:  # decided here, if nobody has: who is told that nothing was changed can rely on it
             state = await self._book.settle(ending.transaction) if ending.explicit else None
         if (state is Decision.COMMIT and not commit) or (state is Decision.ROLLBACK and commit):
