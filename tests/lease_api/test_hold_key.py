@@ -113,3 +113,15 @@ async def rob(server: Served) -> None:
     kept = await keys.look("orders/42")
     assert kept is not None
     await keys.clear("orders/42", kept, await keys.now())
+
+
+async def test_a_key_that_begins_like_its_namespace_is_one_key_here_and_there() -> None:
+    async with served() as server, LeaseClient(server.url, CLOCK) as client:
+        leased = await client.acquire("default/default/x", "me", ttl=timedelta(seconds=30))
+        await client.update(leased.namespace, leased.held, b"1")
+        await client.release(leased.namespace, leased.held)
+        assert leased.held.key == "default/x"
+        seen = await client.read_public("default", "default/x")
+        assert seen is not None
+        assert seen.data == b"1"
+        assert await client.read_public("default", "x") is None

@@ -28,6 +28,9 @@ class LeaseSettings:
     server: Annotated[
         str, Key("URL of a lease API that programs ask for leases, such as http://locks:9342; empty: backends.records")
     ] = ""
+    server_ca: Annotated[str, Key("file of the authorities that such a server's certificate is checked by")] = ""
+    client_cert: Annotated[str, Key("file of the certificate that programs show to such a server")] = ""
+    client_key: Annotated[str, Key("file of its key")] = ""
     margin: Annotated[
         timedelta,
         Key("how far clocks may be off: contenders wait that much longer, holders stop that much earlier"),
@@ -85,6 +88,7 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
         "is no URL of a lease API",
         "use one such as http://127.0.0.1:9342",
     )
+    yield bool(own.client_cert) == bool(own.client_key), "client_cert", "needs client_key, and that it", "name both"
     yield own.idle_sweep_max_ops >= 1, "idle_sweep_max_ops", f"is {own.idle_sweep_max_ops}", "use 1 or more"
     yield (
         own.disk_retention == ZERO or not records.startswith("s3:"),

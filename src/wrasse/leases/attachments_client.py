@@ -19,7 +19,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.attachments import Attached, Fetched, Sent, check_sent, checked_chunks, pieces
 from wrasse.leases.meta import Attachment, State
-from wrasse.leases.names import DEFAULT_NAMESPACE
+from wrasse.leases.names import DEFAULT_NAMESPACE, spoken
 from wrasse.leases.rules import Held
 from wrasse.ports.objects import CHUNK_BYTES, Data
 
@@ -172,8 +172,8 @@ def _attachment(info: _Info) -> Attachment:
 
 def _where(namespace: str, whose: Held | str) -> dict[str, str]:
     if isinstance(whose, Held):
-        return {"key": whose.key, "namespace": namespace}
-    return {"key": whose, "namespace": namespace or DEFAULT_NAMESPACE, "public": "1"}
+        return {"key": spoken(namespace, whose.key), "namespace": namespace}
+    return {"key": spoken(namespace, whose), "namespace": namespace or DEFAULT_NAMESPACE, "public": "1"}
 
 
 def _shown(whose: Held | str) -> dict[str, str]:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientSession, ClientSSLError, ClientTimeout, TCPConnector
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.leases.attachments_client import RemoteAttachments
 from wrasse.leases.leases import NO_WAIT, TTL_DEFAULT, TTL_MAX, Leased, Seen
 from wrasse.leases.meta import Grant, Meta, State
-from wrasse.leases.names import DEFAULT_NAMESPACE
+from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.rules import Held
 from wrasse.leases.transaction import Decision
@@ -61,10 +62,21 @@ class LeaseClient:
     """`Operations` on a server. Use it as a context manager, or close it."""
 
     def __init__(
-        self, url: str, clock: Clock, *, token: str = "", patience: timedelta = timedelta(seconds=10)
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        patience: timedelta = timedelta(seconds=10),
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._session = ClientSession(url, headers=headers, timeout=ClientTimeout(total=CALL_SECONDS_MAX))
+        self._session = ClientSession(
+            url,
+            headers=headers,
+            timeout=ClientTimeout(total=CALL_SECONDS_MAX),
+            connector=None if tls is None else TCPConnector(ssl=tls),
+        )
         self._clock, self._patience = clock, patience.total_seconds()
         self._xids = Xids(clock)
         self._terms: dict[str, float] = {}  # by lease: until when its holder may rely on it
@@ -95,7 +107,9 @@ class LeaseClient:
         transaction: str = "",
     ) -> Leased:
         """The lease; see `Leases.acquire`."""
-        body: dict[str, object] = {"key": key, "owner": owner, "ttl_seconds": _whole(ttl)}
+        namespace = checked_namespace(namespace)
+        key = checked_key(key, namespace)
+        body: dict[str, object] = {"key": spoken(namespace, key), "owner": owner, "ttl_seconds": _whole(ttl)}
         body |= {"lease_id": id or self._xids.new(), "if_not_exists": if_not_exists, "namespace": namespace}
         body |= {"txn_id": transaction} if transaction else {}
         give_up = None if wait is None else self._clock.monotonic() + wait.total_seconds()
@@ -135,7 +149,7 @@ class LeaseClient:
     ) -> tuple[int, State]:
         """Stages a new state; gives the version that it will have."""
         headers = {**_shown(held), **_seen(if_version, if_etag)}
-        where = {"key": held.key, "namespace": namespace}
+        where = {"key": spoken(namespace, held.key), "namespace": namespace}
         answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)
         return answer.new_version, State("", "", answer.new_state_etag, answer.bytes)
 
@@ -144,7 +158,7 @@ class LeaseClient:
     ) -> int | None:
         """Stages the removal of the state; None if there was nothing to remove."""
         headers = {**_shown(held), **_seen(if_version, if_etag)}
-        where = {"key": held.key, "namespace": namespace}
+        where = {"key": spoken(namespace, held.key), "namespace": namespace}
         answer, _ = await self._ask("POST", "/v1/remove", params=where, headers=headers)
         return answer.new_version if answer.removed else None
 
@@ -177,7 +191,7 @@ class LeaseClient:
     async def _read(
         self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]
     ) -> Seen | None:
-        where = {"key": key, "namespace": namespace or DEFAULT_NAMESPACE, **more}
+        where = {"key": spoken(namespace, key), "namespace": namespace or DEFAULT_NAMESPACE, **more}
         _, seen = await self._ask("POST", "/v1/get", params=where, headers=headers, raw=True)
         return seen
 
@@ -225,12 +239,22 @@ class LeaseClient:
                         return got.status, body, got.headers
                     trouble = f"the lease server answered {got.status}"
             except (ClientError, TimeoutError, OSError) as error:
+                _check_trusted(error)
                 trouble = f"the lease server does not answer: {type(error).__name__}"
             pause = min(0.05 * 2**failed, 2.0) * random.uniform(0.5, 1.0)
             if self._clock.monotonic() + pause > give_up:
                 break
             await asyncio.sleep(pause)
         raise StoreUnavailable(trouble, do="see whether the server runs and can be reached")
+
+
+def _check_trusted(error: BaseException) -> None:
+    """Raises if the two sides do not believe each other's certificates: asking again changes nothing."""
+    if isinstance(error, ClientSSLError) or (isinstance(error, OSError) and "[SSL" in str(error)):
+        raise ConfigError(
+            "the lease server and this program do not accept each other's certificates",
+            do="check leases.server, server_ca, client_cert and client_key, and tls_cert and tls_ca of the server",
+        ) from error
 
 
 def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool) -> tuple[_Answer, Seen | None]:
@@ -261,7 +285,8 @@ def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
 
 
 def _named(namespace: str, held: Held) -> dict[str, object]:
-    return {"namespace": namespace, "key": held.key, "lease_id": held.id, "txn_id": held.transaction}
+    key = spoken(namespace, held.key)
+    return {"namespace": namespace, "key": key, "lease_id": held.id, "txn_id": held.transaction}
 
 
 def _shown(held: Held) -> dict[str, str]:

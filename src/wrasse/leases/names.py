@@ -53,6 +53,12 @@ def checked_key(text: str, namespace: str = "") -> str:
     return key
 
 
+def spoken(namespace: str, key: str) -> str:
+    """A stored key as a server is asked for it: with its namespace before it, which the server takes off once. Bare, a
+    key that begins like its own namespace would lose that part."""
+    return f"{namespace or DEFAULT_NAMESPACE}/{key}"
+
+
 def state_folder(namespace: str, key: str) -> str:
     """What the names of a key's state objects begin with."""
     return f"{namespace}/state/{key}/.v/"

@@ -1,0 +1,25 @@
+"""How a program speaks TLS with a lease server: whose certificate it believes, and which it shows."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from wrasse.app.settings_leases import LeaseSettings
+from wrasse.errors import ConfigError
+
+
+def client_tls(own: LeaseSettings) -> ssl.SSLContext | None:
+    """The settings' own way; None where they leave it to the system's."""
+    if not own.server_ca and not own.client_cert:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=own.server_ca or None)
+        if own.client_cert:
+            context.load_cert_chain(own.client_cert, own.client_key)
+    except (OSError, ssl.SSLError) as error:
+        names = ", ".join(Path(each).name for each in (own.server_ca, own.client_cert, own.client_key) if each)
+        raise ConfigError(
+            f"the TLS files {names} cannot be used: {error}", do="check leases.server_ca, client_cert and client_key"
+        ) from None
+    return context
