@@ -53,7 +53,7 @@ class Deadly:
         self._draw = draw
         self._at = draw.choice(["nth", "nth", "store", "after store"])
         # Whoever means to die around a store may find nothing left to store.
-        self._left = draw.randrange(1, 40) if self._at == "nth" else 150
+        self._left = draw.randrange(1, 40) if self._at == "nth" else 80
         self._within = draw.choice([None, 0.0, 0.0005, 0.002])
 
     def next(self, call: str) -> Fault:

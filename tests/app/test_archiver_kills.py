@@ -190,7 +190,7 @@ async def _caught_up(backend: Store) -> bool:
 
 @pytest.mark.parametrize(
     ("transport", "store", "rounds", "at_once"),
-    [("sqlite", "directory", 40, 1), ("redis", "directory", 30, 1), ("sqlite", "s3", 5, 3), ("redis", "s3", 5, 3)],
+    [("sqlite", "directory", 45, 1), ("redis", "directory", 34, 1), ("sqlite", "s3", 3, 3), ("redis", "s3", 4, 3)],
 )
 async def test_a_hundred_kills_lose_nothing_and_double_nothing(
     yards: Yards, transport: str, store: str, rounds: int, at_once: int

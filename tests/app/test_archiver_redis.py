@@ -1,0 +1,199 @@
+"""The archiver on Redis: progress that everybody sees, other programs' entries, cuts and delays on every way, and a
+server that was restored from a backup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import redis
+
+from app.test_archiver_kills import Yards, archived_ids, yards
+from app.typed import wrasse
+from servers.proxy import Proxy
+from servers.seaweed import S3
+from servers.valkey import Valkey, valkey
+from wrasse.app.archiving import build_archiver
+from wrasse.app.config import load
+from wrasse.app.wiring import Store, Stores
+from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.batch import BatchLimits
+from wrasse.archives.cursor import CURSORS
+from wrasse.archives.drain import GROUP
+from wrasse.archives.rule import Rule
+from wrasse.archives.verify import Verified, verify
+from wrasse.clock import SystemClock
+from wrasse.errors import Refused
+from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.ports.objects import Objects
+from wrasse.streams.publisher import Message, Publisher
+
+CHANGE = "gbe.events.audit.change"
+KEY = "gbe:events:audit:change"
+yards = yards
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Streams on one backend, archives in another."""
+
+    backend: Store
+    objects: Objects
+
+    def archiver(self, size: int = 7, lease: timedelta = timedelta(milliseconds=30)) -> Archiver:
+        clock = SystemClock()
+        lessor = Lessor(self.backend.records(leases_in(".wrasse")), clock, indexed=False)
+        ports = ArchivePorts(self.backend.streams, self.backend.groups, self.backend.records(CURSORS), lessor)
+        limits = BatchLimits(size, timeout=timedelta(milliseconds=200))
+        rule = Rule("gbe.events.audit.*", self.objects, "there", limits=limits)
+        return Archiver(ports, [rule], clock, "one", poll=timedelta(milliseconds=10), lease_ttl=lease)
+
+    async def publish(self, count: int) -> list[str]:
+        messages = [Message(CHANGE, b"%d" % number) for number in range(count)]
+        return list(await Publisher(self.backend.streams, SystemClock()).publish_many(messages))
+
+    async def holds(self, count: int) -> None:
+        """Waits until so many messages are archived."""
+        while sum(each.messages for each in await self.verified()) < count:  # noqa: ASYNC110  # another process's doing
+            await asyncio.sleep(0.05)
+
+    async def verified(self) -> list[Verified]:
+        found = verify(self.objects, "archive", ">", group=GROUP, streams=self.backend.streams)
+        return [each async for each in found]
+
+
+@contextlib.asynccontextmanager
+async def opened(transport: str, objects: str) -> AsyncIterator[Scene]:
+    stores = Stores(SystemClock())
+    try:
+        yield Scene(await stores.open_streams(transport), await stores.open_objects(objects))
+    finally:
+        await stores.close()
+
+
+async def test_the_group_shows_how_many_entries_are_archived(yards: Yards) -> None:
+    yard = await yards.make("redis", "directory")
+    async with opened(yard.transport, yard.objects) as scene:
+        await scene.publish(20)
+        await scene.archiver().drain()
+        await scene.publish(5)
+    with redis.Redis.from_url(yards.redis.url) as client:
+        (group,) = client.xinfo_groups(f"{yards.prefix}:{KEY}")
+    assert (group["name"], group["entries-read"], group["lag"], group["pending"]) == (b"archiver", 20, 5, 0)
+
+
+async def test_entries_of_other_programs_are_archived_whole_and_marked(yards: Yards) -> None:
+    yard = await yards.make("redis", "directory")
+    async with opened(yard.transport, yard.objects) as scene:
+        await scene.publish(3)
+        with redis.Redis.from_url(yards.redis.url) as client:
+            for fields in ({"a": b"\xff", "b": "2"}, {"envelope": "{}"}, {"envelope": b"\x80", "more": "x"}):
+                client.xadd(f"{yards.prefix}:{KEY}", fields)  # type: ignore[arg-type]
+        await scene.publish(1)
+        assert await scene.archiver(size=100).drain() == 7
+        (chain,) = await scene.verified()
+    assert (chain.messages, chain.marked, chain.problems) == (7, 3, ())
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What goes on between us and a server while messages are archived."""
+
+    proxy: Proxy
+
+    async def make(self, times: int) -> None:
+        for number in range(times):
+            self.proxy.delay = 0.02 * (number % 2)
+            self.proxy.deaf = number % 3 == 0
+            await asyncio.sleep(0.05)
+            self.proxy.cut()
+        self.proxy.delay, self.proxy.deaf = 0.0, False
+
+
+@pytest.mark.parametrize("between", ["redis", "s3"])
+async def test_cuts_delays_and_lost_replies_lose_nothing_and_double_nothing(
+    yards: Yards, request: pytest.FixtureRequest, between: str
+) -> None:
+    yard = await yards.make("redis", "s3" if between == "s3" else "directory")
+    server: S3 | Valkey = request.getfixturevalue("s3" if between == "s3" else "redis_server")
+    port = int(server.endpoint.rsplit(":", 1)[1]) if isinstance(server, S3) else server.port
+    proxy = Proxy(port)
+    await proxy.start()
+    behind = {"redis": yard.transport, "s3": yard.objects}[between].replace(f":{port}", f":{proxy.port}")
+    ways = (behind, yard.objects) if between == "redis" else (yard.transport, behind)
+    try:
+        async with opened(yard.transport, yard.objects) as plain, opened(*ways) as scene:
+            published = await plain.publish(120)
+            archiver = scene.archiver()
+            async with asyncio.TaskGroup() as group, asyncio.timeout(100):
+                group.create_task(archiver.run())
+                await _Trouble(proxy).make(12)
+                published += await plain.publish(7)
+                await plain.holds(len(published))
+                archiver.stop()
+            assert await archived_ids(plain.objects) == Counter(published)
+            assert [each.problems for each in await plain.verified()] == [()]
+    finally:
+        await proxy.close()
+
+
+def test_a_restored_server_is_noticed_and_gone_on_from(place: Path) -> None:
+    """Archived, set back to a backup, grown past the archives again: stopped with an alarm, then a new epoch."""
+    with valkey() as server:
+        # Cursors are on another server, as they are where only the streams' server fails over.
+        (place / "wrasse.yaml").write_text(
+            f"backends: {{streams: '{server.url}'}}\nengine: {{backend: 'sqlite:engine.db'}}\n"
+            "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10}]}\n"
+        )
+        wrasse_publish(range(12))
+        with redis.Redis.from_url(server.url) as client:
+            client.save()
+        shutil.copy(server.place / "dump.rdb", place / "backup.rdb")
+        wrasse_publish(range(12, 20))
+        asyncio.run(drained())
+        server.kill()
+        shutil.copy(place / "backup.rdb", server.place / "dump.rdb")
+        server.start()
+        wrasse_publish(range(100, 120))
+        stopped = asyncio.run(drained())
+        assert "was set back" in stopped
+        with redis.Redis.from_url(server.url) as client:
+            assert client.xlen(KEY) == 32
+        planned = wrasse("archives", "restart", CHANGE, "--dry-run", "--json").json
+        assert (planned["epoch"], planned["new"], planned["gone"]) == (2, 20, 8)
+        assert wrasse("archives", "restart", CHANGE).code != 0
+        assert wrasse("archives", "restart", CHANGE, "--yes").code == 0
+        assert asyncio.run(drained()) == ""
+        read = [json.loads(line) for line in wrasse("archives", "read", CHANGE, "--json").out.splitlines()]
+        wanted = [*range(20), *range(100, 120)]
+        assert Counter(int(each["payload"]) for each in read) == Counter(wanted)
+        verified = wrasse("archives", "verify", "--json")
+        assert (verified.code, [each["epoch"] for each in verified.json["streams"]]) == (0, [1, 2])
+
+
+def wrasse_publish(numbers: range) -> None:
+    lines = b"".join(b"%d\n" % number for number in numbers)
+    answer = wrasse("streams", "publish", CHANGE, "--lines", "--file=-", stdin=lines)
+    assert answer.code == 0, answer.err
+
+
+async def drained() -> str:
+    """Archives all there is with a fresh archiver; what stopped it."""
+    stores = Stores(SystemClock())
+    try:
+        archiver = await build_archiver(load(), stores, SystemClock(), "one")
+        await archiver.drain()
+        return ""
+    except Refused as why:
+        return why.message
+    finally:
+        await stores.close()
