@@ -131,7 +131,7 @@ def build_engine(
             *(build_sweep(name, settings, opened, clock) for name in plain),
             *(build_orphans(desk, settings, opened, clock) for desk in orphans),
             *(build_stream_sweep(name, settings, opened, clock) for name in streams),
-            *build_task_sweeps(settings, opened, clock, owner, only),
+            *build_task_sweeps(settings, opened, clock, only),
         ],
         lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
         state=opened.engine.records(ENGINE_STATE),

@@ -30,19 +30,19 @@ def instance_of(name: str) -> str:
 
 
 def build_task_sweeps(
-    settings: Settings, opened: Opened, clock: Clock, owner: str, only: Collection[str] | None
+    settings: Settings, opened: Opened, clock: Clock, only: Collection[str] | None
 ) -> Iterator[Scheduled]:
     """The sweeps of tasks, where there are types of tasks."""
     tasks = opened.tasks
     if tasks is None:
         return
     if only is None or StuckJobs.name in only:
-        yield _stuck(settings, opened, tasks, clock, owner)
+        yield _stuck(settings, opened, tasks, clock)
     if only is None or FinishedJobs.name in only:
         yield _finished(settings, opened, tasks, clock)
 
 
-def _stuck(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock, owner: str) -> Scheduled:
+def _stuck(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock) -> Scheduled:
     silence = settings.sweeper.stuck_threshold
     own = settings.reaper
     sweep = StuckJobs(
@@ -58,7 +58,7 @@ def _stuck(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock
         MassDeath(tasks.people, silence),
     )
     if isinstance(opened.records, HasPlainLocks):
-        guards = (PlainLockGuard(opened.records.plain_locks, owner, settings.sweeper.lock_ttl), *guards)
+        guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)
     return replace(
         _scheduled(StuckJobs.name, sweep, settings, guards), interval=settings.sweeper.interval
     )
