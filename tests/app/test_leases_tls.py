@@ -17,14 +17,18 @@ from wrasse.app.config import load
 from wrasse.errors import ConfigError
 
 SERVER = (f"--set=leases.tls_cert={CERTIFICATE}", f"--set=leases.tls_key={KEY}", "--set=leases.listen=127.0.0.1:0")
-MUTUAL = (*SERVER, f"--set=leases.tls_ca={CLIENT_CERTIFICATE}")
+MUTUAL = (*SERVER[:2], f"--set=leases.tls_ca={CLIENT_CERTIFICATE}", "--set=leases.listen=0.0.0.0:0")
 SHOWN = {"leases.client_cert": str(CLIENT_CERTIFICATE), "leases.client_key": str(CLIENT_KEY)}
+
+
+def address(daemon: Daemon) -> str:
+    return f"https://127.0.0.1:{daemon.said('started')['leases'].rpartition(':')[2]}"
 
 
 async def saved(daemon: Daemon, **settings: str) -> object:
     """The state of a key that was saved through the daemon and is read again."""
     known = {key.replace("__", "."): value for key, value in settings.items()}
-    where = {"leases.server": f"https://{daemon.said('started')['leases']}", "backends.records": "memory:", **known}
+    where = {"leases.server": address(daemon), "backends.records": "memory:", **known}
     async with App(load(environ={}, overrides=where)) as app:
         async with app.hold("orders/1") as lease:
             await lease.save({"paid": True})
@@ -45,22 +49,16 @@ def test_over_tls_programs_show_a_token(place: Path, records: str) -> None:
             asyncio.run(saved(daemon, leases__token="secret"))
 
 
-def test_with_certificates_on_both_sides_no_token_is_needed(place: Path, records: str) -> None:
+def test_with_certificates_on_both_sides_no_token_is_needed_even_beyond_loopback(place: Path, records: str) -> None:
     with running(place, "--role=leases", *MUTUAL, records) as daemon:
         known = {"leases__server_ca": str(CERTIFICATE), **{k.replace(".", "__"): v for k, v in SHOWN.items()}}
         assert asyncio.run(saved(daemon, **known)) == {"paid": True}
         bare = ssl.create_default_context(cafile=CERTIFICATE)
-        with pytest.raises(OSError, match="certificate required"):
-            urllib.request.urlopen(f"https://{daemon.said('started')['leases']}/healthz", timeout=20, context=bare)
+        with pytest.raises(OSError, match=r"closed connection|certificate required"):
+            urllib.request.urlopen(f"{address(daemon)}/healthz", timeout=20, context=bare)
 
 
 def test_beyond_loopback_certificates_on_one_side_alone_are_not_enough(place: Path, records: str) -> None:
     asked = ("run", "--role=leases", "--listen=", records, *SERVER[:2], "--set=leases.listen=0.0.0.0:0")
     refused = wrasse(*asked)
     assert (refused.code, "would serve everybody" in refused.err) == (2, True)
-
-
-def test_beyond_loopback_it_starts_with_certificates_on_both_sides(place: Path, records: str) -> None:
-    beyond = (*MUTUAL[:2], MUTUAL[3], "--set=leases.listen=0.0.0.0:0")
-    with running(place, "--role=leases", *beyond, records) as daemon:
-        assert daemon.said("started")["leases"].startswith("0.0.0.0:")
