@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import count, groupby
+from typing import TypeVar
 
 from wrasse.backends.nats.key_memory import KeyMemory
 from wrasse.backends.nats.lanes import UNLIMITED, Lane, Lanes, Waiting
 from wrasse.backends.nats.link import Link
-from wrasse.backends.nats.pens import Pens
+from wrasse.backends.nats.pens import CHAIN_MIN, Pens
 from wrasse.backends.nats.pub_acks import NotConfirmed, Outdated, Vanished
-from wrasse.backends.nats.steps import STEP_MAX, Batch, Steps
+from wrasse.backends.nats.steps import STEP_MAX, Batch, Begun, Steps
 from wrasse.backends.nats.stored import written_fields
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.ports.streams import Draft, EntryId, check_limits, draft_bytes
 
+T = TypeVar("T")
 _HEADER_BYTES = 512  # at most, fields and key apart
 _TRIES_MAX = 1_000  # against other writers: each try that fails means that somebody else's went through
 _UNKNOWN_MAX = 2  # times that an answer may be lost
@@ -100,42 +102,86 @@ class Appender:
         lane = await self._lanes.make(subject)
         mine = Waiting(drafts)
         lane.waiting.append(mine)
+        taken: list[Waiting] = []
         try:
-            while not mine.future.done():
-                async with lane.turn:
-                    if not mine.future.done():
-                        await self._together(subject, lane)
+            async with lane.turn:
+                if mine in lane.waiting:  # nobody took it along
+                    taken, batch = self._taken(lane)
+                    begun = await self._settled(taken, self._alone(subject, batch))
+                    if begun is None:
+                        await self._settled(taken, self._in_steps(subject, batch), answers=True)
+            if taken and begun is not None:
+                # The next in turn sends behind it while the server still works.
+                await self._settled(taken, self._finished(subject, lane, batch, begun), answers=True)
         except BaseException:
             if mine in lane.waiting:
                 lane.waiting.remove(mine)
             raise
-        return mine.future.result()
+        return await mine.future
 
-    async def _together(self, subject: str, lane: Lane) -> None:
-        """Writes what waits, as much as one step takes and at least the first."""
+    def _taken(self, lane: Lane) -> tuple[list[Waiting], Batch]:
+        """What waits, as much as one step takes and at least the first."""
         taken = [lane.waiting.pop(0)]
         size = len(taken[0].drafts)
         while lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
             taken.append(lane.waiting.pop(0))
             size += len(taken[-1].drafts)
+        drafts = taken[0].drafts if len(taken) == 1 else [draft for each in taken for draft in each.drafts]
+        return taken, Batch(drafts, self._salt + b"%x" % next(self._batches))
+
+    async def _settled(self, taken: Sequence[Waiting], work: Awaitable[T], *, answers: bool = False) -> T:
+        """Tells all whose drafts were taken what became of them."""
         try:
-            ids = await self._in_steps(subject, [draft for each in taken for draft in each.drafts])
+            done = await work
         except BaseException as error:
-            told = error if isinstance(error, WrasseError) else _unknown(subject)
+            told = error if isinstance(error, WrasseError) else _unknown()
             for each in taken:
                 if not each.future.done():
                     each.future.set_exception(told)
                     each.future.exception()  # its caller may be the one that was cancelled
             raise
-        at = 0
-        for each in taken:
-            if not each.future.done():
-                each.future.set_result(ids[at : at + len(each.drafts)])
-            at += len(each.drafts)
+        if answers:
+            assert isinstance(done, list), "ids"
+            at = 0
+            for each in taken:
+                if not each.future.done():
+                    each.future.set_result(done[at : at + len(each.drafts)])
+                at += len(each.drafts)
+        return done
 
-    async def _in_steps(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
-        batch = Batch(drafts, self._salt + b"%x" % next(self._batches))
-        unknown = 0
+    async def _alone(self, subject: str, batch: Batch) -> Begun | None:
+        """Sends a whole batch if it is one step and nobody else writes; None if that is not so."""
+        if not CHAIN_MIN <= len(batch.drafts) <= STEP_MAX:
+            return None
+        lane = await self._ready(subject, batch.drafts, 0)
+        if not await self._pens.mine(subject, lane, len(batch.drafts)) or lane.tip is None:
+            return None
+        batch.since = lane.tip.seq
+        try:
+            return await self._steps.begin(lane, batch, range(len(batch.drafts)), alone=True)
+        except NotConfirmed:
+            lane.tip = None
+            await self._steps.find(subject, lane, batch)
+            return None
+
+    async def _finished(self, subject: str, lane: Lane, batch: Batch, begun: Begun) -> list[EntryId]:
+        try:
+            batch.stored(range(len(batch.drafts)), await self._steps.end(begun))
+            return batch.whole()
+        except (Outdated, Vanished, NotConfirmed) as failure:
+            async with lane.turn:
+                lane.tip = None
+                if isinstance(failure, Vanished):
+                    self._lanes.forget(subject)
+                    batch.since = None
+                else:
+                    if isinstance(failure, Outdated):
+                        await self._pens.share(subject, lane)
+                    await self._steps.find(subject, lane, batch)
+                return await self._in_steps(subject, batch)
+
+    async def _in_steps(self, subject: str, batch: Batch) -> list[EntryId]:
+        drafts, unknown = batch.drafts, 0
         for attempt in range(_TRIES_MAX + len(drafts) // STEP_MAX):
             places = batch.left(STEP_MAX)
             if not places:
@@ -204,8 +250,8 @@ class Appender:
         return lane
 
 
-def _unknown(subject: str) -> StoreUnavailable:
-    return StoreUnavailable(f"an append to {subject!r} was not confirmed", do="look whether it was stored")
+def _unknown() -> StoreUnavailable:
+    return StoreUnavailable("an append was given up before it was confirmed", do="look whether it was stored")
 
 
 def _crowded(subject: str) -> StoreUnavailable:

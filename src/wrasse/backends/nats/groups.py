@@ -23,6 +23,7 @@ from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import Refused
 from wrasse.ports.groups import (
+    Ack,
     Answer,
     ConsumerState,
     DeadLetter,
@@ -163,9 +164,10 @@ class NatsGroups:
             runs = _runs([answers[place] for place in places])
             at = 0
             for run, row in zip(runs, await ledger.submit(Settle(now, tuple(runs))), strict=True):
-                for step in range(run[2]):
-                    if row == run[2] or (isinstance(row, str) and row[step] == "1"):
-                        outcomes[places[at + step]] = Outcome.DONE
+                row = "1" * run[2] if row == run[2] else str(row)
+                for place, done in zip(places[at : at + run[2]], row, strict=True):
+                    if done == "1":
+                        outcomes[place] = Outcome.DONE
                 at += run[2]
 
         await asyncio.gather(*(settle(*key, places) for key, places in by_group.items()))
@@ -224,15 +226,22 @@ def _span(delivery: Delivery) -> tuple[int, int, int, int]:
 def _runs(answers: Sequence[Answer]) -> list[tuple[int, int, int, int, int]]:
     """Answers as runs, in their order."""
     runs: list[tuple[int, int, int, int, int]] = []
+    kind, first, last, at, delay = -1, 0, -2, 0, 0
     for answer in answers:
-        id = answer.id
-        kind = NAK if isinstance(answer, Nak) else ACK
-        delay = answer.delay // _MICROSECOND if isinstance(answer, Nak) else 0
-        last = runs[-1] if runs else None
-        if last is not None and (last[0], last[1] + last[2], last[3], last[4]) == (kind, id.seq, id.ms, delay):
-            runs[-1] = (kind, last[1], last[2] + 1, id.ms, delay)
-        else:
-            runs.append((kind, id.seq, 1, id.ms, delay))
+        seq, ms = answer.id.seq, answer.id.ms
+        if type(answer) is Ack and kind == ACK and seq == last + 1 and ms == at:  # by far the commonest
+            last = seq
+            continue
+        put_off = answer.delay // _MICROSECOND if isinstance(answer, Nak) else 0
+        is_nak = NAK if isinstance(answer, Nak) else ACK
+        if (kind, last + 1, at, delay) == (is_nak, seq, ms, put_off):
+            last = seq
+            continue
+        if kind >= 0:
+            runs.append((kind, first, last - first + 1, at, delay))
+        kind, first, last, at, delay = is_nak, seq, seq, ms, put_off
+    if kind >= 0:
+        runs.append((kind, first, last - first + 1, at, delay))
     return runs
 
 

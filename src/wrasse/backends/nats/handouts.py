@@ -24,7 +24,6 @@ from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.groups import Delivery
-from wrasse.ports.streams import EntryId
 
 _MICROSECOND = timedelta(microseconds=1)
 _LOOKS = 8  # at a stream that others empty under our hands
@@ -140,7 +139,7 @@ class Handouts:
     async def _claim_one(self, shelf: Shelf, asked: Question, now: int, until: int) -> None:
         if not shelf.take and not _beats(shelf.ledger.state, asked.consumer, now, until):
             return
-        new = spans(EntryId(ms, each.seq) for each, ms in zip(shelf.new, shelf.ms, strict=True))
+        new = spans((each.seq, ms) for each, ms in zip(shelf.new, shelf.ms, strict=True))
         command = Deliver(now, asked.consumer, shelf.take, until, tuple(new))
         shelf.handed = [tuple(span) for span in await shelf.ledger.submit(command)]
 

@@ -292,13 +292,17 @@ def _seq(run: Run) -> int:
     return run.seq
 
 
-def spans(ids: Iterable[EntryId]) -> list[tuple[int, int, int]]:
-    """Ids as spans, in their order."""
+def spans(places: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Sequences with the ms of their ids as spans, in their order."""
     found: list[tuple[int, int, int]] = []
-    for id in ids:
-        if found and found[-1][2] == id.ms and found[-1][0] + found[-1][1] == id.seq:
-            seq, count, ms = found[-1]
-            found[-1] = (seq, count + 1, ms)
-        else:
-            found.append((id.seq, 1, id.ms))
+    first = last = at = -2
+    for seq, ms in places:
+        if seq == last + 1 and ms == at:
+            last = seq
+            continue
+        if last >= 0:
+            found.append((first, last - first + 1, at))
+        first, last, at = seq, seq, ms
+    if last >= 0:
+        found.append((first, last - first + 1, at))
     return found

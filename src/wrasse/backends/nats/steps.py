@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from wrasse.backends.nats.lanes import Lane, Lanes, Tip
 from wrasse.backends.nats.pub_acks import Acks, NotConfirmed
@@ -61,6 +61,14 @@ class Batch:
         return [self._ids[place] for place in range(len(self.drafts))]
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A step that was sent, and the tip if it is stored."""
+
+    acks: Acks
+    after: Tip
+
+
 class Steps:
     """Takes steps for one backend. `atomic` says whether batches are used: always, never, or None, as it pays."""
 
@@ -75,6 +83,18 @@ class Steps:
     ) -> list[EntryId]:
         """Stores drafts behind the tip; may stop after some where the stream is shared. Raises Outdated, Vanished,
         StoreFull, or NotConfirmed: then nobody knows."""
+        begun = await self.begin(lane, batch, places, alone=alone, msg_id=msg_id)
+        lane.tip = None
+        ids = await self.end(begun)
+        batch.duplicate = begun.acks.duplicate
+        if not batch.duplicate:
+            lane.tip = replace(begun.after, seq=ids[-1].seq, expected=ids[-1].seq)
+        return ids
+
+    async def begin(
+        self, lane: Lane, batch: Batch, places: Sequence[int], *, alone: bool = False, msg_id: bytes = b""
+    ) -> Begun:
+        """Sends a step, and takes it that it will be stored."""
         wire = await self._link.ready()
         tip, lane.tip = lane.tip, None
         assert tip is not None, "the lane is ready"
@@ -86,16 +106,18 @@ class Steps:
         acks = Acks(self._link, stamp, len(places), 1 if whole else len(places))
         try:
             send = self._batch if whole else self._chain
-            after = send(wire, lane, batch, places, tip, stamp, acks.inbox, msg_id)
-            ids = await acks.wait()
+            lane.tip = send(wire, lane, batch, places, tip, stamp, acks.inbox, msg_id)
         except Cut as cut:
-            raise NotConfirmed(StoreUnavailable(str(cut), do="look whether it was stored")) from cut
-        finally:
             acks.close()
-        batch.duplicate = acks.duplicate
-        if not acks.duplicate:
-            lane.tip = replace(after, seq=ids[-1].seq, expected=ids[-1].seq)
-        return ids
+            raise NotConfirmed(StoreUnavailable(str(cut), do="look whether it was stored")) from cut
+        return Begun(acks, lane.tip)
+
+    async def end(self, begun: Begun) -> list[EntryId]:
+        """Where it was stored."""
+        try:
+            return await begun.acks.wait()
+        finally:
+            begun.acks.close()
 
     async def find(self, subject: str, lane: Lane, batch: Batch) -> None:
         """Looks which of a batch are stored, as the leader has it."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
+
+import msgspec
 
 from wrasse.backends.nats.link import field_of
 from wrasse.clock import to_micros
@@ -24,8 +25,7 @@ _FIELD = re.compile(rb"\r\nWrasse-Field:([^=\r]*)=([^\r]*)(?=\r\n)")
 _FRACTION = re.compile(r"\.\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """One message of a stream. `ms` is what its id has; `number` and `total` are 0 where another program wrote it."""
 
     seq: int
@@ -34,7 +34,6 @@ class Stored:
     total: int
     header: bytes
     body: bytes
-    written_ms: int = 0  # when the server stored it, where that was asked for
 
     @property
     def id(self) -> EntryId:
@@ -47,8 +46,17 @@ def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> Stored
     found = _OURS.search(header) if header else None
     if found is None:
         ms = millis(written or field_of(header, b"Nats-Time-Stamp"))
-        return Stored(seq, ms, 0, 0, header, body, ms)
+        return Stored(seq, ms, 0, 0, header, body)
     return Stored(seq, int(found[1]), int(found[2]), int(found[3]), header, body)
+
+
+def pulled(reply: bytes, header: bytes, body: bytes) -> Stored:
+    """A message as a consumer gives it: its reply subject ends with sequence, a count, nanoseconds, what is pending."""
+    _, seq, _, nanos, _ = reply.rsplit(b".", 4)
+    found = _OURS.search(header) if header else None
+    if found is None:
+        return Stored(int(seq), int(nanos) // 1_000_000, 0, 0, header, body)
+    return Stored(int(seq), int(found[1]), int(found[2]), int(found[3]), header, body)
 
 
 def name_of(header: bytes) -> bytes:

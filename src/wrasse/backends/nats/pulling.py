@@ -1,0 +1,114 @@
+"""A consumer of the server's own that pages are read by: it acks nothing, keeps nothing, and is dropped when unused."""
+
+from __future__ import annotations
+
+import asyncio
+
+from wrasse.backends.nats.js import JetStream
+from wrasse.backends.nats.link import NoResponders, Subscription, packed, status_of
+from wrasse.backends.nats.stored import Stored, pulled
+from wrasse.errors import StoreUnavailable
+
+_LIFE = 30_000_000_000  # nanoseconds without a question after which the server drops it
+
+
+class Ending:
+    """The end of an answer in many pieces, and whether more would follow."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def end(self, more: bool) -> None:
+        """It is whole."""
+        if not self._future.done():
+            self._future.set_result(more)
+
+    def fail(self, error: StoreUnavailable) -> None:
+        """It will not be."""
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    def cut(self, why: str) -> None:
+        """The connection ended."""
+        self.fail(StoreUnavailable(f"the connection ended in the middle of a page: {why}", do="read it again"))
+
+    async def wait(self, seconds: float, where: str) -> bool:
+        """Whether more would follow."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._future
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{where} did not send a whole page in {seconds:g}s", do="check that the server is up and not busy"
+            ) from None
+
+
+class Puller:
+    """One consumer. `position` is the sequence it has given last."""
+
+    def __init__(self, js: JetStream, stream: str, name: str, position: int, inbox: bytes) -> None:
+        self._js = js
+        self._link = js.link
+        self._stream = stream
+        self._name = name
+        self._inbox = inbox
+        self._found: list[Stored] = []
+        self._ending: Ending | None = None
+        self._wanted = 0
+        self.position = position
+        self.listening: Subscription = None  # type: ignore[assignment]  # `open` sets it
+
+    @classmethod
+    async def open(cls, js: JetStream, stream: str, subject: str, after: int) -> Puller:
+        """A consumer of what follows this sequence."""
+        config = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": after + 1,
+            "ack_policy": "none",
+            "filter_subject": subject,
+            "inactive_threshold": _LIFE,
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        made = await js.call(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        inbox = js.link.open_inbox(lambda *_: None, lambda _: None)
+        js.link.close_inbox(inbox)
+        puller = cls(js, stream, str(made["name"]), after, inbox + b".page")
+        puller.listening = await js.link.listen(puller._inbox, puller._heard)
+        return puller
+
+    async def pull(self, limit: int) -> tuple[list[Stored], bool]:
+        """Up to so many messages, and whether there are more."""
+        self._found, self._wanted = [], limit
+        self._ending = ending = Ending()
+        watch = self._link.open_inbox(lambda *_: None, ending.cut)
+        try:
+            subject = f"{self._js.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}".encode()
+            await self._link.send(packed(subject, b'{"batch":%d,"no_wait":true}' % limit, self._inbox))
+            more = await ending.wait(self._link.options.read_timeout.total_seconds(), self._link.options.where)
+        finally:
+            self._link.close_inbox(watch)
+            self._ending = None
+        if self._found:
+            self.position = self._found[-1].seq
+        return self._found, more
+
+    async def end(self) -> None:
+        """Not needed any more."""
+        self.listening.end()
+        await self._link.publish(f"{self._js.api}.CONSUMER.DELETE.{self._stream}.{self._name}", b"")
+
+    def _heard(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        ending = self._ending
+        if ending is None:
+            return
+        if header.startswith(b"NATS/1.0 "):
+            if status_of(header) == 503:
+                ending.fail(NoResponders(f"the consumer of {self._stream!r} is gone", do="read it again"))
+            ending.end(False)  # there is no more
+            return
+        self._found.append(pulled(reply, header, payload))
+        if len(self._found) >= self._wanted:
+            ending.end(not reply.endswith(b".0"))
