@@ -38,6 +38,7 @@ LONE_TASKS = {
     "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
     "app/sync_hold.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
     "leases/replay.py": "one replay at a time beside the operations; `finished`, which closing awaits, waits for it",
+    "leases/transact.py": "each lease of a transaction is kept alive by one, which its end cancels and awaits",
     "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
     "jobs/streamed_takes.py": "a claim goes on when its asker is cancelled, and is awaited; waits are gathered",
     "jobs/recorded_takes.py": "a claim goes on when its asker is cancelled, and is awaited",

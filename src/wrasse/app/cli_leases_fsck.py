@@ -31,7 +31,7 @@ class _Found:
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Take away what is loose or stale, write missing index entries, finish transactions.")
+@click.option("--repair", is_flag=True, help="Put right what can be: loose and stale things, entries, transactions.")
 @NAMESPACE
 @asks
 def fsck(asked: Asked, repair: bool, namespace: str) -> None:

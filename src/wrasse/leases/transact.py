@@ -52,6 +52,7 @@ class Change:
         self._keepers: list[asyncio.Task[None]] = []
         self._body = asyncio.current_task()
         self.lost: Holding | None = None
+        self.cause: Exception | None = None
         self._ending = False
 
     async def hold(self, key: str, *, namespace: str | None = None) -> HeldKey:
@@ -119,8 +120,10 @@ class Change:
                 await self._operations.release(leased.namespace, leased.held, commit=commit)
 
     async def _keep(self, holding: Holding) -> None:
-        with contextlib.suppress(Exception):
+        try:
             await holding.keep()
+        except Exception as error:
+            self.cause = error
         if not self._ending and self.lost is None:
             self.lost = holding
             assert self._body is not None, "a transaction belongs to a task"
@@ -179,4 +182,4 @@ class transact:
             raise LeaseLost(
                 f"the lease of {change.lost.key!r} ended while the transaction {change.id} needed it",
                 do="nothing was changed; do it again in a new transaction",
-            )
+            ) from change.cause

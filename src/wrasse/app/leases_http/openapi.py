@@ -11,7 +11,7 @@ from wrasse import __version__
 from wrasse.app.leases_http import wire
 from wrasse.app.leases_http.attachments_openapi import ATTACHMENT_CALLS
 from wrasse.app.leases_http.openapi_call import HELD, NAMESPACE, NUMBER, SEEN, TOKEN, WHERE, Call, header, query
-from wrasse.app.leases_http.txn import TXN_CALLS
+from wrasse.app.leases_http.transactions import TRANSACTION_CALLS
 
 _TEMPLATE = "#/components/schemas/{name}"
 _BYTES: Mapping[str, object] = {"type": "string", "format": "binary"}
@@ -73,7 +73,7 @@ _LEASES = (
          wire.NamespaceBody),
 )  # fmt: skip
 
-CALLS = (*_LEASES, *TXN_CALLS, *ATTACHMENT_CALLS)
+CALLS = (*_LEASES, *TRANSACTION_CALLS, *ATTACHMENT_CALLS)
 
 
 def document() -> dict[str, Any]:

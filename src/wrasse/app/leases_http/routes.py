@@ -14,7 +14,7 @@ from aiohttp import web
 from wrasse.app.leases_http import asking, wire
 from wrasse.app.leases_http.attachments import AttachmentApi
 from wrasse.app.leases_http.failures import WireError, failed
-from wrasse.app.leases_http.txn import TxnApi
+from wrasse.app.leases_http.transactions import TransactionApi
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.leases.leases import Leased, Leases, Seen
@@ -72,7 +72,7 @@ class LeaseApi:
             web.get("/v1/namespace", self._call(self._namespace)),
             web.post("/v1/namespace", self._call(self._namespace)),
             *AttachmentApi(self._leases).routes(self._call),
-            *TxnApi(self._leases).routes(self._call),
+            *TransactionApi(self._leases).routes(self._call),
         ]
 
     def _call(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

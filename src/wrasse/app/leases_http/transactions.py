@@ -2,7 +2,7 @@
 
 `decide` writes the decision and carries it out; asked for another one later, it answers the first. `commit` and
 `rollback` carry out what was decided before, or decide for the keys they name. `replay` carries one transaction to its
-end. There is no cluster of coordinators, so terms are taken and mean nothing. Unknown fields are let pass, as in lockd.
+end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from aiohttp import web
 from wrasse.app.leases_http import asking
 from wrasse.app.leases_http.failures import WireError
 from wrasse.app.leases_http.openapi_call import Call
+from wrasse.app.leases_http.wire_transactions import ParticipantBody, TransactionAnswer, TransactionBody
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.transaction import Decision, Participant
@@ -26,32 +27,7 @@ Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 Wrapped = Callable[[Handler], Callable[[web.Request], Awaitable[web.StreamResponse]]]
 
 
-class TxnParticipant(msgspec.Struct):
-    """One key that takes part. `backend_hash` tells lockd's islands apart; here is one store."""
-
-    key: str = ""
-    namespace: str = ""
-    backend_hash: str = ""
-
-
-class TxnBody(msgspec.Struct):
-    """POST /v1/txn/…"""
-
-    txn_id: str = ""
-    state: str = ""
-    participants: list[TxnParticipant] = []
-    expires_at_unix: int = 0
-    tc_term: int = 0
-
-
-class TxnAnswer(msgspec.Struct):
-    """What counts."""
-
-    txn_id: str
-    state: str
-
-
-class TxnApi:
+class TransactionApi:
     """The calls."""
 
     def __init__(self, leases: Leases) -> None:
@@ -80,7 +56,7 @@ class TxnApi:
         self._leases.note_traffic()
         return _answer(asked, await self._leases.transactions.replay(asked.txn_id))
 
-    async def _end(self, asked: TxnBody, state: Decision) -> web.Response:
+    async def _end(self, asked: TransactionBody, state: Decision) -> web.Response:
         if not asked.participants:
             self._leases.note_traffic()
             return _answer(asked, await self._leases.transactions.carried_out(asked.txn_id, state))
@@ -89,7 +65,7 @@ class TxnApi:
             raise WireError("txn_conflict", f"the transaction was decided for {found.value} before", status=409)
         return _answer(asked, found)
 
-    async def _decided(self, asked: TxnBody, state: Decision) -> Decision:
+    async def _decided(self, asked: TransactionBody, state: Decision) -> Decision:
         self._leases.note_traffic()
         until = datetime.fromtimestamp(asked.expires_at_unix, UTC) if asked.expires_at_unix else None
         keys = _participants(asked.participants)
@@ -97,8 +73,8 @@ class TxnApi:
         return await self._leases.transactions.decide(asked.txn_id, state, keys, until, namespace)
 
 
-async def _asked(request: web.Request) -> TxnBody:
-    asked = await asking.json_body(request, TxnBody)
+async def _asked(request: web.Request) -> TransactionBody:
+    asked = await asking.json_body(request, TransactionBody)
     if not asked.txn_id:
         raise WireError("missing_txn", "txn_id is missing")
     asking.checked_transaction(asked.txn_id, "invalid_txn_id")
@@ -107,7 +83,7 @@ async def _asked(request: web.Request) -> TxnBody:
     return asked
 
 
-def _participants(named: Sequence[TxnParticipant]) -> list[Participant]:
+def _participants(named: Sequence[ParticipantBody]) -> list[Participant]:
     keys = []
     for each in named:
         if not each.key:
@@ -117,18 +93,18 @@ def _participants(named: Sequence[TxnParticipant]) -> list[Participant]:
     return keys
 
 
-def _answer(asked: TxnBody, state: Decision) -> web.Response:
-    body = msgspec.json.encode(TxnAnswer(asked.txn_id, state.value))
+def _answer(asked: TransactionBody, state: Decision) -> web.Response:
+    body = msgspec.json.encode(TransactionAnswer(asked.txn_id, state.value))
     return web.Response(body=body, content_type="application/json")
 
 
-TXN_CALLS = (
-    Call("post", "/v1/txn/decide", "commit or roll back a transaction; answers what counts", TxnAnswer, TxnBody,
-         errors=(400, 409, 413, 503)),
-    Call("post", "/v1/txn/commit", "carry out a commit that was decided, or decide for it", TxnAnswer, TxnBody,
-         errors=(400, 404, 409, 413, 503)),
-    Call("post", "/v1/txn/rollback", "carry out a rollback that was decided, or decide for it", TxnAnswer, TxnBody,
-         errors=(400, 404, 409, 413, 503)),
-    Call("post", "/v1/txn/replay", "carry a transaction to its end, if it is decided or overdue", TxnAnswer, TxnBody,
-         errors=(400, 404, 409, 503)),
-)  # fmt: skip
+def _call(name: str, about: str, *errors: int) -> Call:
+    return Call("post", f"/v1/txn/{name}", about, TransactionAnswer, TransactionBody, errors=errors)
+
+
+TRANSACTION_CALLS = (
+    _call("decide", "commit or roll back a transaction; answers what counts", 400, 409, 413, 503),
+    _call("commit", "carry out a commit that was decided, or decide for it", 400, 404, 409, 413, 503),
+    _call("rollback", "carry out a rollback that was decided, or decide for it", 400, 404, 409, 413, 503),
+    _call("replay", "carry a transaction to its end, if it is decided or overdue", 400, 404, 409, 503),
+)
