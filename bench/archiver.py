@@ -101,7 +101,7 @@ def _straight(port: int, place: Path, size: int) -> None:
                 break
         if count:
             parts.append(press.flush())
-            _stored(place, f"after-{start.decode()}.jsonl.gz", b"".join(parts))
+            stored(place, f"after-{start.decode()}.jsonl.gz", b"".join(parts))
             raw.ask("XGROUP", "SETID", KEY, GROUP, after)
     raw.close()
 
@@ -116,7 +116,8 @@ def _lines(found: list[list[bytes]]) -> bytes:
     return b"".join([body[:-1] + b',"stream_id":"' + id + b'"}\n' for (id, _), body in zip(found, bodies, strict=True)])
 
 
-def _stored(place: Path, name: str, data: bytes) -> None:
+def stored(place: Path, name: str, data: bytes) -> None:
+    """Writes a file as durably as it goes, if it is not there."""
     temp = place / f"{name}.tmp"
     file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     os.write(file, data)

@@ -27,6 +27,7 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
+from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.ids import Ids
 from wrasse.leases.lessor import Lessor, leases_in
@@ -35,6 +36,7 @@ from wrasse.streams.envelope import Envelope, encode
 
 SUBJECT, KEY, GROUP = "gbe.events.audit.change", "gbe:events:audit:change", "archiver"
 LEASES = leases_in(".wrasse")
+Backend = Redis | Sqlite
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +118,43 @@ async def archive_all(
     url: str, place: Place, size: int, count: int, codec: str = "gzip", bytes: int = 64 << 20
 ) -> float:
     """Archives the whole stream, as the daemon does; the seconds from open stores to the last event."""
-    clock, streams, engine = SystemClock(), await Redis.open(url), await Redis.open(url[:-1] + "1")
-    store = await place.open()
+    streams, engine = await Redis.open(url), await Redis.open(url[:-1] + "1")
+    took = await _archived(streams, engine, await place.open(), BatchLimits(size, bytes), count, Codec(codec))
+    await engine.close()
+    await streams.close()
+    return took
+
+
+async def archive_sqlite(path: Path, place: Place, size: int, count: int) -> float:
+    """The same from a database."""
+    sqlite = await Sqlite.open(path)
+    took = await _archived(sqlite, sqlite, await place.open(), BatchLimits(size, 64 << 20), count, Codec.GZIP)
+    await sqlite.close()
+    return took
+
+
+async def fill_sqlite(path: Path, count: int) -> None:
+    """Publishes so many messages into a database, all of it in one file afterwards."""
+    ids, sqlite = Ids(SystemClock()), await Sqlite.open(path)
+    for start in range(0, count, 1_000):
+        bodies = [_body(ids.new(), number, 0) for number in range(start, start + 1_000)]
+        await sqlite.streams.append([Draft(SUBJECT, body) for body in bodies])
+    await sqlite.close()
+
+
+async def _archived(
+    streams: Backend, engine: Backend, store: Directory | S3, limits: BatchLimits, count: int, codec: Codec
+) -> float:
+    clock = SystemClock()
     lessor = Lessor(engine.records(LEASES), clock, indexed=False)
     ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
-    form, prefix = Form(codec=Codec(codec)), f"archive-{os.urandom(4).hex()}"
-    rule = Rule(SUBJECT, store.objects, "bench", prefix, limits=BatchLimits(size, bytes), form=form)
+    prefix = f"archive-{os.urandom(4).hex()}"
+    rule = Rule(SUBJECT, store.objects, "bench", prefix, limits=limits, form=Form(codec=codec))
     began = clock.monotonic()
     archived = await Archiver(ports, [rule], clock, "bench").drain()
     took = clock.monotonic() - began
     assert archived == count, f"{archived} of {count}"
-    for each in (store, engine, streams):
-        await each.close()
+    await store.close()
     return took
 
 
