@@ -14,10 +14,7 @@ from servers.valkey import Valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.flat_records import RedisFlatRecords
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.clock import SystemClock
 from wrasse.errors import UsageError
-from wrasse.jobs.foreign_jobs import ForeignJobs
-from wrasse.jobs.stray_search import StraySearch
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record
 from wrasse.ports.streams import START, Draft
@@ -229,20 +226,3 @@ async def test_a_deleted_record_is_gone_from_every_index(redis: Redis, tasks: Re
 
     assert await redis.link.ask("EXISTS", key(redis, "mail:1")) == 0
     assert (await tasks.due(None, None, 10)).items == (await tasks.page("", None, 10)).items == ()
-
-
-async def test_jobs_of_other_programs_become_due_when_their_fields_say_so_and_malformed_ones_at_once(
-    redis: Redis, tasks: RedisFlatRecords
-) -> None:
-    def due_of(record: Record, at: datetime) -> datetime | None:
-        return datetime.fromtimestamp(int(fields_of(record)["timeout_at"]), UTC)
-
-    await redis.link.ask("HSET", key(redis, "mail:1"), "state", "running", "timeout_at", "1000")
-    await redis.link.ask("HSET", key(redis, "mail:2"), "state", "running", "timeout_at", "99999999999")
-    await redis.link.ask("HSET", key(redis, "mail:3"), "state", "running", "timeout_at", "soon")
-
-    search = StraySearch(ForeignJobs(tasks, due_of), SystemClock(), 1_000, timedelta(minutes=1), timedelta(0))
-    seen = await search.search(timedelta(0), dry=False)
-
-    assert seen == 3
-    assert [each.key for each in await tasks.due(None, None, 10)] == ["mail:1", "mail:3"]

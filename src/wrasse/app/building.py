@@ -22,7 +22,8 @@ from wrasse.app.leasing import open_leasing
 from wrasse.app.orphaning import ORPHANS, instance_of, open_desks
 from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
-from wrasse.app.retention_building import STREAM_SWEEPS, build_stream_sweep, stream_sweeps
+from wrasse.app.retention_building import build_stream_sweep, stream_sweeps
+from wrasse.app.retention_settings import STREAM_SWEEPS
 from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port

@@ -12,7 +12,7 @@ from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.config import Config
 from wrasse.app.progress import progress
-from wrasse.app.retention_building import STREAM_SWEEPS
+from wrasse.app.retention_settings import STREAM_SWEEPS
 from wrasse.app.status_json import report_json
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock

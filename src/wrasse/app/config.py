@@ -21,6 +21,7 @@ from wrasse.app.environment import from_environment, strays
 from wrasse.app.nats_settings import idle_nats_names
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
 from wrasse.app.redis_settings import idle_names, with_redis_names
+from wrasse.app.retention_settings import STREAM_SWEEPS
 from wrasse.app.rules import broken_rules
 from wrasse.app.schema import Leaf, leaves, sections
 from wrasse.app.settings import Settings, SweepSettings
@@ -240,7 +241,8 @@ def _build(values: Mapping[str, object], own: tuple[Catalogued, ...]) -> Setting
     silence = plain.worker.heartbeat_ttl
     inherited = {"silence": silence, "rescues_max": plain.worker.rescues_max}
     reaper = {key: getattr(plain.reaper, key) for key in ("interval", "jitter")}
-    for name, follows in {"stuck_jobs": reaper, **followed(plain.leases)}.items():
+    streams = {name: {"interval": plain.sweeper.interval} for name in STREAM_SWEEPS}
+    for name, follows in {"stuck_jobs": reaper, **streams, **followed(plain.leases)}.items():
         # Two names for the same numbers: the design document's, and that of the sweep, which goes before it.
         mine = {key: value for key, value in follows.items() if f"sweeps.{name}.{key}" not in values}
         fields = {key: mine.pop(key, own) for key, own in sweeps[name].fields.items()}

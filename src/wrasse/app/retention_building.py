@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from wrasse.app.archiving import archive_streams
-from wrasse.app.retention_settings import retention_of
+from wrasse.app.retention_settings import STREAM_SWEEPS, retention_of
 from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened
 from wrasse.app.wiring import Store
@@ -23,8 +23,6 @@ from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import Trimmer
 from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.dead_consumers import DeadConsumers
-
-STREAM_SWEEPS = (AgedEntries.name, DeadConsumers.name)
 
 
 def retention(settings: Settings) -> Retention:

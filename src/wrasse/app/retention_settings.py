@@ -13,6 +13,7 @@ from wrasse.ports.groups import check_group
 from wrasse.ports.subjects import check_pattern
 from wrasse.streams.retention import Retention, RetentionRule
 
+STREAM_SWEEPS = ("aged_entries", "dead_consumers")  # which follow sweeper.interval unless told
 RETENTION_KEYS = "age, exact, protect, allow_data_loss"
 
 

@@ -103,7 +103,7 @@ CATALOGUE: Mapping[str, Catalogued] = {
             DeadConsumers,
             takes_away="consumers that fell silent, once what they held is handed over; tells of groups nobody reads",
             unless="the consumer asks again; it is another program's and holds something",
-            interval=timedelta(minutes=1),
+            interval=timedelta(seconds=30),
             budget=Budget(actions_max=10_000),
         ),
         Catalogued(
