@@ -211,6 +211,27 @@ class RecordedJobs:
             [each.hold.id for each in _bounded(deletes)], deletes, lambda each: self._changes.delete(each, ids_kept)
         )
 
+    async def state(self, id: str) -> JobState | None:
+        """A job as this process wrote it last while it holds it, else as it is stored."""
+        seen = await self._changes.look(id)
+        return None if seen is None or seen.recorded.leaving else seen.stored.at(await self._store.time.now()).state
+
+    async def extend(self, hold: Hold, silence: timedelta) -> datetime | None:
+        """Holds a job for `silence` from now, without a worker's row; None if the hold is no longer current."""
+        at = await self._store.time.now()
+        mine = await self._changes.change(hold.id, lambda stored: rules.beat(stored, hold, at, silence=silence))
+        return at + silence if mine else None
+
+    async def expire(self, id: str) -> None:
+        """Sees to one job that is overdue, as a take would."""
+        seen, at = await self._store.get(id), await self._store.time.now()
+        if seen is not None:
+            await self._changes.expire_one(seen, at)
+
+    async def now(self) -> datetime:
+        """The store's time, a little late rather than early."""
+        return await self._store.time.now()
+
     @property
     def waiting(self) -> int:
         """How many takers wait."""

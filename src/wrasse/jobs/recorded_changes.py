@@ -196,14 +196,21 @@ class Changes:
     async def expire(self) -> int:
         """Takes overdue jobs from workers that died, and goes on with what a crash left; how many became ready."""
         found, at = await self._store.overdue(EXPIRED_MAX)
-        readied = 0
-        for seen in found:
-            state = seen.stored.state
-            if seen.recorded.leaving or seen.stored.follow:
-                await self.go_on(seen)
-            elif state.place is Place.HELD and state.until is not None and state.until <= at:
-                readied += await self._rescue(state, at)
-        return readied
+        return sum([await self.expire_one(seen, at) for seen in found])
+
+    async def expire_one(self, seen: Seen, at: datetime) -> bool:
+        """The same for one job; whether it became ready."""
+        state = seen.stored.state
+        if seen.recorded.leaving or seen.stored.follow:
+            await self.go_on(seen)
+        elif state.place is Place.HELD and state.until is not None and state.until <= at:
+            return await self._rescue(state, at)
+        return False
+
+    async def look(self, id: str) -> Seen | None:
+        """A job as this process wrote it last while it holds it, else as it is stored."""
+        known = self._held.get(id)
+        return known if known is not None else await self._store.get(id)
 
     async def _rescue(self, state: JobState, at: datetime) -> bool:
         most = self._options.rescues_max

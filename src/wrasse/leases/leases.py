@@ -93,7 +93,7 @@ class Leases(Counting):
         replay: timedelta = NO_REPLAY,
     ) -> None:
         super().__init__()
-        self.records, self._objects, self.clock, self.terms = records, objects, clock, terms
+        self.records, self.objects, self.clock, self.terms = records, objects, clock, terms
         self._ttl_max, self._noted = ttl_max, traffic
         self._keys: dict[str, Keys] = {}
         self._lines = Lines()
@@ -120,7 +120,7 @@ class Leases(Counting):
             keys = self._keys[namespace] = Keys(
                 namespace,
                 self.records(leases_in(namespace)),
-                self._objects,
+                self.objects,
                 self.clock,
                 self._book,
                 terms=self.terms,

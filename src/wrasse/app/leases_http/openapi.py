@@ -11,6 +11,7 @@ from wrasse import __version__
 from wrasse.app.leases_http import wire
 from wrasse.app.leases_http.attachments_openapi import ATTACHMENT_CALLS
 from wrasse.app.leases_http.openapi_call import HELD, NAMESPACE, NUMBER, SEEN, TOKEN, WHERE, Call, header, query
+from wrasse.app.leases_http.queues_openapi import QUEUE_CALLS
 from wrasse.app.leases_http.transactions import TRANSACTION_CALLS
 
 _TEMPLATE = "#/components/schemas/{name}"
@@ -73,7 +74,7 @@ _LEASES = (
          wire.NamespaceBody),
 )  # fmt: skip
 
-CALLS = (*_LEASES, *TRANSACTION_CALLS, *ATTACHMENT_CALLS)
+CALLS = (*_LEASES, *TRANSACTION_CALLS, *ATTACHMENT_CALLS, *QUEUE_CALLS)
 
 
 def document() -> dict[str, Any]:

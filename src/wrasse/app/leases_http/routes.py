@@ -14,6 +14,7 @@ from aiohttp import web
 from wrasse.app.leases_http import asking, wire
 from wrasse.app.leases_http.attachments import AttachmentApi
 from wrasse.app.leases_http.failures import WireError, failed
+from wrasse.app.leases_http.queues import QueueApi
 from wrasse.app.leases_http.transactions import TransactionApi
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
@@ -35,6 +36,7 @@ class LeaseApi:
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
         self._leases, self._clock = leases, clock
+        self._queues = QueueApi(leases, clock)
         self._drained = asyncio.Event()
         self._busy = 0  # calls under way
         self._idle = asyncio.Event()
@@ -59,6 +61,10 @@ class LeaseApi:
             self._idle.clear()
             await self._idle.wait()
 
+    async def finished(self) -> None:
+        """Until what is left to do after the last answers about messages is done."""
+        await self._queues.desk.close()
+
     def routes(self) -> list[web.RouteDef]:
         """What to serve."""
         posts = {
@@ -73,6 +79,7 @@ class LeaseApi:
             web.post("/v1/namespace", self._call(self._namespace)),
             *AttachmentApi(self._leases).routes(self._call),
             *TransactionApi(self._leases).routes(self._call),
+            *self._queues.routes(self._call),
         ]
 
     def _call(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -71,6 +71,7 @@ class LeaseServer:
         self._runner = None
         with suppress(TimeoutError):  # a sweep finds what is left by its index entries
             async with asyncio.timeout(TIDY_SECONDS_MAX):
+                await self.api.finished()
                 await self._leases.close()
 
     async def _ready(self, request: web.Request) -> web.Response:

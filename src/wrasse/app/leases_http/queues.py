@@ -1,0 +1,312 @@
+"""The calls of the API for queues: lockd's messages, on the records of the store that keeps the leases.
+
+Left out: streams of messages that never end (subscribe, watch), and messages inside transactions. A dequeue that waits
+is enough for the first; a message is acked by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import msgspec
+from aiohttp import web
+
+from wrasse.app.leases_http import asking
+from wrasse.app.leases_http.failures import WireError
+from wrasse.app.leases_http.queues_desk import (
+    ATTEMPTS,
+    ATTRIBUTES_HEADER,
+    EXPIRES_HEADER,
+    TYPE_HEADER,
+    VISIBILITY,
+    VISIBILITY_HEADER,
+    QueueDesk,
+    Shown,
+    attempts_of,
+    spent,
+    state_key,
+    visibility_of,
+)
+from wrasse.app.leases_http.queues_parts import enqueued, handed_out
+from wrasse.app.leases_http.queues_wire import (
+    SECONDS_MAX,
+    Acked,
+    DequeueBody,
+    Enqueued,
+    Extended,
+    Message,
+    MessageBody,
+    MessagePart,
+    Nacked,
+    Stats,
+    StatsBody,
+)
+from wrasse.clock import Clock
+from wrasse.ids import uuid7
+from wrasse.jobs.recorded import ATTEMPTS_HEADER
+from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.rules import Held
+from wrasse.leases.xid import Xids
+from wrasse.ports.jobs import (
+    ERROR_CHARS_MAX,
+    Budget,
+    Bury,
+    Hold,
+    Job,
+    JobFilter,
+    JobState,
+    Place,
+    QueueCount,
+    Reason,
+    Requeue,
+    TakenJob,
+)
+
+PAGE_MAX = 64
+QUEUE_CHARS_MAX = 80
+WAIT_AT_ONCE = 20  # seconds that one look waits; who waits for ever looks again
+_STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
+
+Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+Wrapped = Callable[[Handler], Callable[[web.Request], Awaitable[web.StreamResponse]]]
+
+
+class QueueApi:
+    """The calls, over the store of one `Leases`."""
+
+    def __init__(self, leases: Leases, clock: Clock) -> None:
+        self.desk = QueueDesk(leases, clock)
+        self._clock = clock
+        self._xids = Xids(clock)
+
+    def routes(self, call: Wrapped) -> list[web.RouteDef]:
+        """What to serve."""
+        posts = {
+            "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue_with_state,
+            "ack": self._ack, "nack": self._nack, "extend": self._extend, "stats": self._stats,
+        }  # fmt: skip
+        return [web.post(f"/v1/queue/{name}", call(handler)) for name, handler in posts.items()]
+
+    async def _enqueue(self, request: web.Request, name: str) -> web.Response:
+        meta, payload, kind = await enqueued(request)
+        namespace, queue = _where(meta.namespace, meta.queue)
+        for each in (meta.delay_seconds, meta.visibility_timeout_seconds, meta.ttl_seconds, meta.max_attempts):
+            _checked(each)
+        if not kind.isascii() or not kind.isprintable() or len(kind) > 255:
+            raise WireError("invalid_body", "payload_content_type is no content type")
+        attempts = meta.max_attempts or ATTEMPTS
+        visibility = meta.visibility_timeout_seconds or int(VISIBILITY.total_seconds())
+        headers = {ATTEMPTS_HEADER: str(attempts), VISIBILITY_HEADER: str(visibility), TYPE_HEADER: kind}
+        if meta.attributes:
+            headers[ATTRIBUTES_HEADER] = msgspec.json.encode(meta.attributes).decode()
+        delay = timedelta(seconds=meta.delay_seconds)
+        if meta.ttl_seconds:
+            expires_at = await self.desk.jobs(namespace).now() + timedelta(seconds=meta.ttl_seconds)
+            headers[EXPIRES_HEADER] = expires_at.isoformat()
+        id = uuid7(self._clock)
+        visible_at = await self.desk.put(
+            namespace, Job(id, queue=queue, payload=payload, headers=headers, delay=delay, minted=True)
+        )
+        answer = Enqueued(
+            namespace, queue, id, 0, attempts, int(visible_at.timestamp()), visibility, len(payload), name
+        )
+        return _json(answer, name)
+
+    async def _dequeue(self, request: web.Request, name: str) -> web.Response:
+        asked = await asking.json_body(request, DequeueBody)
+        return await self._handed_out(asked, name, with_state=False)
+
+    async def _dequeue_with_state(self, request: web.Request, name: str) -> web.Response:
+        asked = await asking.json_body(request, DequeueBody)
+        return await self._handed_out(asked, name, with_state=True)
+
+    async def _handed_out(self, asked: DequeueBody, name: str, *, with_state: bool) -> web.Response:
+        namespace, queue = _where(asked.namespace, asked.queue)
+        if not asked.owner:
+            raise WireError("missing_owner", "owner is missing: say who you are")
+        if asked.txn_id:
+            raise WireError("invalid_txn", "messages do not take part in transactions here")
+        if not 0 <= asked.page_size <= PAGE_MAX:
+            raise WireError("invalid_page_size", f"page_size is 1 to {PAGE_MAX}")
+        _checked(asked.visibility_timeout_seconds)
+        taken = await self._waited(asked, namespace, queue, 1 if with_state else asked.page_size or 1)
+        messages: list[tuple[MessagePart, bytes]] = []
+        for each in taken:
+            visibility = timedelta(seconds=asked.visibility_timeout_seconds) or visibility_of(each.job)
+            leased = await self._state(namespace, each, asked.owner, visibility) if with_state else None
+            part = MessagePart(self._message(namespace, each, visibility, name, leased), each.job.id)
+            messages.append((part, each.job.payload))
+        return handed_out(messages, name)
+
+    async def _state(self, namespace: str, taken: TakenJob, owner: str, visibility: timedelta) -> Leased:
+        try:
+            return await self.desk.take_state(namespace, taken, owner, visibility)
+        except BaseException:
+            await self.desk.give_back(namespace, taken)
+            raise
+
+    async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[TakenJob]:
+        visibility = timedelta(seconds=asked.visibility_timeout_seconds) or None
+        left = 0 if asked.wait_seconds < 0 else asked.wait_seconds or math.inf
+        while True:
+            wait = timedelta(seconds=min(left, WAIT_AT_ONCE))
+            taken = await self.desk.take(namespace, queue, asked.owner, limit, visibility, wait)
+            if taken:
+                return taken
+            left -= WAIT_AT_ONCE
+            if left <= 0:
+                raise WireError("waiting", f"there is no message in {queue!r}", status=409, wait=1)
+
+    async def _ack(self, request: web.Request, name: str) -> web.Response:
+        asked = await asking.json_body(request, MessageBody)
+        shown, state = await self._held(asked)
+        if not await self.desk.ack(shown, state.attempts):
+            raise _refused("queue_message_lease_mismatch")
+        return _json(Acked(True, name), name)
+
+    async def _nack(self, request: web.Request, name: str) -> web.Response:
+        asked = await asking.json_body(request, MessageBody)
+        intent = asked.intent or "failure"
+        if intent not in ("failure", "defer"):
+            raise WireError("invalid_nack_intent", "intent is failure or defer")
+        error = _error(asked)
+        if error and intent == "defer":
+            raise WireError("invalid_nack_last_error", "last_error goes with a failure")
+        _checked(asked.delay_seconds)
+        shown, state = await self._held(asked, etag=True)
+        delay = timedelta(seconds=asked.delay_seconds)
+        settlement: Requeue | Bury
+        if intent == "defer":
+            settlement = Requeue(shown.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
+        elif spent(state, ATTEMPTS if state.retries_max is None else state.retries_max + 1):
+            settlement = Bury(shown.hold, Reason.FAILED, error=error, spends=Budget.FAILURES)
+        else:
+            settlement = Requeue(shown.hold, Budget.FAILURES, Reason.FAILED, error=error, delay=delay)
+        if not await self.desk.nack(shown, settlement):
+            raise _refused("queue_message_lease_mismatch")
+        return _json(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
+
+    async def _extend(self, request: web.Request, name: str) -> web.Response:
+        asked = await asking.json_body(request, MessageBody)
+        _checked(asked.extend_by_seconds)
+        shown, _ = await self._held(asked, etag=True)
+        by = timedelta(seconds=asked.extend_by_seconds) or VISIBILITY
+        extended = await self.desk.extend(shown, by)
+        if extended is None:
+            raise _refused("queue_message_lease_mismatch")
+        until, state_until = extended
+        answer = Extended(
+            int(until.timestamp()), int(by.total_seconds()), asked.meta_etag, name,
+            0 if state_until is None else int(state_until.timestamp()),
+        )  # fmt: skip
+        return _json(answer, name)
+
+    async def _stats(self, request: web.Request, name: str) -> web.Response:
+        asked = await asking.json_body(request, StatsBody)
+        namespace, queue = _where(asked.namespace, asked.queue)
+        jobs = self.desk.jobs(namespace)
+        counts = await jobs.counts()
+        count = next((each for each in counts.queues if each.queue == queue), QueueCount(queue))
+        head = next(iter(await jobs.page(Place.READY, JobFilter(queue=queue), None, 1)), None)
+        answer = Stats(
+            namespace, queue, jobs.waiting, count.ready + count.delayed, jobs.waiting, False, count.ready > 0, name
+        )
+        if head is not None:
+            answer.head_message_id, answer.head_enqueued_at_unix = head.id, int(head.created_at.timestamp())
+            answer.head_not_visible_until_unix = int((head.not_before or head.created_at).timestamp())
+            answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
+        return _json(answer, name)
+
+    async def _held(self, asked: MessageBody, *, etag: bool = False) -> tuple[Shown, JobState]:
+        """The message that is shown, and what is known of it; refuses whoever does not hold it."""
+        namespace, queue = _where(asked.namespace, asked.queue)
+        if not asked.message_id or not asked.lease_id or (etag and not asked.meta_etag):
+            raise WireError("missing_fields", "message_id, lease_id and meta_etag are needed")
+        hold = Hold(asked.message_id, asked.fencing_token, asked.lease_id)
+        if asked.meta_etag and asked.meta_etag != _etag(hold):
+            raise _refused("cas_mismatch")
+        state = None
+        if asked.state_lease_id:
+            key = checked_key(state_key(queue, asked.message_id), namespace)
+            state = Held(key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id or asked.txn_id)
+        shown = Shown(namespace, queue, hold, state)
+        found = await self.desk.held(shown)
+        if isinstance(found, str):
+            raise _refused(found)
+        return shown, found
+
+    def _message(
+        self, namespace: str, taken: TakenJob, visibility: timedelta, name: str, leased: Leased | None
+    ) -> Message:
+        job, hold = taken.job, taken.hold
+        attributes = job.headers.get(ATTRIBUTES_HEADER, "")
+        message = Message(
+            namespace=namespace,
+            queue=job.queue,
+            message_id=job.id,
+            attempts=taken.attempt,
+            max_attempts=attempts_of(job),
+            failure_attempts=taken.failures + taken.rescues,
+            not_visible_until_unix=int(taken.until.timestamp()),
+            visibility_timeout_seconds=int(visibility.total_seconds()),
+            attributes=msgspec.Raw(attributes.encode()) if attributes else None,
+            payload_content_type=job.headers.get(TYPE_HEADER, "application/octet-stream"),
+            payload_bytes=len(job.payload),
+            correlation_id=name,
+            lease_id=hold.nonce,
+            lease_expires_at_unix=int(taken.until.timestamp()),
+            fencing_token=hold.token,
+            txn_id=self._xids.new(),
+            meta_etag=_etag(hold),
+        )
+        if leased is not None:
+            message.state_etag, message.state_lease_id = leased.meta.etag, leased.grant.id
+            message.state_lease_expires_at_unix = int(leased.grant.until.timestamp())
+            message.state_fencing_token, message.state_txn_id = leased.grant.token, leased.grant.transaction
+        return message
+
+
+def _where(namespace: str, queue: str) -> tuple[str, str]:
+    if not queue:
+        raise WireError("missing_queue", "queue is missing")
+    name = checked_namespace(namespace)
+    checked = checked_key(queue)
+    if "/" in checked or len(checked) > QUEUE_CHARS_MAX:
+        raise WireError("invalid_queue", f"a queue has at most {QUEUE_CHARS_MAX} characters and no slash")
+    return name, checked
+
+
+def _checked(seconds: int) -> None:
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise WireError("invalid_body", f"a number is not between 0 and {SECONDS_MAX}")
+
+
+def _error(asked: MessageBody) -> str:
+    error = asked.last_error
+    if error is None:
+        return ""
+    return (error if isinstance(error, str) else json.dumps(error))[:ERROR_CHARS_MAX]
+
+
+def _etag(hold: Hold) -> str:
+    """Of a message as long as one consumer holds it."""
+    return f"{hold.token}-{hold.nonce}"
+
+
+def _refused(code: str) -> WireError:
+    said = {
+        "not_found": "there is no such message",
+        "queue_message_lease_mismatch": "the message is not held under this lease",
+        "lease_expired": "the lease of the message has ended; others may have it now",
+        "cas_mismatch": "meta_etag is not that of the message as it was handed out",
+    }
+    return WireError(code, said[code], status=_STATUS[code])
+
+
+def _json(answer: msgspec.Struct, name: str) -> web.Response:
+    headers = {"X-Correlation-Id": name}
+    return web.Response(body=msgspec.json.encode(answer), headers=headers, content_type="application/json")
