@@ -20,6 +20,7 @@ import redis
 
 from app.archiver_actor import Yard, archiver
 from conformance.object_stores import make_bucket
+from servers.nats import SHARED_NATS
 from servers.seaweed import S3
 from servers.valkey import Valkey
 from wrasse.app.wiring import Store, Stores
@@ -61,6 +62,8 @@ class Yards:
     def _transport(self, name: str) -> str:
         if name == "redis":
             return f"{self.redis.url}?root={self.prefix}&streams_prefix={self.prefix}:"
+        if name == "nats":
+            return f"{SHARED_NATS.get().url}?root={self.prefix}&streams_prefix={self.prefix}.s."
         return f"sqlite://{self.place / 'wrasse.db'}"
 
     async def _store(self, name: str) -> str:

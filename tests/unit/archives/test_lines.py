@@ -7,8 +7,10 @@ import json
 import pytest
 from hypothesis import example, given, strategies as st
 
-from wrasse.archives.lines import entry_of, is_marked, line_of
+from virtual_time import START as BEGAN
+from wrasse.archives.lines import entry_of, is_marked, line_of, packed
 from wrasse.errors import StoreBroken
+from wrasse.ports.drains import stretch_of
 from wrasse.ports.streams import Entry, EntryId
 
 from .scene import CHANGE, envelope
@@ -36,6 +38,18 @@ def test_a_line_is_json_and_gives_the_entry_back_byte_for_byte(body: bytes, fiel
     assert line.count(b"\n") == 1
     assert json.loads(line)["stream_id"] == str(ID)
     assert entry_of(line.rstrip(b"\n"), CHANGE) == entry
+
+
+@given(st.lists(st.tuples(BODY, FIELDS | st.none()), max_size=4), st.booleans())
+@example([(envelope(), None), (envelope()[:-1] + b',"x":"\\u0073tream_id"}', None)], False)
+@example([(envelope() + b" ", None)], True)
+def test_many_lines_at_once_are_the_lines_one_by_one(
+    entries: list[tuple[bytes, dict[str, bytes] | None]], plain: bool
+) -> None:
+    kept = [Entry(EntryId(5, n), CHANGE, body, None if plain else fields) for n, (body, fields) in enumerate(entries)]
+    one_by_one = [*map(line_of, kept)]
+    packed_up = packed(stretch_of(CHANGE, kept, BEGAN, more=False), len(kept))
+    assert packed_up == (b"".join(one_by_one), sum(map(is_marked, one_by_one)))
 
 
 def test_an_envelope_is_kept_as_it_was_stored() -> None:
