@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -18,6 +18,7 @@ from wrasse.backends.bucket.envelope import Writes
 from wrasse.backends.nats import kv_due
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.js import JetStream
+from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.kv_bytes import Stored, pack, unpack
 from wrasse.backends.nats.kv_names import Entry, text_of, token
 from wrasse.backends.nats.link import Link, Message
@@ -275,3 +276,75 @@ async def test_a_record_created_over_a_deleted_one_stays_in_the_index(nats_serve
         await records.create("a", b"2", due_at=again, nonce="n3")
         clock.advance(timedelta(hours=2))
         assert [record.value for record in await records.due(None, None, 10)] == [b"2"]
+
+
+# Between two steps of one of us
+
+
+@contextlib.contextmanager
+def before_purging(part: str, act: Callable[[], Awaitable[object]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Does this once, right before the first purge of a subject with this part."""
+    plain, left = Bucket.purge, [act]
+
+    async def late(own: Bucket, subject: str, *args: int) -> bool:
+        if part in subject and left:
+            await left.pop()()
+        return await plain(own, subject, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "purge", late)
+        yield
+    assert not left, "nothing was purged"
+
+
+async def test_an_entry_in_a_bucket_that_another_process_took_away_is_found(nats_server: NatsServer) -> None:
+    clock, options = ManualClock(), at(nats_server.port)
+    async with opened(options, clock) as store, opened(options, clock) as other:
+        records, due = store.records(THINGS), clock.now()
+        await records.create("a", b"", due_at=due)
+        clock.advance(kv_due.RETIRED_AFTER + timedelta(minutes=1))
+        for record in await other.records(THINGS).due(None, None, 10):
+            await other.records(THINGS).delete(record.key, at=record.version)
+        await other.records(THINGS).due(None, None, 10)
+        assert await subjects(store, "things/r.buckets.>") == []
+        await records.create("b", b"", due_at=due)
+        assert [record.key for record in await other.records(THINGS).due(None, None, 10)] == ["b"]
+
+
+async def test_an_entry_made_while_its_bucket_is_taken_away_is_found(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, options = ManualClock(), at(nats_server.port)
+    async with opened(options, clock) as store, opened(options, clock) as other:
+        records, due = store.records(THINGS), clock.now()
+        first = version(await records.create("a", b"", due_at=due))
+        clock.advance(kv_due.RETIRED_AFTER + timedelta(minutes=1))
+        await records.delete("a", at=first)
+        with before_purging(".buckets.", lambda: other.records(THINGS).create("b", b"", due_at=due), monkeypatch):
+            await records.due(None, None, 10)
+        assert [record.key for record in await records.due(None, None, 10)] == ["b"]
+
+
+async def test_a_record_created_while_the_deleted_one_is_cleared_away_stays_in_the_index(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, options = ManualClock(), at(nats_server.port)
+    async with opened(options, clock) as store, opened(options, clock) as other:
+        records = store.records(THINGS)
+        first = version(await records.create("a", b"", nonce="n1"))
+        await records.delete("a", at=first, nonce="n2")
+        again = clock.now() + timedelta(hours=1)  # the very bucket of what says `gone`
+        clock.advance(timedelta(hours=2))
+        with before_purging(".r.", lambda: other.records(THINGS).create("a", b"2", due_at=again), monkeypatch):
+            await records.due(None, None, 10)
+        assert [record.value for record in await records.due(None, None, 10)] == [b"2"]
+
+
+async def test_a_nameless_delete_of_a_version_that_is_over_removes_nothing(nats_server: NatsServer) -> None:
+    options = at(nats_server.port)
+    async with opened(options) as store, opened(options) as other:
+        first = version(await store.records(THINGS).create("a", b"1"))
+        await other.records(THINGS).put("a", b"2", at=first)
+        deleted = await store.records(THINGS).delete("a", at=first)
+        record = await store.records(THINGS).get("a")
+        assert (deleted.outcome, record and record.value) == (Outcome.LOST, b"2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import shutil
 from datetime import timedelta
 
 import pytest
@@ -130,6 +131,25 @@ async def test_a_restart_is_felt_and_nothing_is_lost_by_it() -> None:
             after = await store.pulse()
             record = await store.records(THINGS).get("a")
     assert (before.identity == after.identity, record and record.value) == (False, b"1")
+
+
+async def test_a_write_that_read_what_the_server_has_forgotten_does_not_replace_what_it_has_instead() -> None:
+    with nats() as server:
+        options, kept = at(server.port), server.place / "kept"
+        async with opened(options) as one, opened(options) as other:
+            first = await one.records(THINGS).create("a", b"1")
+            server.stop()
+            shutil.copytree(server.place / "js", kept)
+            server.start()
+            second = await one.records(THINGS).put("a", b"2", at=first.version or "")
+            server.kill()
+            shutil.rmtree(server.place / "js")
+            shutil.copytree(kept, server.place / "js")  # what a machine that lost its last writes comes up with
+            server.start()
+            await other.records(THINGS).put("a", b"3", at=first.version or "")  # the same number as b"2" had
+            late = await one.records(THINGS).put("a", b"4", at=second.version or "")
+            record = await one.records(THINGS).get("a")
+    assert (bool(late), record and record.value) == (False, b"3")
 
 
 async def test_a_server_that_is_away_is_unavailable_and_nothing_else() -> None:

@@ -138,9 +138,10 @@ class Bucket:
         """The longest message that the server takes, less what travels with it."""
         return self._link.server.max_payload - HEADER_BYTES
 
-    @property
-    def connections(self) -> int:
-        """How many connections there have been; what was known of the server is doubtful after another one."""
+    async def connection(self) -> int:
+        """The number of the connection that stands, made again if there is none. What was read over another one is
+        doubtful: a server that lost its disk counts from a lower number."""
+        await self._link.ready()
         return self._link.connections
 
     async def open(self) -> None:
@@ -198,12 +199,16 @@ class Bucket:
             found += _all_of(await asyncio.gather(*(self.get(each) for each in part), return_exceptions=True))
         return found
 
-    async def write(self, subject: str, data: bytes, *, after: int, name: str) -> int:
-        """The number of the new message, if the subject's last one is still `after` (0: there is none); else
-        Overtaken. `name` is that of the write: one that arrives twice is made once."""
+    async def write(self, subject: str, data: bytes, *, after: int, seen: int, name: str) -> tuple[int, int]:
+        """The number of the new message, if the subject's last one is still `after` (0: there is none), as was read
+        over the connection `seen`; else Overtaken. And over which connection it was written. `name` is that of the
+        write: one that arrives twice is made once."""
+        here = await self.connection()
+        if after and here != seen:
+            raise Overtaken(0)
         headers = {"Nats-Expected-Last-Subject-Sequence": str(after), "Nats-Msg-Id": name}
         try:
-            return await self._store(subject, data, headers)
+            return await self._store(subject, data, headers), here
         except JsError as error:
             if not error.wrong_sequence:
                 raise
@@ -214,8 +219,11 @@ class Bucket:
         """An empty message, whatever was there."""
         await self._store(subject, b"", {})
 
-    async def purge(self, subject: str, seq: int = 0) -> bool:
-        """Takes the subject's message away, if its number is not above `seq` (0: whatever it is); whether it did."""
+    async def purge(self, subject: str, seq: int = 0, seen: int = 0) -> bool:
+        """Takes the subject's message away, if its number is not above `seq` (0: whatever it is), as was read over the
+        connection `seen`; whether it did."""
+        if seen and await self.connection() != seen:
+            return False
         upto = {"seq": seq + 1} if seq else {}
         answer = await self._js.call(f"STREAM.PURGE.{self.stream}", {"filter": subject, **upto})
         return bool(answer.get("purged"))

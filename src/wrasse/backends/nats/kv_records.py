@@ -43,9 +43,10 @@ Answer = tuple[Outcome, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A record and the number of its message."""
+    """A record, the number of its message, and the connection over which that was read."""
 
     seq: int
+    seen: int
     stored: Stored
 
 
@@ -72,7 +73,6 @@ class RecordMessages:
         self._names = names
         self._tended = collection.tended
         self._known: OrderedDict[str, Held] = OrderedDict()
-        self._connections = bucket.connections
         self.index = DueIndex(bucket, names, collection, clock)
 
     async def get(self, key: str, entering: datetime | None = None) -> Stored | None:
@@ -91,7 +91,7 @@ class RecordMessages:
     async def write(self, key: str, change: Change) -> Answer:
         """Makes the change, if it fits."""
         version = secrets.token_hex(12)
-        before = self._remembered(key)
+        before = self._known.get(key)
         if before is None or before.stored.gone or before.stored.version != change.at:
             before = None if change.at is None and before is None else await self._load(key)
         unknown: StoreUnavailable | None = None
@@ -125,7 +125,7 @@ class RecordMessages:
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Takes away the entries that changes left in a bucket, unless the record needs them."""
-        held = self._remembered(key) or await self._load(key)
+        held = self._known.get(key) or await self._load(key)
         bucket = self.index.calendar.bucket(due_at)
         left = [entry for entry in (held.stored.left if held else ()) if entry.bucket == bucket]
         if left:
@@ -193,9 +193,9 @@ class RecordMessages:
         if current is None or current not in entries:
             return None
         if held is not None and there is None:
-            await self._bucket.purge(self._names.record(key), held.seq)
             self._known.pop(key, None)
-            await self.index.leave(key, [current])
+            if await self._bucket.purge(self._names.record(key), held.seq, held.seen):
+                await self.index.leave(key, [current])
         return there
 
     async def _send(self, key: str, change: Change, version: str, before: Held | None) -> None:
@@ -214,7 +214,7 @@ class RecordMessages:
         await self._store(key, before, after, entry_stays=change.entry_stays)
 
     async def _remove(self, key: str, before: Held) -> None:
-        if not await self._bucket.purge(self._names.record(key), before.seq):
+        if not await self._bucket.purge(self._names.record(key), before.seq, before.seen):
             raise Overtaken(0)
         self._known.pop(key, None)
         if before.stored.entry is not None:
@@ -225,14 +225,15 @@ class RecordMessages:
         after = await self._entered(key, before, after, entry_stays)
         data = pack(after, self._bucket.bytes_max)
         try:
-            seq = await self._bucket.write(
-                self._names.record(key), data, after=0 if before is None else before.seq, name=after.version
+            at = before or _NOTHING
+            seq, seen = await self._bucket.write(
+                self._names.record(key), data, after=at.seq, seen=at.seen, name=after.version
             )
         except (Overtaken, TooLarge):
             if after.entry is not None and after.entry != old:
                 self.index.give_back(key, after.entry)
             raise
-        self._note(key, Held(seq, after))
+        self._note(key, Held(seq, seen, after))
         if old is not None and old != after.entry and old not in after.left:
             await self.index.leave(key, [old])
 
@@ -252,23 +253,25 @@ class RecordMessages:
         return replace(after, entry=entry, left=left[-LEFT_MAX:])
 
     async def _load(self, key: str, at_least: int = 0) -> Held | None:
-        return self._saw(key, await self._bucket.get(self._names.record(key), at_least))
+        seen = await self._bucket.connection()
+        return self._saw(key, seen, await self._bucket.get(self._names.record(key), at_least))
 
     async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, Held | None]]:
         """The records of these keys, as many at a time as a page may need."""
         step = min(limit + 1, LOADED_AT_ONCE)
         for begin in range(0, len(keys), step):
             part = keys[begin : begin + step]
+            seen = await self._bucket.connection()
             found = await self._bucket.get_many([self._names.record(key) for key in part])
             for key, message in zip(part, found, strict=True):
-                yield key, self._saw(key, message)
+                yield key, self._saw(key, seen, message)
 
-    def _saw(self, key: str, message: Message | None) -> Held | None:
+    def _saw(self, key: str, seen: int, message: Message | None) -> Held | None:
         if message is None:
             self._known.pop(key, None)
             return None
         try:
-            held = Held(message.seq, unpack(message.data))
+            held = Held(message.seq, seen, unpack(message.data))
         except ValueError:
             raise StoreBroken(
                 f"a record in {self._bucket.where} is damaged or foreign",
@@ -277,19 +280,15 @@ class RecordMessages:
         self._note(key, held)
         return held
 
-    def _remembered(self, key: str) -> Held | None:
-        """What we last saw, unless the server may have forgotten it since: after a crash it may count anew."""
-        if self._connections != self._bucket.connections:
-            self._known.clear()
-            self._connections = self._bucket.connections
-        return self._known.get(key)
-
     def _note(self, key: str, held: Held) -> None:
         # Without its value: only what a next write needs.
-        self._known[key] = Held(held.seq, replace(held.stored, value=b""))
+        self._known[key] = Held(held.seq, held.seen, replace(held.stored, value=b""))
         self._known.move_to_end(key)
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
+
+
+_NOTHING = Held(0, 0, Stored(b"", "", None, Writes()))  # what a record follows that is the first of its key
 
 
 def _by_key(entries: Sequence[tuple[str, Entry]]) -> Mapping[str, list[Entry]]:
