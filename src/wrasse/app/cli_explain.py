@@ -1,4 +1,4 @@
-"""wrasse explain: everything known about a job, a lease or a run, and what happens to it next."""
+"""wrasse explain: everything known about a job, a lease, a stream or a run, and what happens to it next."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from wrasse.app.config import Config
 from wrasse.app.job_text import record_json
 from wrasse.app.outlook import outlook
 from wrasse.app.plain import line_json
+from wrasse.app.retention_outlook import StreamOutlook, stream_outlook
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import UsageError
@@ -32,12 +33,14 @@ LINES = 50
 @click.argument("id")
 @asks
 def explain(asked: Asked, id: str) -> None:
-    """Explain an ID: a job's, a lease's key, or a run's. Where it is, what was done to it and why, what happens next.
+    """Explain an ID: a job's, a lease's key, a stream's subject, or a run's. Where it is, what was done to it and why,
+    what happens next.
 
     \b
     Examples:
       wrasse explain resize-a
       wrasse explain orders/42 --json
+      wrasse explain gbe.events.audit.change
     """
     finish(_explain(asked, id))
 
@@ -54,22 +57,32 @@ async def _explain(asked: Asked, id: str) -> None:
         of_run = await _lines(opened, LineFilter(run=id))
         now = (await opened.jobs.pulse()).at
         next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
+        stream = None if record is not None or lease is not None else await stream_outlook(config, stores, id)
     finally:
         await stores.close()
     lines = (*about, *of_run)
-    if record is None and lease is None and not lines:
+    if record is None and lease is None and stream is None and not lines:
         raise UsageError(
-            f"nothing is known about {id!r}: no job, lease or run has this name, and no sweep has touched it",
-            do="see what there is: `wrasse jobs list`, `wrasse journal`",
+            f"nothing is known about {id!r}: no job, lease, stream or run has this name, and no sweep has touched it",
+            do="see what there is: `wrasse jobs list`, `wrasse streams info`, `wrasse journal`",
         )
     answer = {
         "id": id,
         "job": None if record is None else record_json(record),
         "lease": None if lease is None else _lease_json(lease),
+        "stream": None if stream is None else stream.plain(),
         "journal": [line_json(line) for line in lines],
-        "next": list(next_lines),
+        "next": list(next_lines if stream is None else stream.next),
     }
-    asked.answer(answer, lambda: _text(config, record, lease, lines, next_lines, now))
+    if stream is None:
+        asked.answer(answer, lambda: _text(config, record, lease, lines, next_lines, now))
+    else:
+        asked.answer(answer, lambda: _stream_text(stream, lines, now))
+
+
+def _stream_text(stream: StreamOutlook, lines: Sequence[Line], now: datetime) -> None:
+    show_pairs(stream.pairs())
+    _told(lines, stream.next, now)
 
 
 async def _lease(opened: Opened, key: str) -> Lease | None:
@@ -108,9 +121,13 @@ def _text(
         show_pairs(
             [("lease", lease.key), ("owner", lease.owner), ("token", lease.token), ("ends", ago(lease.until, now))]
         )
+    _told(lines, next_lines, now, untouched=record is not None)
+
+
+def _told(lines: Sequence[Line], next_lines: Sequence[str], now: datetime, *, untouched: bool = True) -> None:
     if lines:
         show_table(LINE_COLUMNS, [line_row(line, now) for line in lines], title="journal")
-    elif record is not None:
+    elif untouched:
         click.echo("journal: no sweep has touched it")
     for line in next_lines:
         click.echo(f"{click.style('next', bold=True)}  {line}")
