@@ -240,12 +240,10 @@ class RecordMessages:
     async def _entered(self, key: str, before: Held | None, after: Stored, entry_stays: bool) -> Stored:
         """The record with its entry, which is in the index from now on."""
         old = None if before is None else before.stored.entry
-        # The entry of what was deleted is not used again: whoever clears that away takes its entry along.
-        usable = old if _there(before) is not None else None
         if after.due_at is None:
             entry = None
-        elif usable is not None and usable.bucket == self.index.calendar.bucket(after.due_at):
-            entry = usable
+        elif old is not None and old.bucket == self.index.calendar.bucket(after.due_at):
+            entry = old
         else:
             entry = await self.index.enter(key, after.due_at)
         left = () if before is None else before.stored.left
