@@ -31,7 +31,7 @@ from wrasse.app.leases_http.queues_desk import (
     visibility_of,
 )
 from wrasse.app.leases_http.queues_parts import enqueued, handed_out
-from wrasse.app.leases_http.queues_wire import (
+from wrasse.app.leases_http.wire_queues import (
     SECONDS_MAX,
     Acked,
     DequeueBody,

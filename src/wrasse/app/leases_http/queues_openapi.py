@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrasse.app.leases_http import queues_wire as wire
+from wrasse.app.leases_http import wire_queues as wire
 from wrasse.app.leases_http.openapi_call import Call
 
 _HELD = (400, 403, 404, 409, 503)

@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from wrasse.app.leases_http import asking
 from wrasse.app.leases_http.failures import WireError
-from wrasse.app.leases_http.queues_wire import EnqueueMeta, MessagePart
+from wrasse.app.leases_http.wire_queues import EnqueueMeta, MessagePart
 from wrasse.errors import TooLarge
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX
 
