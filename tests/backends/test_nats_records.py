@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from backends.nats_scene import THINGS, at, opened, version
+from backends.nats_records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
 from wrasse.backends.bucket.envelope import Writes
 from wrasse.backends.nats import kv_due

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from backends.nats_scene import THINGS, at, opened, version
+from backends.nats_records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
 from servers.proxy import Proxy, proxy
 from wrasse.clock import ManualClock

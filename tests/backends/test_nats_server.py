@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from backends.nats_scene import THINGS, at, opened
+from backends.nats_records_scene import THINGS, at, opened
 from backends.test_nats_records_trouble import Told, assert_each_once, write_names
 from servers.nats import Nats as NatsServer, nats, nats_cluster
 from wrasse.backends.nats.advice import judge
