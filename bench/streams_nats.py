@@ -4,8 +4,8 @@ nats-py's fetch-and-ack loop.
 The raw loop has one socket, sends a batch of PUBs with a reply subject and counts the confirmations; its envelopes are
 ready before its clock starts. It checks nothing and its entries have no ids. We have published for two seconds when the
 clock starts: from then on a stream that nobody else writes to takes long batches faster. On our side two tasks work at
-a time, as in a program, and making the envelope is part of publishing. nats-py fetches as many at once as we do, from a durable
-consumer with explicit acks.
+a time, as in a program, and making the envelope is part of publishing. nats-py fetches as many at once as we do, from a
+durable consumer with explicit acks.
 """
 
 from __future__ import annotations

@@ -1,36 +1,77 @@
-"""A NATS under records, for the tests of what only that backend does."""
+"""Streams and groups on a NATS server that tests share, each test below a root of its own."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import uuid4
 
-from wrasse.backends.nats.connect import Nats
+from wrasse.backends.nats.flows import Flows
+from wrasse.backends.nats.js import JetStream
+from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.clock import Clock
-from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection, Written
+from wrasse.clock import Clock, SystemClock
+from wrasse.ports.streams import START, Draft, Entry, EntryId
 
-THINGS = Collection.named("things", width=timedelta(seconds=1))
-
-
-def at(port: int, root: str = "", **others: object) -> NatsOptions:
-    quick = timedelta(seconds=2)
-    return NatsOptions(nodes=(("127.0.0.1", port),), root=root or f"t{uuid4().hex}", read_timeout=quick, **others)  # type: ignore[arg-type]
+S, G = "gbe.events.audit", "readers"
+TIMEOUT = timedelta(seconds=30)
 
 
-@contextlib.asynccontextmanager
-async def opened(options: NatsOptions, clock: Clock | None = None) -> AsyncIterator[Nats]:
-    store = await Nats.open(options, time=clock)
+class Scene:
+    """One root; any number of links to it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.root = f"t{uuid4().hex}"
+        self.links: list[Link] = []
+
+    def options(self, port: int | None = None, **more: object) -> NatsOptions:
+        node = ("127.0.0.1", port or self.port)
+        return NatsOptions(nodes=(node,), root=self.root, streams_prefix=f"{self.root}.s.", **more)
+
+    async def flows(self, port: int | None = None, *, time: Clock | None = None, **how: object) -> Flows:
+        """Streams and groups as another process would have them."""
+        link = await Link.open(self.options(port, read_timeout=timedelta(seconds=10)))
+        self.links.append(link)
+        return await Flows.open(link, time or SystemClock(), time, **how)
+
+    async def js(self) -> JetStream:
+        link = await Link.open(self.options())
+        self.links.append(link)
+        return JetStream(link)
+
+    async def close(self) -> None:
+        js = await self.js()
+        names = (await js.call("STREAM.NAMES", {"subject": f"{self.root}.>"})).get("streams") or []
+        await asyncio.gather(*(js.call(f"STREAM.DELETE.{name}") for name in names))
+        for link in self.links:
+            await link.close()
+
+
+@asynccontextmanager
+async def scene(port: int) -> AsyncIterator[Scene]:
+    made = Scene(port)
     try:
-        yield store
+        yield made
     finally:
-        await store.close()
+        await made.close()
 
 
-def version(written: Written) -> str:
-    assert written.outcome is Outcome.DONE, written
-    assert written.version is not None
-    return written.version
+async def entries(flows: Flows, subject: str = S) -> Sequence[Entry]:
+    found: list[Entry] = []
+    after: EntryId | None = START
+    while after is not None:
+        page = await flows.streams.read(subject, after, 1_000)
+        found += page.items
+        after = EntryId.parse(page.cursor) if page.cursor else None
+    return found
+
+
+async def bodies(flows: Flows, subject: str = S) -> list[bytes]:
+    return [entry.body for entry in await entries(flows, subject)]
+
+
+def drafts(count: int, subject: str = S, first: int = 0) -> list[Draft]:
+    return [Draft(subject, b"%d" % n) for n in range(first, first + count)]

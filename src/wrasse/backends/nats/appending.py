@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Sequence
 from itertools import count, groupby
 from typing import TypeVar
 
+from wrasse.backends.nats.js import NO_BATCHES, JsError
 from wrasse.backends.nats.key_memory import KeyMemory
 from wrasse.backends.nats.lanes import UNLIMITED, Lane, Lanes, Waiting
 from wrasse.backends.nats.link import Link
@@ -49,6 +50,8 @@ class Appender:
     async def append(self, drafts: Sequence[Draft]) -> tuple[EntryId, ...]:
         """Appends, in order; a draft whose key is known answers with the first entry's id."""
         self._fits(drafts)
+        if len(drafts) <= STEP_MAX and len({draft.subject for draft in drafts}) == 1 and not _keyed(drafts):
+            return tuple(await self._plain(drafts[0].subject, drafts))  # one step, which looks for room by itself
         by_subject: dict[str, list[int]] = {}
         for place, draft in enumerate(drafts):
             by_subject.setdefault(draft.subject, []).append(place)
@@ -87,7 +90,7 @@ class Appender:
         check_limits(subject, limits, held + len(fresh), size + sum(map(draft_bytes, fresh)))
 
     async def _write(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
-        if not any(draft.key for draft in drafts):
+        if not _keyed(drafts):
             return await self._plain(subject, drafts)
         ids: list[EntryId] = []
         for keyed, run in groupby(drafts, key=lambda draft: bool(draft.key)):
@@ -123,7 +126,8 @@ class Appender:
         """What waits, as much as one step takes and at least the first."""
         taken = [lane.waiting.pop(0)]
         size = len(taken[0].drafts)
-        while lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
+        limited = lane.note.limits != UNLIMITED  # then each of them is refused or stored by itself
+        while not limited and lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
             taken.append(lane.waiting.pop(0))
             size += len(taken[-1].drafts)
         drafts = taken[0].drafts if len(taken) == 1 else [draft for each in taken for draft in each.drafts]
@@ -200,6 +204,11 @@ class Appender:
                 self._lanes.forget(subject)
                 batch.since = None
                 continue
+            except JsError as refused:
+                if refused.code != NO_BATCHES:
+                    raise
+                lane.batches = False
+                continue
             except NotConfirmed as lost:
                 unknown += 1
                 if unknown > _UNKNOWN_MAX:
@@ -248,6 +257,10 @@ class Appender:
         if lane.tip is None:
             lane.tip = await self._lanes.tip_of(subject, lane, leader=attempt > 0)
         return lane
+
+
+def _keyed(drafts: Sequence[Draft]) -> bool:
+    return any(draft.key for draft in drafts)
 
 
 def _unknown() -> StoreUnavailable:

@@ -108,12 +108,13 @@ class Waiting:
 class Lane:
     """One subject and the stream that holds it."""
 
-    __slots__ = ("note", "note_at", "own", "stream", "subject", "tip", "turn", "waiting")
+    __slots__ = ("batches", "note", "note_at", "own", "stream", "subject", "tip", "turn", "waiting")
 
     def __init__(self, stream: str, subject: str, *, own: bool) -> None:
         self.stream = stream
         self.subject = subject  # as JetStream knows it
         self.own = own  # the stream has no other subject
+        self.batches = True  # False once it was seen to take no atomic ones
         self.tip: Tip | None = None  # None: to be asked for
         self.note = Note()
         self.note_at = -NOTE_SECONDS

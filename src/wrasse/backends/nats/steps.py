@@ -32,7 +32,7 @@ _PAGE = 1_000
 class Batch:
     """Drafts of one append to one stream, the name they have in common, and which are stored."""
 
-    __slots__ = ("_ids", "drafts", "duplicate", "name", "since")
+    __slots__ = ("_at_once", "_ids", "drafts", "duplicate", "name", "since")
 
     def __init__(self, drafts: Sequence[Draft], name: bytes) -> None:
         self.drafts = drafts
@@ -40,24 +40,32 @@ class Batch:
         self.since: int | None = None  # everything up to this sequence is older, or was looked at
         self.duplicate = False
         self._ids: dict[int, EntryId] = {}
+        self._at_once: list[EntryId] | None = None
 
     @property
     def untouched(self) -> bool:
         """Whether nothing of it is known to be stored."""
-        return not self._ids
+        return not self._ids and self._at_once is None
 
     def left(self, limit: int) -> list[int]:
         """The places of drafts that are not stored yet."""
+        if self._at_once is not None:
+            return []
         if not self._ids:
             return list(range(min(limit, len(self.drafts))))
         return [place for place in range(len(self.drafts)) if place not in self._ids][:limit]
 
     def stored(self, places: Sequence[int], ids: Sequence[EntryId]) -> None:
         """Notes where they are."""
-        self._ids.update(zip(places, ids, strict=False))
+        if len(ids) == len(self.drafts) and not self._ids:
+            self._at_once = list(ids)  # by far the commonest
+        else:
+            self._ids.update(zip(places, ids, strict=False))
 
     def whole(self) -> list[EntryId]:
         """All ids, in the order of the drafts."""
+        if self._at_once is not None:
+            return self._at_once
         return [self._ids[place] for place in range(len(self.drafts))]
 
 
@@ -98,7 +106,7 @@ class Steps:
         wire = await self._link.ready()
         tip, lane.tip = lane.tip, None
         assert tip is not None, "the lane is ready"
-        able = self._link.server.at_least(2, 12) and self._atomic is not False
+        able = self._link.server.at_least(2, 12) and self._atomic is not False and lane.batches
         whole = len(places) > 1 and able and (bool(self._atomic) or not lane.own or not alone)
         if not lane.own and not whole:
             places = places[:1]  # where the next one will stand nobody can tell
@@ -127,7 +135,7 @@ class Steps:
             while True:
                 page, more = await self._lanes.reader.page(lane.stream, lane.subject, batch.since, _PAGE)
                 for message in page:
-                    name, _, place = name_of(message.header).partition(b".")
+                    name, _, place = name_of(message.header).rpartition(b".")
                     if name == batch.name:
                         batch.stored([int(place)], [message.id])
                 batch.since = page[-1].seq if page else batch.since

@@ -1,0 +1,170 @@
+"""The link to NATS: nothing is asked twice, and what went away is come back to."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from servers.nats import Nats, nats
+from servers.proxy import proxy
+from wrasse.backends.nats.js import STREAM_NOT_FOUND, JetStream, JsError
+from wrasse.backends.nats.link import Link, Message, NoResponders
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.nats.wire import ServerInfo, Wire
+from wrasse.errors import ConfigError, StoreUnavailable
+
+SHORT = timedelta(milliseconds=500)
+
+
+async def linked(server: Nats, **options: object) -> Link:
+    return await Link.open(NatsOptions(nodes=(("127.0.0.1", server.port),), **options))
+
+
+async def test_a_question_that_nobody_serves_says_so(nats_server: Nats) -> None:
+    link = await linked(nats_server)
+    with pytest.raises(NoResponders, match="nobody"):
+        await link.request("nobody.serves.this")
+    await link.close()
+
+
+async def test_what_is_published_is_heard_with_its_headers(nats_server: Nats) -> None:
+    link, heard = await linked(nats_server), []
+    await link.subscribe("things.>", heard.append)
+    await link.publish("things.new", bytes(range(256)), headers={"Kind": "é"})
+    await link.flush()
+    assert [(m.subject, m.payload, m.field("Kind")) for m in heard] == [("things.new", bytes(range(256)), "é")]
+    await link.close()
+
+
+async def test_an_answer_finds_who_asked(nats_server: Nats) -> None:
+    link = await linked(nats_server)
+
+    def answer(message: Message) -> None:
+        answers.append(asyncio.ensure_future(link.publish(message.reply, message.payload * 2)))
+
+    answers: list[asyncio.Future[None]] = []
+    await link.subscribe("double", answer)
+    asked = [b"%d" % n for n in range(100)]
+    found = await asyncio.gather(*(link.request("double", each) for each in asked))
+    assert [message.payload for message in found] == [each * 2 for each in asked]
+    await asyncio.gather(*answers)
+    await link.close()
+
+
+async def test_a_link_comes_back_after_a_restart_and_goes_on_listening() -> None:
+    with nats() as server:
+        link, heard = await linked(server), []
+        await link.subscribe("things", heard.append)
+        server.stop()
+        with pytest.raises(StoreUnavailable):
+            await link.request("$JS.API.INFO")
+        server.start()
+        await link.publish("things", b"again")
+        await link.flush()
+        assert [message.payload for message in heard] == [b"again"]
+        await link.close()
+
+
+async def test_a_lost_answer_is_unavailable_and_not_asked_for_again(nats_server: Nats) -> None:
+    async with proxy(nats_server.port) as between:
+        link = await Link.open(NatsOptions(nodes=(("127.0.0.1", between.port),)))
+        heard: list[Message] = []
+        other = await linked(nats_server)
+        await other.subscribe("once", heard.append)
+        await other.flush()
+        asking = asyncio.ensure_future(link.request("once", timeout=20))
+        async with asyncio.timeout(10):
+            while not heard:  # noqa: ASYNC110  # what is waited for comes from the server
+                await asyncio.sleep(0.005)
+        between.cut()
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            await asking
+        await link.flush()
+        assert len(heard) == 1
+        await link.close()
+        await other.close()
+
+
+async def test_a_server_that_does_not_answer_in_time_is_unavailable(nats_server: Nats) -> None:
+    link = await linked(nats_server)
+    await link.subscribe("deaf", lambda _: None)
+    with pytest.raises(StoreUnavailable, match=r"did not answer in 0\.05s"):
+        await link.request("deaf", timeout=0.05)
+    await link.close()
+
+
+async def test_a_server_that_is_not_there_is_named_without_secrets() -> None:
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1\b") as failure:
+        await Link.open(NatsOptions(nodes=(("127.0.0.1", 1),), username="u", password="geheim"))
+    assert "geheim" not in str(failure.value)
+
+
+async def test_a_wrong_password_is_said_at_once() -> None:
+    with nats('authorization { user: "u", password: "right" }\n') as server:
+        with pytest.raises(ConfigError, match="refuses our login"):
+            await linked(server, username="u", password="wrong")
+        link = await linked(server, username="u", password="right")
+        await link.flush()
+        await link.close()
+
+
+async def test_what_a_user_may_not_ask_is_said_at_once() -> None:
+    rights = 'authorization { users: [ {user: u, password: p, permissions: {publish: "allowed.>"}} ] }\n'
+    with nats(rights) as server:
+        link = await linked(server, username="u", password="p")
+        with pytest.raises(ConfigError, match="forbidden"):
+            await link.request("forbidden", timeout=20)
+        await link.close()
+
+
+async def test_another_server_of_the_list_is_found(nats_server: Nats) -> None:
+    link = await Link.open(NatsOptions(nodes=(("127.0.0.1", 1), ("127.0.0.1", nats_server.port))))
+    await link.flush()
+    await link.close()
+
+
+async def test_a_closed_link_says_so(nats_server: Nats) -> None:
+    link = await linked(nats_server)
+    await link.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await link.request("$JS.API.INFO")
+
+
+async def test_a_refusal_of_jetstream_has_its_code(nats_server: Nats) -> None:
+    link = await linked(nats_server)
+    with pytest.raises(JsError) as refused:
+        await JetStream(link).call("STREAM.INFO.nothing-of-that-name")
+    assert refused.value.code == STREAM_NOT_FOUND
+    await link.close()
+
+
+# The bytes of the protocol
+
+HEARD = (b"MSG a.b 1 3\r\nabc\r\n", b"MSG a.b 1 re.ply 0\r\n\r\n", b"HMSG a 1 13 16\r\nNATS/1.0\r\nX\r\nxyz\r\n")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
+async def test_messages_are_read_however_they_are_cut(size: int) -> None:
+    heard: list[tuple[bytes, ...]] = []
+    wire = Wire({b"1": lambda *message: heard.append(message)}, lambda _: None)
+    stream = b"".join(HEARD) * 3
+    for start in range(0, len(stream), size):
+        wire.data_received(stream[start : start + size])
+    one = [(b"a.b", b"", b"", b"abc"), (b"a.b", b"re.ply", b"", b""), (b"a", b"", b"NATS/1.0\r\nX\r\n", b"xyz")]
+    assert heard == one * 3
+
+
+@pytest.mark.parametrize("line", [b"HTTP/1.1 400 Bad Request\r\n", b"MSG a 1 x\r\n", b"INFO {\r\n"])
+async def test_what_is_not_the_protocol_ends_the_connection(line: bytes) -> None:
+    ended: list[str] = []
+    wire = Wire({}, lambda _: None)
+    wire.lost = ended.append
+    wire.data_received(line)
+    assert [why for why in ended if "protocol" in why] == ended != []
+
+
+@pytest.mark.parametrize(("version", "numbers"), [("2.9.10", (2, 9, 10)), ("2.12.0-beta.1", (2, 12, 0)), ("", ())])
+def test_a_version_is_compared_by_its_numbers(version: str, numbers: tuple[int, ...]) -> None:
+    assert ServerInfo("", version, 0, headers=True, jetstream=True).numbers == numbers

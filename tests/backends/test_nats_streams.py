@@ -1,0 +1,266 @@
+"""What only streams on NATS do: chains, batches, several writers, old servers, other programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from backends.nats_scene import S, Scene, bodies, drafts, entries, scene
+from servers.nats import Nats, nats
+from servers.proxy import proxy
+from wrasse.backends.nats.flows import Flows
+from wrasse.backends.nats.layout import Layout, stream_name, text_of, token
+from wrasse.backends.nats.pens import SHARED
+from wrasse.clock import ManualClock
+from wrasse.errors import StoreUnavailable, TooLarge
+from wrasse.ports.groups import Ack, StartAt
+from wrasse.ports.streams import START, Draft, StreamLimits
+
+FIRST = StartAt(first=True)
+OLD = {"batches": False, "atomic": False}  # what servers before 2.11 and 2.12 can do
+
+
+@pytest.fixture
+async def stage(nats_server: Nats) -> AsyncIterator[Scene]:
+    async with scene(nats_server.port) as made:
+        yield made
+
+
+def take_the_pen(flows: Flows, subject: str = S) -> None:
+    """As if two seconds had passed since a process wrote its first long batch."""
+    flows.streams._appender._pens._taken[subject] -= 10.0
+
+
+# Ways to write
+
+
+@pytest.mark.parametrize("how", [{}, {"atomic": True}, OLD], ids=["as it pays", "batches", "old server"])
+async def test_a_long_batch_is_stored_in_order_by_whatever_way(stage: Scene, how: dict[str, bool]) -> None:
+    flows = await stage.flows(**how)
+    ids = await flows.streams.append(drafts(2_500))
+    stored = await entries(flows)
+    assert [(entry.id, entry.body) for entry in stored] == [(id, b"%d" % n) for n, id in enumerate(ids)]
+
+
+async def test_a_process_that_writes_alone_sends_chains(stage: Scene) -> None:
+    flows = await stage.flows()
+    await flows.streams.append(drafts(100))
+    take_the_pen(flows)
+    await asyncio.gather(*(flows.streams.append(drafts(100, first=100 * n)) for n in range(1, 4)))
+    headers = [message.header for message in (await _stored(stage, flows))[100:]]
+    assert len(headers) == 300
+    assert not [header for header in headers if b"Nats-Batch-Id" in header]
+
+
+async def _stored(stage: Scene, flows: Flows):
+    lane = await flows.lanes.find(S)
+    assert lane is not None
+    return (await flows.lanes.reader.page(lane.stream, lane.subject, 0, 10_000))[0]
+
+
+async def test_two_processes_write_long_batches_and_each_stays_in_order(stage: Scene) -> None:
+    writers = [await stage.flows() for _ in range(3)]
+
+    async def write(number: int) -> None:
+        for batch in range(4):
+            await writers[number].streams.append(
+                [Draft(S, b"%d %d" % (number, batch * 70 + n)) for n in range(70)]
+            )
+
+    await asyncio.gather(*(write(number) for number in range(3)))
+    stored = await entries(writers[0])
+    assert [entry.id for entry in stored] == sorted({entry.id for entry in stored})
+    for number in range(3):
+        mine = [int(entry.body.split()[1]) for entry in stored if entry.body.startswith(b"%d " % number)]
+        assert mine == list(range(280))
+
+
+async def test_a_second_writer_takes_the_pen_from_the_first(stage: Scene) -> None:
+    first, second = await stage.flows(), await stage.flows()
+    await first.streams.append(drafts(100))
+    await second.streams.append([Draft(S, b"mine")])
+    lane = await second.lanes.find(S)
+    assert lane is not None
+    assert (await second.lanes.note(S, lane, leader=True)).pen == SHARED
+
+
+async def test_single_appends_at_once_share_their_steps(stage: Scene) -> None:
+    flows = await stage.flows()
+    await asyncio.gather(*(flows.streams.append([Draft(S, b"%d" % n)]) for n in range(300)))
+    assert sorted(map(int, await bodies(flows))) == list(range(300))
+
+
+async def test_an_entry_of_another_program_in_the_middle_of_a_chain_loses_nothing(stage: Scene) -> None:
+    flows, js = await stage.flows(), await stage.js()
+    await flows.streams.append(drafts(100))
+    take_the_pen(flows)
+
+    async def disturb() -> None:
+        for n in range(50):
+            await js.store(f"{stage.root}.s.{S}", b"other %d" % n)
+
+    async def write() -> None:
+        for n in range(1, 11):
+            await flows.streams.append(drafts(100, first=100 * n))
+
+    await asyncio.gather(disturb(), write())
+    stored = await bodies(flows)
+    assert sorted(int(body) for body in stored if not body.startswith(b"other")) == list(range(1_100))
+    assert len(stored) == 1_150
+
+
+@pytest.mark.parametrize("how", [{}, OLD], ids=["as it pays", "old server"])
+@pytest.mark.parametrize("alone", [False, True], ids=["shared", "alone"])
+async def test_a_lost_reply_stores_nothing_twice(stage: Scene, how: dict[str, bool], alone: bool) -> None:
+    async with proxy(stage.port) as between:
+        flows = await stage.flows(between.port, **how)
+        await flows.streams.append(drafts(100))
+        if alone:
+            take_the_pen(flows)
+        between.deaf = True
+        appending = asyncio.ensure_future(flows.streams.append(drafts(100, first=100)))
+        async with asyncio.timeout(20):
+            while not between.replies_dropped:  # noqa: ASYNC110  # the proxy rings no bell
+                await asyncio.sleep(0.005)
+        between.deaf = False
+        ids = await appending
+        stored = await entries(flows)
+    assert [entry.body for entry in stored] == [b"%d" % n for n in range(200)]
+    assert [entry.id for entry in stored[100:]] == list(ids)
+
+
+async def test_an_append_to_a_server_that_is_gone_says_that_nobody_knows() -> None:
+    with nats() as server:
+        stage = Scene(server.port)
+        flows = await stage.flows()
+        await flows.streams.append(drafts(1))
+        server.stop()
+        with pytest.raises(StoreUnavailable):
+            await flows.streams.append(drafts(1))
+        server.start()
+        await flows.streams.append([Draft(S, b"after")])
+        assert (await bodies(flows))[-1] == b"after"
+        await stage.close()
+
+
+async def test_what_the_server_does_not_take_is_refused_before_anything_is_sent() -> None:
+    with nats("max_payload: 64KB\n") as server:
+        stage = Scene(server.port)
+        flows = await stage.flows()
+        with pytest.raises(TooLarge, match="the server takes 65536"):
+            await flows.streams.append([Draft(S, b"small"), Draft(S, b"x" * 65_500)])
+        assert await bodies(flows) == []
+        await stage.close()
+
+
+async def test_a_stream_that_somebody_removed_is_made_again(stage: Scene) -> None:
+    flows, js = await stage.flows(), await stage.js()
+    await flows.streams.append(drafts(3))
+    await js.call(f"STREAM.DELETE.{stream_name(f'{stage.root}.s.{S}')}")
+    await flows.streams.append([Draft(S, b"anew")])
+    assert await bodies(flows) == [b"anew"]
+
+
+# Streams that others made, and patterns
+
+
+async def test_subjects_of_one_pattern_share_a_stream_and_keep_their_own_numbers(stage: Scene) -> None:
+    flows = await stage.flows(patterns=("gbe.events.>",))
+    await flows.streams.append([*drafts(3, "gbe.events.a"), *drafts(2, "gbe.events.b"), *drafts(1, "gbe.events.a", 3)])
+    await flows.groups.join("gbe.events.b", "g", FIRST)
+    a, b = [await flows.streams.info(f"gbe.events.{each}") for each in "ab"]
+    assert (a.length, a.appended, a.bytes, b.length, b.groups[0].lag) == (4, 4, 4, 2, 2)
+    assert (await flows.lanes.find("gbe.events.a")).stream == (await flows.lanes.find("gbe.events.b")).stream
+    assert list((await flows.streams.subjects("gbe.>", None, 10)).items) == ["gbe.events.a", "gbe.events.b"]
+
+
+async def test_a_trim_of_one_subject_leaves_the_others_of_its_stream(stage: Scene) -> None:
+    flows = await stage.flows(patterns=("gbe.events.>",))
+    for n in range(3):
+        await flows.streams.append([Draft("gbe.events.a", b"%d" % n), Draft("gbe.events.b", b"%d" % n)])
+    trimmed = await flows.streams.trim("gbe.events.a", age=None, below=None, protect=(), limit=100)
+    last = await flows.streams.append([Draft("gbe.events.a", b"next")])
+    assert (trimmed.count, await bodies(flows, "gbe.events.b")) == (3, [b"0", b"1", b"2"])
+    assert [entry.id for entry in await entries(flows, "gbe.events.a")] == list(last)
+
+
+async def test_entries_of_other_programs_are_read_with_the_server_s_time(stage: Scene) -> None:
+    flows, js = await stage.flows(), await stage.js()
+    before = (await flows.streams.append([Draft(S, b"ours")]))[0]
+    await js.store(f"{stage.root}.s.{S}", b"theirs")
+    after = (await flows.streams.append([Draft(S, b"ours again")]))[0]
+    stored = await entries(flows)
+    assert [entry.body for entry in stored] == [b"ours", b"theirs", b"ours again"]
+    assert before < stored[1].id < after
+
+
+async def test_a_stream_that_was_made_by_hand_is_used_as_it_is(stage: Scene) -> None:
+    js = await stage.js()
+    made = {"name": f"{stage.root}-hand", "subjects": [f"{stage.root}.s.gbe.>"], "storage": "memory"}
+    await js.call(f"STREAM.CREATE.{made['name']}", made)
+    flows = await stage.flows()
+    await flows.groups.join(S, "g", FIRST)
+    await flows.streams.append(drafts(150))
+    delivered = await flows.groups.deliver([S], "g", "c", 150, ack_timeout=timedelta(seconds=30))
+    assert len(await bodies(flows)) == len(delivered) == 150
+
+
+# Old servers
+
+
+async def test_an_old_server_passes_entries_to_groups_and_back(stage: Scene) -> None:
+    flows = await stage.flows(**OLD)
+    await flows.groups.join(S, "g", FIRST)
+    await flows.streams.append(drafts(250))
+    read: list[bytes] = []
+    while found := await flows.groups.deliver([S], "g", "c", 100, ack_timeout=timedelta(seconds=30)):
+        read += [delivery.entry.body for delivery in found]
+        await flows.groups.answer([Ack(S, "g", delivery.entry.id) for delivery in found])
+    assert read == [b"%d" % n for n in range(250)]
+
+
+async def test_a_page_is_read_on_by_one_consumer(stage: Scene) -> None:
+    flows = await stage.flows()
+    await flows.streams.append(drafts(1_000))
+    after, read = START, []
+    while (page := await flows.streams.read(S, after, 150)).items:
+        read += [entry.body for entry in page.items]
+        after = page.items[-1].id
+    assert read == [b"%d" % n for n in range(1_000)]
+    lane = await flows.lanes.find(S)
+    assert (await flows.lanes.js.call(f"STREAM.INFO.{lane.stream}"))["state"]["consumer_count"] <= 1
+
+
+# Names
+
+
+@pytest.mark.parametrize("text", ["a", "gbe.events.audit", "a-b_c", "é*>/ \\", "=2D", "x" * 255, "\ud800"])
+def test_a_name_is_read_back_from_its_token(text: str) -> None:
+    written = token(text)
+    assert text_of(written) == text
+    assert not set(written) & set(".*> /\\")
+
+
+def test_names_of_streams_are_short_and_different() -> None:
+    long = [stream_name("é" * 127 + str(n)) for n in range(3)]
+    assert len(set(long)) == 3
+    assert all(len(name) <= 200 for name in long)
+
+
+def test_a_subject_of_a_pattern_lives_in_the_pattern_s_stream() -> None:
+    layout = Layout("r", "p.", ("gbe.events.>",))
+    assert layout.home("gbe.events.audit") == ("p-gbe-events-=3E", "p.gbe.events.>")
+    assert layout.home("gbe.tasks.x") == ("p-gbe-tasks-x", "p.gbe.tasks.x")
+
+
+async def test_limits_hold_for_writers_at_once(stage: Scene) -> None:
+    clock = ManualClock()
+    flows = await stage.flows(time=clock)
+    await flows.streams.ensure(S, StreamLimits(entries_max=5))
+    answers = await asyncio.gather(
+        *(flows.streams.append([Draft(S, b"%d" % n)]) for n in range(10)), return_exceptions=True
+    )
+    assert sum(1 for answer in answers if not isinstance(answer, Exception)) == len(await bodies(flows)) == 5
