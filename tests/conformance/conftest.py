@@ -9,7 +9,7 @@ import pytest
 
 from conformance.recorded_stores import RECORDED_BACKENDS
 from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, STREAMS_BACKENDS, Store
-from conformance.task_stores import NOT_FOR_TASKS, TASKS_BACKENDS
+from conformance.task_stores import LONG_TASKS_BACKENDS, NOT_FOR_TASKS, TASKS_BACKENDS
 from wrasse.clock import SystemClock
 
 OpenStore = Callable[..., Awaitable[Store]]
@@ -27,7 +27,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-6.2", CLUSTER)]
         stores: tuple[object, ...] = (*JOBS_BACKENDS, *long) if suite in JOBS_SUITES else BACKENDS
         if suite in TASKS_SUITES and metafunc.definition.name not in NOT_FOR_TASKS:
-            stores = (*stores, *TASKS_BACKENDS)
+            long = [pytest.param(name, marks=pytest.mark.full) for name in LONG_TASKS_BACKENDS]
+            stores = (*stores, *TASKS_BACKENDS, *long)
         if suite in TASKS_SUITES:
             stores = (*stores, *RECORDED_BACKENDS)
         if suite in STREAMS_SUITES:

@@ -144,7 +144,7 @@ class Store:
             if self.name in (*REDIS_SERVERS, CLUSTER) and not keeps:
                 await forget(getattr(self._backend, "inner", self._backend), self._root)
             if self.name == "nats" and not keeps:
-                await forget_bucket(self._backend, self._root)
+                await forget_bucket(getattr(self._backend, "inner", self._backend), self._root)
             await self._backend.close()
             self._backend = None
         await self._s3.close()

@@ -289,3 +289,19 @@ class RecordedJobQueueMachine(JobQueueMachine):
 
 class TestAQueueOnRecordsAgreesWithTheModel(RecordedJobQueueMachine.TestCase):
     settings = settings(max_examples=15, stateful_step_count=40)
+
+
+class TasksJobQueueMachine(JobQueueMachine):
+    backend = "tasks memory"
+
+
+class TestTasksAgreeWithTheModel(TasksJobQueueMachine.TestCase):
+    settings = settings(max_examples=25, stateful_step_count=40)
+
+
+class TasksApartJobQueueMachine(JobQueueMachine):
+    backend = "tasks memory, apart"
+
+
+class TestTasksWhoseStreamsAreApartAgreeWithTheModel(TasksApartJobQueueMachine.TestCase):
+    settings = settings(max_examples=10, stateful_step_count=40)

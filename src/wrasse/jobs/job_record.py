@@ -120,8 +120,7 @@ def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: 
         priority=job.priority,
         size=len(job.payload),
         place=Place.READY,
-        # Above every token of an earlier job of this id, which nobody may remember any more.
-        token=to_micros(at),
+        token=0,
         nonce="",
         attempts=0,
         failures=0,
@@ -142,7 +141,8 @@ def take(record: StoredJob, at: datetime, *, worker: str, nonce: str, silence: t
     state = replace(
         record.state,
         place=Place.HELD,
-        token=record.state.token + 1,
+        # Above every token of an earlier job of this id, which nobody may remember any more.
+        token=max(record.state.token + 1, to_micros(at)),
         nonce=nonce,
         attempts=record.state.attempts + 1,
         worker=worker,

@@ -138,7 +138,9 @@ class StreamedJobs:
         first = {job.id: n for n, job in reversed(list(enumerate(jobs)))}
         known = await self._ids.known(jobs, at)
         fresh = [job for n, job in enumerate(jobs) if first[job.id] == n]
-        new = await abreast([partial(self._add, job, request, at, known) for job in fresh])
+        # Where a record and its event are two steps, the next task waits for both: entries keep the order of the batch.
+        calls = [partial(self._add, job, request, at, known) for job in fresh]
+        new = await abreast(calls) if self._store.emits else [await call() for call in calls]
         added = {job.id for job, is_new in zip(fresh, new, strict=True) if is_new}
         return [Put(job.id, new=first[job.id] == n and job.id in added) for n, job in enumerate(jobs)]
 

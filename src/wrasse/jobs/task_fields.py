@@ -167,7 +167,7 @@ def _state(task_type: str, id: str, fields: Fields, updated: datetime) -> JobSta
         priority=fields.get("priority", ""),
         size=_number(fields, "payload_size"),
         place=place,
-        token=_number(fields, "claim_token") or to_micros(created),
+        token=_number(fields, "claim_token"),
         nonce=fields.get("claim_nonce", ""),
         attempts=_number(fields, "attempts") or int(held),
         failures=failures,

@@ -89,7 +89,7 @@ class TaskStore:
         self._streams = parts.streams
         self._objects = parts.objects
         self._post = parts.post
-        self._emits = parts.emits
+        self.emits = parts.emits  # whether a state and its event are one step
         self._thresholds = parts.thresholds
         self._keyed = parts.streams.dedup_window > timedelta(0)
         self._kept = parts.kept
@@ -118,8 +118,10 @@ class TaskStore:
         return page
 
     async def due(self, after: str | None, limit: int, *, within: timedelta = timedelta(0)) -> Page[Record]:
-        """Records that need a look now, or will within this time, earliest first."""
-        before = await self.time.now() + within if within else None
+        """Records that need a look now, or will within this time, earliest first; also some that need it later: where
+        the index is coarse, what is due would otherwise be shown late."""
+        ahead = within + self._records.resolution
+        before = await self.time.now() + ahead if ahead else None
         page = await self._records.due(before, after, limit)
         self.time.heard(page.at)
         return page
@@ -137,7 +139,7 @@ class TaskStore:
             return None
         if not written:
             return False
-        if said and not self._emits:
+        if said and not self.emits:
             assert written.version is not None, "a record that was written has a version"
             await self.deliver(replace(task, version=written.version, outbox=tuple(said)), at)
         return True
@@ -155,7 +157,7 @@ class TaskStore:
             return None
         assert written.version is not None, "a record that was written has a version"
         after = replace(changed, fields=read_flat(value), version=written.version, due_at=due_at)
-        if said and not self._emits:
+        if said and not self.emits:
             return await self.deliver(replace(after, outbox=tuple(said)), at) or after
         return after
 
@@ -210,7 +212,7 @@ class TaskStore:
         """The bytes of a record, when it is due, and what is emitted with it."""
         fields = encode_fields(task.stored, _without_outbox(task.fields), at)
         due_at = due_of(task.stored, at, self._kept)
-        if not said or self._emits:
+        if not said or self.emits:
             drafts = [self._post.seal(each.subject, each.payload, "") for each in said]
             return msgspec.json.encode(fields), due_at, drafts
         fields[_OUTBOX] = base64.b64encode(msgspec.json.encode(tuple(said))).decode()
