@@ -43,6 +43,7 @@ def test_a_line_is_json_and_gives_the_entry_back_byte_for_byte(body: bytes, fiel
 @given(st.lists(st.tuples(BODY, FIELDS | st.none()), max_size=4), st.booleans())
 @example([(envelope(), None), (envelope()[:-1] + b',"x":"\\u0073tream_id"}', None)], False)
 @example([(envelope() + b" ", None)], True)
+@example([(ODD["bytes that are no text"], None)], True)
 def test_many_lines_at_once_are_the_lines_one_by_one(
     entries: list[tuple[bytes, dict[str, bytes] | None]], plain: bool
 ) -> None:
