@@ -55,7 +55,9 @@ async def run(folder: Path, count: int, kills: int) -> Counter[str]:
     """Puts jobs, lets consumers work them and kills so many of these; what the log says."""
     store = await Directory.open(folder / "data", SystemClock())
     jobs = RecordedJobs(store.records, store.objects, SystemClock())
-    await jobs.put([Job(f"j{n}", minted=True) for n in range(count)], request="all")
+    for begin in range(0, count, 500):
+        batch = [Job(f"j{n}", minted=True) for n in range(begin, min(begin + 500, count))]
+        await jobs.put(batch, request=f"from {begin}")
     log = folder / "log"
     actor = await asyncio.create_subprocess_exec(
         sys.executable, ACTOR, str(folder / "data"), str(log),

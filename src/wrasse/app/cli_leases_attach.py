@@ -30,7 +30,7 @@ AS_HOLDER = click.option("--lease", default="", metavar="ID", help="As the holde
 
 @click.command()
 @click.argument("key")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @LEASE
 @TOKEN
 @click.option("--name", default="", help="What it is called there.  [default: the name of the file]")
@@ -39,7 +39,7 @@ AS_HOLDER = click.option("--lease", default="", metavar="ID", help="As the holde
 @NAMESPACE
 @asks
 def attach(
-    asked: Asked, key: str, file: Path, lease: str, token: int | None, name: str, content_type: str, keep: bool,
+    asked: Asked, key: str, source: Path, lease: str, token: int | None, name: str, content_type: str, keep: bool,
     namespace: str,
 ) -> None:
     """Stage FILE as an attachment of KEY; - reads stdin and needs --name. `release` commits it.
@@ -49,18 +49,19 @@ def attach(
       wrasse leases attach orders/42 scan.pdf --lease=d5arif5qkajneqfrmsb0
       pg_dump shop | wrasse leases attach backups/shop - --name=shop.sql --lease=d5arif5qkajneqfrmsb0
     """  # fmt: skip
-    name = name or ("" if str(file) == "-" else file.name)
+    piped = str(source) == "-"
+    name = name or ("" if piped else source.name)
     if not name:
         raise click.UsageError("what comes from stdin needs --name")
     sent = Sent(name, content_type or mimetypes.guess_type(name)[0] or CONTENT_TYPE, keep=keep)
-    size = file.stat().st_size if str(file) != "-" and file.is_file() else None
+    size = source.stat().st_size if not piped and source.is_file() else None
 
     async def work() -> Attached:
         async with opened_leases(asked) as leasing:
             space, held = await held_by(leasing.leases, namespace, key, lease, token)
-            source = _stdin() if str(file) == "-" else aiter(FilePieces(file))
+            pieces = _stdin() if piped else aiter(FilePieces(source))
             with progress("bytes", size) as seen:
-                return await leasing.leases.attachments.attach(space, held, sent, _counted(source, seen))
+                return await leasing.leases.attachments.attach(space, held, sent, _counted(pieces, seen))
 
     attached = finish(work())
     found = attached.attachment
@@ -165,8 +166,8 @@ async def _stdin() -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _counted(source: AsyncIterator[bytes], seen: Callable[[int], None]) -> AsyncIterator[bytes]:
-    async for piece in source:
+async def _counted(pieces: AsyncIterator[bytes], seen: Callable[[int], None]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
         seen(len(piece))
         yield piece
 
