@@ -12,7 +12,8 @@ import pytest
 
 from backends.nats_records_scene import THINGS, at, opened
 from backends.test_nats_records_trouble import Told, assert_each_once, write_names
-from servers.nats import Nats as NatsServer, nats, nats_cluster
+from servers.nats import Nats as NatsServer, nats, nats_cluster, nats_leaf
+from wrasse.backends.nats import kv_bucket
 from wrasse.backends.nats.advice import judge
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.health import UNLIMITED, Health
@@ -110,6 +111,45 @@ async def test_what_wrasse_keeps_for_itself_is_no_stream_that_a_pattern_could_ma
             await store.groups.join("orders.paid", "billing", StartAt(first=True))
             found = await store.streams.subjects(">", None, 100)
     assert found.items == ("orders.paid",)
+
+
+async def test_a_server_that_does_not_tell_its_time_is_asked_by_a_message(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = kv_bucket._info
+
+    def older(answer: bytes) -> kv_bucket.Info:
+        info = plain(answer)
+        info.ts = None
+        return info
+
+    monkeypatch.setattr(kv_bucket, "_info", older)
+    async with opened(at(nats_server.port)) as store:
+        written = await store.records(THINGS).create("a", b"1", due_at=EPOCH)
+        page = await store.records(THINGS).due(None, None, 10)
+    assert abs(written.at - SystemClock().now()) < timedelta(minutes=1)
+    assert [record.key for record in page] == ["a"]
+
+
+async def test_jetstream_behind_a_leaf_is_reached_by_its_domain() -> None:
+    with nats_leaf() as (_, leaf):
+        options = at(leaf.port, domain="hub")
+        async with asyncio.timeout(30):
+            while True:  # until the leaf has found the hub
+                with contextlib.suppress(StoreUnavailable):
+                    store = await Nats.open(options)
+                    break
+                await asyncio.sleep(0.05)
+        try:
+            records = store.records(THINGS)
+            first = await records.create("a", b"1", due_at=EPOCH)
+            await records.put("a", b"2", at=first.version or "", due_at=EPOCH)
+            found = [record.value for record in await records.due(None, None, 10)]
+            await store.streams.append([Draft("orders.paid", b"1")])
+            page = await store.streams.subjects(">", None, 10)
+        finally:
+            await store.close()
+    assert (found, page.items) == ([b"2"], ("orders.paid",))
 
 
 # Its pulse

@@ -96,6 +96,25 @@ def nats_cluster() -> Iterator[NatsCluster]:
         yield made
 
 
+@contextlib.contextmanager
+def nats_leaf() -> Iterator[tuple[Nats, Nats]]:
+    """A server whose JetStream has the domain `hub`, and one without that reaches it as a leaf."""
+    with contextlib.ExitStack() as stack:
+        (near,) = free_ports(1)
+        hub = stack.enter_context(nats(f"jetstream {{ domain: hub }}\nleafnodes {{ listen: 127.0.0.1:{near} }}\n"))
+        place = stack.enter_context(folder())
+        (port,) = free_ports(1)
+        file = place / "nats.conf"
+        file.write_text(
+            f"listen: 127.0.0.1:{port}\nserver_name: leaf\n"
+            f"leafnodes {{ remotes: [ {{ url: 'nats-leaf://127.0.0.1:{near}' }} ] }}\n"
+        )
+        leaf = Nats([_binary(), "-c", file], port, place)
+        stack.callback(leaf.stop)
+        leaf.start()
+        yield hub, leaf
+
+
 def _binary() -> Path:
     return Path(os.environ.get("WRASSE_TEST_NATS_SERVER") or Path(sys.executable).parent / "nats-server")
 
