@@ -91,6 +91,20 @@ async def test_the_group_shows_how_many_entries_are_archived(yards: Yards) -> No
     assert (group["name"], group["entries-read"], group["lag"], group["pending"]) == (b"archiver", 20, 5, 0)
 
 
+async def test_a_cursor_says_which_server_it_is_about(yards: Yards) -> None:
+    yard = await yards.make("redis", "directory")
+    async with opened(yard.transport, yard.objects) as scene:
+        await scene.publish(3)
+        records = scene.backend.records(CURSORS)
+        await records.create(CHANGE, b'{"after":"0-0","passed":0}')  # as it was before servers were told apart
+        await scene.archiver().drain()
+        with redis.Redis.from_url(yards.redis.url) as client:
+            run = client.info("server")["run_id"]
+        record = await records.get(CHANGE)
+    assert record is not None
+    assert json.loads(record.value)["history"].split()[0] == run
+
+
 async def test_entries_of_other_programs_are_archived_whole_and_marked(yards: Yards) -> None:
     yard = await yards.make("redis", "directory")
     async with opened(yard.transport, yard.objects) as scene:

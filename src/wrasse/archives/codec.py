@@ -120,8 +120,6 @@ class Unpress:
 
     def _gzip(self, data: bytes) -> Iterator[bytes]:
         while data:
-            if self._object.eof:
-                raise Damaged("there is something behind its end")
             try:
                 yield self._object.decompress(data, _UNPACKED_MAX)
             except zlib.error as why:
@@ -130,8 +128,6 @@ class Unpress:
 
     def _zstd(self, data: bytes) -> Iterator[bytes]:
         for start in range(0, len(data), _ZSTD_FED):
-            if self._object.eof:
-                raise Damaged("there is something behind its end")
             try:
                 yield self._object.decompress(data[start : start + _ZSTD_FED])
             except _zstandard().ZstdError as why:
