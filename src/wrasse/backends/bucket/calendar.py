@@ -26,10 +26,16 @@ class Calendar:
             raise UsageError(f"buckets of {width.total_seconds()} s", do="use whole seconds, minutes or hours")
         self._form = form
         self._width = width
+        self._last = (-1, "")  # the bucket that was asked for last, and its name: most are asked for again and again
 
     def bucket(self, due_at: datetime) -> str:
         """The bucket of this instant."""
-        return (EPOCH + (due_at - EPOCH) // self._width * self._width).strftime(self._form)
+        number = (due_at - EPOCH) // self._width
+        last, name = self._last
+        if number != last:
+            name = (EPOCH + number * self._width).strftime(self._form)
+            self._last = (number, name)
+        return name
 
     def is_over(self, bucket: str, horizon: datetime) -> bool:
         """Whether everything in the bucket is due at the horizon."""

@@ -24,6 +24,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign 
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _HERE = b"."
+_LOAD = 1 << 18  # bytes that are read at once
 _NAMES = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())  # os.fsencode, ten times as often
 
 
@@ -159,9 +160,9 @@ class Files:
         if file is None:
             return None
         try:
-            whole = b""
-            while more := os.pread(file, 1 << 20, len(whole)):
-                whole += more
+            whole = os.pread(file, _LOAD, 0)
+            while len(whole) % _LOAD == 0 and (more := os.pread(file, _LOAD, len(whole))):
+                whole += more  # a file gives as much as is asked for, unless that is the end of it
             return whole
         finally:
             self.close(file)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 
 from wrasse.backends.directory.files import Files
@@ -30,28 +28,33 @@ class Locks:
         self._threads = [threading.Lock() for _ in range(256)]
         self._pause = threading.Event()  # never set: waiting for it is a pause
 
-    @contextmanager
-    def held(self, path: bytes) -> Iterator[None]:
-        """Alone with this path."""
+    def held(self, path: bytes) -> _Held:
+        """Alone with this path, for the length of a block."""
         number = hashlib.sha256(path).digest()[0]
-        thread = self._threads[number]
-        if not thread.acquire(timeout=self._patience):
-            raise self._busy()
-        try:
-            with self.file(b"%02x" % number):
-                yield
-        finally:
-            thread.release()
+        return _Held(self, self._threads[number], b"%02x" % number)
 
-    @contextmanager
-    def file(self, name: bytes, *, shared: bool = False) -> Iterator[None]:
-        """The lock of this name, alone or shared with others who share it."""
+    def file(self, name: bytes, *, shared: bool = False) -> _File:
+        """The lock of this name, alone or shared with others who share it, for the length of a block."""
+        return _File(self, name, shared)
+
+    def take(self, name: bytes, shared: bool) -> int:
+        """Takes the lock of this name; closing the file gives it back."""
         lock = self._files.open_lock(FOLDER + b"/" + name)
         try:
             self._wait(lock, shared=shared)
-            yield
-        finally:
+        except BaseException:
             self._files.close(lock)
+            raise
+        return lock
+
+    def take_thread(self, thread: threading.Lock) -> None:
+        """Takes a lock of this process."""
+        if not thread.acquire(timeout=self._patience):
+            raise self._busy()
+
+    def close(self, lock: int) -> None:
+        """Gives a lock back."""
+        self._files.close(lock)
 
     def _wait(self, lock: int, *, shared: bool) -> None:
         waited = 0.0
@@ -70,3 +73,42 @@ class Locks:
             f"a lock in {self._files.root} stayed with another process for {self._patience:g}s; nothing was changed",
             do="look for a process that uses this directory and is stopped or hangs",
         )
+
+
+class _File:
+    """The lock of one file. Classes, since a generator for each of the many locks of a change costs as much as taking
+    it."""
+
+    __slots__ = ("_lock", "_locks", "_name", "_shared")
+
+    def __init__(self, locks: Locks, name: bytes, shared: bool) -> None:
+        self._locks, self._name, self._shared = locks, name, shared
+
+    def __enter__(self) -> None:
+        self._lock = self._locks.take(self._name, self._shared)
+
+    def __exit__(self, *_: object) -> None:
+        self._locks.close(self._lock)
+
+
+class _Held:
+    """The lock of one path: first that of this process, then that between processes."""
+
+    __slots__ = ("_lock", "_locks", "_name", "_thread")
+
+    def __init__(self, locks: Locks, thread: threading.Lock, name: bytes) -> None:
+        self._locks, self._thread, self._name = locks, thread, name
+
+    def __enter__(self) -> None:
+        self._locks.take_thread(self._thread)
+        try:
+            self._lock = self._locks.take(self._name, False)
+        except BaseException:
+            self._thread.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._locks.close(self._lock)
+        finally:
+            self._thread.release()

@@ -16,6 +16,7 @@ Only what comes out of `path_of` is an object; a listing passes over every other
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 NAME_MAX = 200
 OBJECT = b"%o"
@@ -54,6 +55,7 @@ def segment_of(name: bytes) -> tuple[bytes, bool] | None:
     return None if b"/" in raw or _reserved(name) else (raw, cut)
 
 
+@lru_cache(maxsize=4_096)
 def record_path(stored: bytes) -> bytes:
     """The path of a record below its collection's directory, without its suffix."""
     name = stored.replace(b".", b"%2E") if stored in _DOTS else _UNSTORABLE.sub(_percent, stored)
