@@ -273,6 +273,7 @@ class Daemon:
             roles=self._roles,
             backend=str(parse_store(homes(self._config).jobs)),
             jobs=opened.jobs,
+            queue=opened.queue,
             journal=opened.journal_store or opened.engine,
             leases=opened.records.records(LEASES),
             streams=streams,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from wrasse.app.ago import ago
@@ -29,7 +30,7 @@ async def _ready(state: JobState, settings: Settings, jobs: JobQueue, now: datet
         lines.append(f"it is delayed and becomes ready {ago(state.not_before, now)}; waiting costs it nothing")
     counts = await jobs.counts()
     beating = sum(1 for worker in counts.workers if worker.until > counts.at)
-    if state.queue not in settings.worker.queues.values():
+    if state.queue not in (*settings.worker.queues.values(), *settings.task_types):
         lines.append(f"no worker with these settings serves the queue {state.queue}: add it to worker.queues")
     elif beating:
         who = "the one worker that beats" if beating == 1 else f"one of {beating} workers that beat"
@@ -42,7 +43,11 @@ async def _ready(state: JobState, settings: Settings, jobs: JobQueue, now: datet
 def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
     state, own = record.state, settings.sweeps["stuck_jobs"]
     sweep = StuckJobs(jobs, **own.fields)  # type: ignore[arg-type]
-    every = format_duration(own.interval) if own.enabled else "never, since it is off"
+    interval = own.interval
+    if state.queue in settings.task_types:
+        retries = {name: each.max_retries for name, each in settings.task_types.items()}
+        sweep, interval = replace(sweep, silence=timedelta(0), retries=retries), settings.sweeper.interval
+    every = format_duration(interval) if own.enabled else "never, since it is off"
     verdict = sweep.decide(state, now)
     if not isinstance(verdict, Keep):
         return [f"stuck_jobs will {verdict.verb} it with its next run (every {every}): {verdict.reason}"]

@@ -30,7 +30,7 @@ from wrasse.jobs.tally import Tally
 from wrasse.leases.lease import Lease
 from wrasse.leases.meta import decode
 from wrasse.orphans.desk import Desk
-from wrasse.ports.jobs import Counts, JobState
+from wrasse.ports.jobs import Counts, JobQueue, JobState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams, StreamState
@@ -115,6 +115,7 @@ class Subject:
     spans: SpanTally | None = None
     retention: RetentionTally | None = None
     orphans: Sequence[Desk] = ()
+    queue: JobQueue | None = None  # jobs and tasks as one, where there are tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +234,11 @@ class Watch:
     async def _jobs(self) -> _Jobs:
         store = self._subject.jobs
         skew = self._subject.clock.now() - (await store.pulse()).at
-        counts = await store.jobs.counts()
+        queue = self._subject.queue or store.jobs
+        counts = await queue.counts()
         beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
         shut = () if self._subject.shut is None else await shut_queues(self._subject.shut, beating)
-        return _Jobs(skew, counts, (await store.jobs.overdue(None, STUCK)).items, shut)
+        return _Jobs(skew, counts, (await queue.overdue(None, STUCK)).items, shut)
 
     async def _engine(self) -> tuple[Line, ...]:
         lines = await self._subject.journal.journal.page(LineFilter(), None, LINES, newest=True)

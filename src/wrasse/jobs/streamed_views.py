@@ -20,6 +20,7 @@ from wrasse.ports.page import Page
 
 _PAGE = 1_000
 _KEPT_FOR = 10  # times what counting took: numbers are not counted again before that, unless something changed here
+_LONG = 0.25  # seconds: where counting takes longer than this, not even then
 Position = tuple[int, int, str]
 
 
@@ -34,6 +35,7 @@ class Views:
         self._counted: tuple[QueueCount, ...] = ()
         self._counted_at: datetime | None = None
         self._fresh_until = 0.0
+        self._took = 0.0
         self._changes = -1
 
     async def page(
@@ -67,13 +69,14 @@ class Views:
     async def counts(self) -> tuple[tuple[QueueCount, ...], datetime]:
         """How many tasks of each type are where."""
         begun = self._clock.monotonic()
-        if self._changes == self._store.changes and begun < self._fresh_until and self._counted_at is not None:
+        same = self._changes == self._store.changes or self._took > _LONG
+        if same and begun < self._fresh_until and self._counted_at is not None:
             return self._counted, self._counted_at
         changes, at = self._store.changes, await self._store.time.now()
         queues = tuple([await self._count(each, at) for each in self._types])
-        took = self._clock.monotonic() - begun
+        self._took = self._clock.monotonic() - begun
         self._counted, self._counted_at, self._changes = queues, at, changes
-        self._fresh_until = begun + took * (1 + _KEPT_FOR)
+        self._fresh_until = begun + self._took * (1 + _KEPT_FOR)
         return queues, at
 
     async def _count(self, task_type: str, at: datetime) -> QueueCount:
