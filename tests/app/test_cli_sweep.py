@@ -116,7 +116,7 @@ def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:
 def test_a_sweep_that_is_off_runs_only_when_it_is_named(place: Path) -> None:
     (place / "wrasse.yaml").write_text("sweeps: {finished_jobs: {enabled: false}}")
     ran = [each["sweep"] for each in wrasse("sweep", "--json").json["reports"]]
-    assert ran == ["expired_leases", "open_transactions", "spent_decisions", "stuck_jobs", "dead_consumers"]
+    assert ran == ["expired_leases", "open_transactions", "spent_decisions", "dead_consumers", "stuck_jobs"]
     assert [each["sweep"] for each in wrasse("sweep", "finished_jobs", "--json").json["reports"]] == ["finished_jobs"]
 
 

@@ -129,9 +129,9 @@ def build_engine(
     return Engine(
         [
             *(build_lease_sweep(name, settings, opened, clock) for name in leases),
+            *(build_stream_sweep(name, settings, opened, clock) for name in streams),
             *(build_sweep(name, settings, opened, clock) for name in plain),
             *(build_orphans(desk, settings, opened, clock) for desk in orphans),
-            *(build_stream_sweep(name, settings, opened, clock) for name in streams),
             *build_task_sweeps(settings, opened, clock, only),
         ],
         lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
