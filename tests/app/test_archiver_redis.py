@@ -115,7 +115,10 @@ async def test_entries_of_other_programs_are_archived_whole_and_marked(yards: Ya
         await scene.publish(1)
         assert await scene.archiver(size=100).drain() == 7
         (chain,) = await scene.verified()
+        with redis.Redis.from_url(yards.redis.url) as client:
+            (group,) = client.xinfo_groups(f"{yards.prefix}:{KEY}")
     assert (chain.messages, chain.marked, chain.problems) == (7, 3, ())
+    assert (group["entries-read"], group["lag"]) == (7, 0)
 
 
 @dataclass(slots=True)

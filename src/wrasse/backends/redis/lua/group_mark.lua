@@ -15,6 +15,9 @@ if padded(upto) > padded(delivered) then
   local ours = tonumber(redis.call('HGET', KEYS[3], 'ours') or 0) == stream['entries-added']
   if ours and number <= stream['entries-added'] then
     redis.call('XGROUP', 'SETID', log, group, upto, 'ENTRIESREAD', whole(number))
+  elseif padded(upto) == padded(stream['last-generated-id']) then
+    -- Whoever wrote them: everything that was ever added is behind it.
+    redis.call('XGROUP', 'SETID', log, group, upto, 'ENTRIESREAD', whole(stream['entries-added']))
   else
     redis.call('XGROUP', 'SETID', log, group, upto)
   end
