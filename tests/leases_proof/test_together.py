@@ -24,7 +24,8 @@ from wrasse.sweeps.spent_decisions import SpentDecisions
 A, B = "accounts/a", "accounts/b"
 OLD, NEW = b'{"n":1}', b'{"n":2}'
 ID = name_of(7)
-FEW = pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], indirect=True)
+BUCKET = pytest.param("strict s3", marks=pytest.mark.full)
+FEW = pytest.mark.parametrize("place", ["memory", "directory", BUCKET], indirect=True)
 SEEN = pytest.mark.parametrize("place", ["memory", "directory", "s3"], indirect=True)
 ROLLED_BACK, COMMITTED = Refusal.TRANSACTION_ROLLED_BACK, Refusal.TRANSACTION_COMMITTED
 
@@ -91,7 +92,7 @@ async def test_a_key_that_staged_nothing_is_given_back_alone(place: Place) -> No
 # D3: a commit after the transaction was rolled back was answered as if it had happened
 
 
-@SEEN
+@FEW
 @pytest.mark.parametrize("by", ["who needs a key", "another process that decides", "a replay"])
 async def test_a_commit_after_a_rollback_is_refused(place: Place, by: str) -> None:
     leases, other = await place.process(), await place.process()
@@ -164,7 +165,7 @@ async def test_of_keys_that_are_enlisted_at_once_none_is_lost(place: Place) -> N
 # D8: a key that joined the transaction of another was left out of its commit
 
 
-@SEEN
+@FEW
 @pytest.mark.parametrize("where", ["in the same process", "in another process"])
 @pytest.mark.parametrize("staged", ["before", "after"])
 async def test_joining_a_transaction_that_a_server_made_makes_it_one_for_both(

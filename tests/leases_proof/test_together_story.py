@@ -30,7 +30,7 @@ from wrasse.leases.transaction import Decision
 from wrasse.ports.records import Collection, Records
 
 CLIENTS = 4
-SEEDS = 20
+SEEDS = 10
 
 
 class World:

@@ -159,7 +159,7 @@ async def test_the_sum_of_accounts_in_a_directory_never_changes_when_the_server_
 async def test_the_sum_of_accounts_in_a_bucket_never_changes_when_the_server_is_killed(
     s3: S3Server, tmp_path: Path
 ) -> None:
-    await check_bucket(s3, tmp_path, 3)
+    await check_bucket(s3, tmp_path, 2)
 
 
 @pytest.mark.full
