@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import nats as usual_client
 import pytest
 from hypothesis import given, strategies as st
 
@@ -117,6 +118,19 @@ async def test_a_bucket_that_would_lose_records_is_refused(
     await link.close()
     with pytest.raises(Refused, match=word):
         await Nats.open(options)
+
+
+async def test_the_bucket_is_one_that_the_usual_client_lists_and_reads(nats_server: NatsServer) -> None:
+    async with opened(at(nats_server.port)) as store:
+        await store.records(THINGS).create("a b/é", b"the value")
+        client = await usual_client.connect(nats_server.url)
+        try:
+            bucket = await client.jetstream().key_value(store.link.options.root)
+            (key,) = await bucket.keys()
+            value = (await bucket.get(key)).value
+        finally:
+            await client.close()
+    assert (key, value and value.endswith(b"\nthe value")) == ("things/r.r.a=20b/=C3=A9", True)
 
 
 async def test_keys_of_others_in_the_bucket_are_left_alone(nats_server: NatsServer) -> None:

@@ -91,7 +91,10 @@ def assert_each_once(value: bytes, told: Told) -> None:
     assert set(told.done) <= set(names) <= {*told.done, *told.unknown}
 
 
-async def test_through_cuts_and_lost_answers_no_write_is_lost_and_none_is_made_twice(nats_server: NatsServer) -> None:
+@pytest.mark.parametrize("turns", [15, pytest.param(1_500, marks=pytest.mark.full)])
+async def test_through_cuts_and_lost_answers_no_write_is_lost_and_none_is_made_twice(
+    nats_server: NatsServer, turns: int
+) -> None:
     options, told, over = at(nats_server.port), Told(), asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         between = await stack.enter_async_context(proxy(nats_server.port))
@@ -99,7 +102,7 @@ async def test_through_cuts_and_lost_answers_no_write_is_lost_and_none_is_made_t
         await stores[0].records(THINGS).create("names", b"")
 
         async def blows() -> None:
-            for turn in range(15):
+            for turn in range(turns):
                 await asyncio.sleep(0.02)
                 between.deaf = turn % 3 == 1
                 between.delay = 0.002 if turn % 3 == 2 else 0.0
@@ -118,7 +121,8 @@ async def test_through_cuts_and_lost_answers_no_write_is_lost_and_none_is_made_t
         assert between.replies_dropped > 0
 
 
-async def test_a_server_that_is_killed_under_writes_keeps_every_one_it_acknowledged() -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.full)])
+async def test_a_server_that_is_killed_under_writes_keeps_every_one_it_acknowledged(kills: int) -> None:
     told, over = Told(), asyncio.Event()
     with nats() as server:
         options = at(server.port)
@@ -126,7 +130,7 @@ async def test_a_server_that_is_killed_under_writes_keeps_every_one_it_acknowled
             await one.records(THINGS).create("names", b"")
 
             async def blows() -> None:
-                for _ in range(2):
+                for _ in range(kills):
                     await asyncio.sleep(0.1)
                     await asyncio.to_thread(server.restart)
                 over.set()
