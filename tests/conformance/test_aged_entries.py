@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.stores import STREAMS_BACKENDS, Store
+from conformance.stores import CLUSTER, STREAMS_BACKENDS, Store
 from conformance.upkeep import DAY, ERRORS, Upkeep
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import Draft
 from wrasse.streams.retention import RetentionRule
 
-pytestmark = pytest.mark.parametrize("open_store", STREAMS_BACKENDS, indirect=True)
+ON_A_CLUSTER = pytest.param(CLUSTER, marks=pytest.mark.full)
+pytestmark = pytest.mark.parametrize("open_store", [*STREAMS_BACKENDS, ON_A_CLUSTER], indirect=True)
 
 AUDIT, QUEUE, DEAD = "gbe.events.audit.change", "gbe.tasks.mail.queue", "gbe._deadletter.tasks"
 HOUR = timedelta(hours=1)

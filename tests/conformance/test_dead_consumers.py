@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.stores import STREAMS_BACKENDS, Store
+from conformance.stores import CLUSTER, STREAMS_BACKENDS, Store
 from conformance.upkeep import DAY, Upkeep
 from wrasse.ports.groups import Ack, StartAt
 
-pytestmark = pytest.mark.parametrize("open_store", STREAMS_BACKENDS, indirect=True)
+ON_A_CLUSTER = pytest.param(CLUSTER, marks=pytest.mark.full)
+pytestmark = pytest.mark.parametrize("open_store", [*STREAMS_BACKENDS, ON_A_CLUSTER], indirect=True)
 
 S, G = "gbe.tasks.mail.queue", "mail-workers"
 MINUTE = timedelta(minutes=1)
