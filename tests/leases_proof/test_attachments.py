@@ -252,3 +252,18 @@ async def test_a_key_has_a_bounded_number_of_attachments(place: Place) -> None:
         await attach(leases, leased.held, "one more", b"")
     again = await attach(leases, leased.held, "0", b"again")
     assert again.attachment.object.size == 5
+
+
+@FEW
+async def test_attachments_of_several_keys_are_committed_together_or_not_at_all(place: Place) -> None:
+    leases, other = await place.process(), await place.process()
+    for commit_it in (False, True):
+        first = await leases.acquire("a", "me", ttl=place.ttl)
+        second = await leases.acquire("b", "me", ttl=place.ttl, transaction=first.held.transaction)
+        for each in (first, second):
+            await attach(leases, each.held, "file", b"bytes")
+        await leases.release(NS, second.held, commit=commit_it)
+        await leases.release(NS, first.held, commit=commit_it)
+        await leases.close()
+        seen = [[each.name for each in await other.attachments.list(NS, key)] for key in ("a", "b")]
+        assert seen == ([["file"], ["file"]] if commit_it else [[], []])

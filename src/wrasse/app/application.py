@@ -75,7 +75,8 @@ class App:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.config = config
         self._clock = clock or SystemClock()
-        self._stores = Stores(self._clock, done_max=config.settings.worker.done_max)
+        own = config.settings.worker
+        self._stores = Stores(self._clock, done_max=own.done_max, rescues_max=own.rescues_max)
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
         self._producer: Producer | None = None
@@ -216,7 +217,8 @@ class App:
         """Lets go of what was opened without closing it, for a process that was forked: it belongs to the parent, and
         must stay alive here, untouched. The app opens its own on next use."""
         left = (self._stores, self._opened, self._producer, self._loop, self._remote)
-        self._stores = Stores(self._clock, done_max=self.config.settings.worker.done_max)
+        own = self.config.settings.worker
+        self._stores = Stores(self._clock, done_max=own.done_max, rescues_max=own.rescues_max)
         self._opening = asyncio.Lock()
         self._opened = self._producer = self._loop = self._remote = None
         return left
@@ -338,13 +340,15 @@ class AppHold:
 
 def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> App:
     """An App on a settings file, on the store of a URL (`sqlite:wrasse.db`, `redis://host:6379/0`,
-    `nats://host:4222`, `memory:`), or on `wrasse.yaml` and the embedded default. Nothing is opened yet."""
+    `nats://host:4222`, `s3://bucket`, `file:folder`, `memory:`), or on `wrasse.yaml` and the embedded default. Nothing
+    is opened yet."""
     if isinstance(where, str) and _URL.match(where):
         # What the program says is said: neither a file nor another program's variables have a part in it.
         environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
         environ.pop("WRASSE_CONFIG", None)
-        # Job lists are no part of NATS: there jobs stay in this host's database.
+        # Job lists are no part of NATS, and streams none of a bucket: there they stay in this host's database.
         ports = ("records", "streams") if is_nats(where) else ("jobs", "records", "streams")
+        ports = ("jobs", "records", "objects") if where.startswith(("s3:", "file:")) else ports
         everything = {f"backends.{port}": where for port in ports}
         config = load(os.devnull, environ=environ, overrides=everything)
     else:

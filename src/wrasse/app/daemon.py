@@ -194,7 +194,8 @@ class Daemon:
     async def run(self) -> None:
         """Runs until a signal, or until something fails that a restart may mend."""
         settings = self._config.settings
-        stores = Stores(self._clock, done_max=settings.worker.done_max)
+        own = settings.worker
+        stores = Stores(self._clock, done_max=own.done_max, rescues_max=own.rescues_max)
         try:
             # Signals are heard from here on: whoever reads that it has started may stop it at once.
             with on_stop(self._stop):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from wrasse.app.application import AppHold
+from wrasse.leases.attachments import CONTENT_TYPE
+from wrasse.leases.attachments_files import write_file
 from wrasse.leases.hold_key import HeldKey
+from wrasse.leases.meta import Attachment
 
 
 class Held:
@@ -56,6 +60,26 @@ class Held:
     def remove(self) -> bool:
         """Stages the removal of the state; False if there is none."""
         removed: bool = self._call(self._held.remove())
+        return removed
+
+    def attach(self, name: str, data: bytes | Path, *, content_type: str = CONTENT_TYPE) -> Attachment:
+        """Stages a file that rides along with the state, which is committed when the block ends well."""
+        attachment: Attachment = self._call(self._held.attach(name, data, content_type=content_type))
+        return attachment
+
+    def attachments(self) -> Sequence[Attachment]:
+        """What is attached, staged changes included, in the order of names."""
+        found: Sequence[Attachment] = self._call(self._held.attachments())
+        return found
+
+    def fetch(self, name: str, path: Path) -> int:
+        """Writes an attachment to a file that is then whole or not there; gives how many bytes."""
+        size: int = self._call(write_file(path, self._held.fetch(name)))
+        return size
+
+    def detach(self, name: str) -> bool:
+        """Stages the removal of an attachment; False if there is none of this name."""
+        removed: bool = self._call(self._held.detach(name))
         return removed
 
 

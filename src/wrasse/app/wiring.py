@@ -26,6 +26,7 @@ from wrasse.ports.sightings import Sightings
 from wrasse.ports.streams import Streams
 
 DONE_MAX = 10_000
+RESCUES_MAX = 3
 
 
 class Store(Protocol):
@@ -110,10 +111,10 @@ class RecordsAlone:
     """A bucket or a directory as the home of records, and of jobs that are made of them. It has no other port: settings
     that ask for one are refused."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, done_max: int) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, done_max: int, rescues_max: int = RESCUES_MAX) -> None:
         self.store = store
         # What nobody asked to keep would cost a request for each job: the default keeps none here.
-        self._jobs = recorded_jobs(store, clock, 0 if done_max == DONE_MAX else done_max)
+        self._jobs = recorded_jobs(store, clock, 0 if done_max == DONE_MAX else done_max, rescues_max)
 
     @property
     def jobs(self) -> JobQueue:
@@ -158,10 +159,11 @@ class RecordsAlone:
         await self.store.close()
 
 
-def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int) -> RecordedJobs:
+def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int, rescues_max: int) -> RecordedJobs:
     """Jobs on the records and objects of a store. A bucket is asked less often whether there is something new."""
     poll_max = 1.0 if hasattr(store, "requests") else 0.2
-    return RecordedJobs(store.records, store.objects, clock, RecordedOptions(done_max=done_max, poll_max=poll_max))
+    options = RecordedOptions(done_max=done_max, rescues_max=rescues_max, poll_max=poll_max)
+    return RecordedJobs(store.records, store.objects, clock, options)
 
 
 async def check_streams(store: Store) -> None:
@@ -235,11 +237,11 @@ async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
 class Stores:
     """The backends of one process, each opened once, however many ports it serves."""
 
-    __slots__ = ("_clock", "_done_max", "_endings", "_objects", "_open", "_stack", "examined")
+    __slots__ = ("_clock", "_done_max", "_endings", "_objects", "_open", "_rescues_max", "_stack", "examined")
 
-    def __init__(self, clock: Clock, *, done_max: int = DONE_MAX) -> None:
+    def __init__(self, clock: Clock, *, done_max: int = DONE_MAX, rescues_max: int = RESCUES_MAX) -> None:
         self._clock = clock
-        self._done_max = done_max
+        self._done_max, self._rescues_max = done_max, rescues_max
         self._open: dict[StoreUrl, Store] = {}
         self._objects: dict[StoreUrl, ObjectStore] = {}
         self._stack = AsyncExitStack()
@@ -263,7 +265,9 @@ class Stores:
         """The backend of this URL."""
         wanted = parse_store(url).resolved()
         if wanted.is_bucket and wanted not in self._open:
-            alone = RecordsAlone(await self.open_object_store(url), self._clock, self._done_max)
+            alone = RecordsAlone(
+                await self.open_object_store(url), self._clock, self._done_max, self._rescues_max
+            )
             self.finish_first(alone.finish)
             self._open[wanted] = alone
         if wanted not in self._open:
