@@ -30,7 +30,7 @@ class AppTransaction:
 
     async def __aenter__(self) -> Change:
         owner, ttl, wait, namespace = self._asked
-        id = Xids(self._clock).new()
+        id = Xids(self._clock).unmarked()
         self._transaction = transact(
             await self._leases(), id, owner, ttl, self._clock, namespace=namespace, wait=wait
         )

@@ -36,6 +36,12 @@ class Xids:
         """The next id."""
         return _text(self._number())
 
+    def unmarked(self) -> str:
+        """The next id that nobody takes for a marked one: for transactions that are explicit from the beginning."""
+        while is_marked(id := self.new()):
+            pass
+        return id
+
     def marked(self) -> str:
         """The next id, with a mark."""
         number = self._number() & ~(0xFFFF << 24)

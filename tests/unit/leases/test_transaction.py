@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.clock import EPOCH
+from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import StoreBroken
 from wrasse.leases.meta import Grant, Meta
 from wrasse.leases.transaction import (
@@ -25,6 +25,7 @@ from wrasse.leases.transaction import (
     lasts_until,
     takes_part,
 )
+from wrasse.leases.xid import Xids, is_marked, is_xid
 from wrasse.ports.records import Record
 
 ID = "d5arif5qkajneqfrmsb0"
@@ -112,3 +113,11 @@ def test_a_foreign_record_is_named_as_such(value: bytes) -> None:
         decode_transaction(record)
     with pytest.raises(StoreBroken):
         decode_decision(record)
+
+
+def test_an_id_that_a_server_made_up_is_known_again_and_no_other_is() -> None:
+    xids = Xids(ManualClock())
+    made = [xids.marked() for _ in range(100)]
+    assert (all(map(is_marked, made)), all(map(is_xid, made)), len(set(made))) == (True, True, 100)
+    assert not any(is_marked(xids.unmarked()) for _ in range(1_000))
+    assert [is_marked(text) for text in ("", "0" * 20, "nope")] == [False, False, False]
