@@ -37,7 +37,8 @@ class LeaseApi:
     def __init__(self, leases: Leases, clock: Clock) -> None:
         self._leases, self._clock = leases, clock
         self._queues = QueueApi(leases, clock)
-        self._drained = asyncio.Event()
+        self.draining = False
+        self._waits: set[asyncio.Timeout] = set()  # of those who wait for a lease
         self._busy = 0  # calls under way
         self._idle = asyncio.Event()
 
@@ -46,14 +47,11 @@ class LeaseApi:
         """How many callers wait for a key."""
         return self._leases.waiting
 
-    @property
-    def draining(self) -> bool:
-        """Whether new leases are refused."""
-        return self._drained.is_set()
-
     def drain(self) -> None:
         """Gives no new leases any more, and tells whoever waits for one."""
-        self._drained.set()
+        self.draining = True
+        for limit in self._waits:
+            limit.reschedule(0.0)  # long ago
 
     async def quiet(self) -> None:
         """Until no call is under way."""
@@ -133,16 +131,17 @@ class LeaseApi:
 
     async def _unless_drained(self, acquiring: Coroutine[Any, Any, Leased]) -> Leased:
         """What a wait gives; one that the end of this server would outlast is given up at once."""
-        waiting, drained = asyncio.create_task(acquiring), asyncio.create_task(self._drained.wait())
         try:
-            await asyncio.wait((waiting, drained), return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                return waiting.result()
-            raise _stopping()
-        finally:
-            for task in (waiting, drained):
-                task.cancel()
-            await asyncio.gather(waiting, drained, return_exceptions=True)
+            async with asyncio.timeout(None) as limit:
+                self._waits.add(limit)
+                try:
+                    return await acquiring
+                finally:
+                    self._waits.discard(limit)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise _stopping() from None
 
     async def _keepalive(self, request: web.Request, name: str) -> web.Response:
         shown = asking.token(request)
