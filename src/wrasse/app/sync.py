@@ -29,7 +29,7 @@ from typing import Any, Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
 from wrasse.app.application import App as AsyncApp, AppWorker, connect as connect_async
-from wrasse.app.sync_hold import Held, StandIn
+from wrasse.app.sync_hold import Changing, Held, StandIn
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.jobs.registry import Registry
@@ -317,6 +317,25 @@ class App:
             self._loop.call(held.leave(well=False))
             raise
         self._loop.call(held.leave(well=True))
+
+    @contextlib.contextmanager
+    def transaction(
+        self,
+        *,
+        ttl: Duration = "30s",
+        wait: Duration | None = "30s",
+        owner: str | None = None,
+        namespace: str = "",
+    ) -> Iterator[Changing]:
+        """Several keys that change together or not at all; what the body saves is committed when it ends well."""
+        block = StandIn(self._app.transaction(ttl=ttl, wait=wait, owner=owner, namespace=namespace))
+        change = self._loop.call(block.enter())
+        try:
+            yield Changing(change, self._loop.call)
+        except BaseException:
+            self._loop.call(block.leave(well=False))
+            raise
+        self._loop.call(block.leave(well=True))
 
     def worker(self, concurrency: int | None = None) -> Worker:
         """A worker with this app's handlers and those of the settings, in the background."""

@@ -7,13 +7,16 @@ import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
 
-from wrasse.app.application import AppHold
 from wrasse.leases.attachments import CONTENT_TYPE
 from wrasse.leases.attachments_files import write_file
 from wrasse.leases.hold_key import HeldKey
 from wrasse.leases.meta import Attachment
+from wrasse.leases.transact import Change
+
+T = TypeVar("T", covariant=True)
 
 
 class Held:
@@ -83,22 +86,56 @@ class Held:
         return removed
 
 
+class Changing:
+    """The keys of a transaction: `Change` for programs without an event loop."""
+
+    def __init__(self, change: Change, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._change, self._call = change, call
+
+    @property
+    def id(self) -> str:
+        """The name of the transaction, by which others can ask what became of it."""
+        return self._change.id
+
+    def hold(self, key: str, *, namespace: str | None = None) -> Held:
+        """Takes one more key into the transaction."""
+        return Held(self._call(self._change.hold(key, namespace=namespace)), self._call)
+
+    def hold_all(self, *keys: str) -> list[Held]:
+        """Takes several keys, always in one order; gives them in the order in which they were asked for."""
+        return [Held(held, self._call) for held in self._call(self._change.hold_all(*keys))]
+
+
+class Block(Protocol[T]):
+    """What is entered and left in an event loop."""
+
+    async def __aenter__(self) -> T:
+        """Enters it."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leaves it."""
+        ...
+
+
 class _BodyFailed(Exception):
     """Tells a hold that its body raised, in another thread."""
 
 
-class StandIn:
-    """A hold whose body is in another thread: a task of the loop stands in for it until it is told to leave."""
+class StandIn(Generic[T]):
+    """A block whose body is in another thread: a task of the loop stands in for it until it is told to leave."""
 
-    def __init__(self, hold: AppHold) -> None:
+    def __init__(self, hold: Block[T]) -> None:
         self._hold = hold
         self._left = asyncio.Event()
         self._well = True
         self._task: asyncio.Task[None] | None = None
 
-    async def enter(self) -> HeldKey:
+    async def enter(self) -> T:
         """Waits for the lease."""
-        granted: asyncio.Future[HeldKey] = asyncio.get_running_loop().create_future()
+        granted: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._task = asyncio.ensure_future(self._stand_in(granted))
         either: set[asyncio.Future[Any]] = {self._task, granted}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +143,7 @@ class StandIn:
             await self._task
         return granted.result()
 
-    async def _stand_in(self, granted: asyncio.Future[HeldKey]) -> None:
+    async def _stand_in(self, granted: asyncio.Future[T]) -> None:
         with contextlib.suppress(_BodyFailed):
             async with self._hold as held:
                 granted.set_result(held)

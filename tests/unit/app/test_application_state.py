@@ -84,3 +84,20 @@ async def test_state_on_a_server_without_a_shared_store_of_objects_is_refused(re
     async with connect(f"redis://127.0.0.1:{redis_server.port}/0") as app, app.hold(f"t/{uuid4().hex}") as lease:
         with pytest.raises(ConfigError, match="a directory of this host alone"):
             await lease.save([1])
+
+
+def test_a_program_without_async_changes_several_keys_together(where: str) -> None:
+    def move(app: sync.App, *, fail: bool) -> None:
+        with app.transaction() as change:
+            one, other = change.hold_all("b", "a")
+            one.save((one.state or 0) - 1)
+            other.save((other.state or 0) + 1)
+            if fail:
+                raise ZeroDivisionError
+
+    with sync.connect(where) as app:
+        move(app, fail=False)
+        with pytest.raises(ZeroDivisionError):
+            move(app, fail=True)
+        with app.transaction() as change:
+            assert ([change.hold(key).state for key in ("a", "b")], len(change.id)) == ([1, -1], 20)
