@@ -197,6 +197,26 @@ async def test_a_write_of_a_record_that_was_just_read_is_one_question(
         assert len(asked.subjects) == 1
 
 
+async def test_a_long_list_of_what_is_due_is_asked_for_once_and_read_to_its_end(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_due, "LISTING_LONG", 10)
+    clock = ManualClock()
+    async with opened(at(nats_server.port), clock) as store:
+        records, found, after = store.records(THINGS), list[str](), None
+        for n in range(40):
+            await records.create(f"k{n:02}", b"", due_at=clock.now() - timedelta(seconds=5))
+        with Asked().by(store.link, monkeypatch) as asked:
+            while True:
+                page = await records.due(None, after, 10)
+                found += [record.key for record in page]
+                after = page.cursor
+                if after is None:
+                    break
+        listings = [subject for subject in asked.subjects if "STREAM.INFO" in subject]
+        assert (found, len(listings)) == ([f"k{n:02}" for n in range(40)], 4 + 1)  # the buckets each time
+
+
 # The due index
 
 

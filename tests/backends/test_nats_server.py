@@ -6,21 +6,21 @@ import asyncio
 import contextlib
 import dataclasses
 import shutil
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from backends.nats_records_scene import THINGS, at, opened
 from backends.test_nats_records_trouble import Told, assert_each_once, write_names
 from servers.nats import Nats as NatsServer, nats, nats_cluster, nats_leaf
-from wrasse.backends.nats import kv_bucket
+from wrasse.backends.nats import kv_bucket, kv_time
 from wrasse.backends.nats.advice import judge
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.health import UNLIMITED, Health
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.wire import ServerInfo
 from wrasse.clock import EPOCH, SystemClock
-from wrasse.errors import Refused, StoreUnavailable
+from wrasse.errors import ConfigError, Refused, StoreUnavailable
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
 from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import Draft
@@ -90,6 +90,25 @@ async def test_a_server_without_jetstream_says_what_to_switch_on() -> None:
     accounts = "accounts { A { users: [ { user: a, password: b } ] } }"
     with nats(accounts) as server, pytest.raises(StoreUnavailable, match="JetStream"):
         await Nats.open(at(server.port, username="a", password="b"))
+
+
+async def test_copies_on_a_server_that_is_alone_are_refused_by_the_name_of_the_setting(nats_server: NatsServer) -> None:
+    with pytest.raises(ConfigError, match=r"nats\.replicas is 3"):
+        await Nats.open(at(nats_server.port, replicas=3))
+
+
+async def test_a_write_is_answered_although_nobody_tells_the_time(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> datetime:
+        raise StoreUnavailable("away")
+
+    async with opened(at(nats_server.port)) as store:
+        first = await store.records(THINGS).create("a", b"1")
+        monkeypatch.setattr(store._bucket.time, "_ask", away)
+        monkeypatch.setattr(kv_time, "CARRIED_MAX", -1.0)
+        second = await store.records(THINGS).put("a", b"2", at=first.version or "")
+    assert (bool(second), second.at >= first.at) == (True, True)
 
 
 async def test_a_server_that_is_too_old_is_refused(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,17 +16,26 @@ from typing import TypeVar
 
 import msgspec
 
-from wrasse.backends.nats.js import MESSAGE_NOT_FOUND, STORE_FAILED, STREAM_NOT_FOUND, JetStream, JsError, refusal
+from wrasse.backends.nats.js import (
+    MESSAGE_NOT_FOUND,
+    STORE_FAILED,
+    STREAM_NAME_IN_USE,
+    STREAM_NOT_FOUND,
+    JetStream,
+    JsError,
+    refusal,
+)
 from wrasse.backends.nats.kv_time import KvTime
 from wrasse.backends.nats.link import Link, Message as Answer, NoResponders
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import Clock
-from wrasse.errors import Refused, StoreFull, StoreUnavailable, TooLarge
+from wrasse.errors import ConfigError, Refused, StoreFull, StoreUnavailable, TooLarge
 
 ASKED_AT_ONCE = 64
 HEADER_BYTES = 256  # room for the conditions of a write and the server's own fields
 REPEATS_KNOWN = timedelta(minutes=2)  # how long the server recognises a write that arrives twice
 _SUBJECTS_MAX = 100_000  # in one answer; the server's own limit
+_NO_CLUSTER = 10074
 _FULL = (STORE_FAILED, 10028, 10047, 10122)
 _LAST = re.compile(r"wrong last sequence: (\d+)")
 T = TypeVar("T")
@@ -151,11 +160,23 @@ class Bucket:
         except JsError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
-            await self._js.call(f"STREAM.CREATE.{self.stream}", self._wanted())
+            await self._make()
             info = await self.info()
         if problem := _problem(info.config):
             raise Refused(f"{self.where} {problem}", do="correct it with `nats stream edit`, or name another nats.root")
         self._by_leader = info.config.num_replicas > 1 or not info.config.allow_direct
+
+    async def _make(self) -> None:
+        try:
+            await self._js.call(f"STREAM.CREATE.{self.stream}", self._wanted())
+        except JsError as error:
+            if error.code == _NO_CLUSTER:
+                raise ConfigError(
+                    f"nats.replicas is {self._options.replicas}, and {self._options.where} is no cluster",
+                    do="set nats.replicas: 1, or name the servers of a cluster",
+                ) from error
+            if error.code != STREAM_NAME_IN_USE:  # somebody was faster, with settings of his own
+                raise
 
     async def ask(self, verb: str, body: bytes = b"") -> bytes:
         """One call of the JetStream API that changes nothing, as JSON."""

@@ -24,6 +24,8 @@ FRESH = timedelta(minutes=2)  # how long an entry of ours may wait for its recor
 STALE = timedelta(minutes=10)  # from when on no writer can be on its way to the record of an entry
 RETIRED_AFTER = timedelta(minutes=5)  # how long a bucket must be over before its message may go
 ANNOUNCED_MAX = 1_000
+LISTING_KEPT = 30.0  # seconds
+LISTING_LONG = 1_000  # entries from which on a listing is worth keeping
 LISTED_MAX = 10_000  # buckets whose message we know to be there
 
 
@@ -35,6 +37,15 @@ class _Announced:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The entries of a bucket as they were at some moment of the monotonic clock."""
+
+    bucket: str
+    at: float
+    entries: list[tuple[str, Entry]]
+
+
 class DueIndex:
     """The entries of one collection."""
 
@@ -44,6 +55,7 @@ class DueIndex:
         self._names = names
         self._clock = clock
         self._listed: OrderedDict[str, None] = OrderedDict()
+        self._listing: _Listing | None = None
         self._announced: OrderedDict[tuple[str, str], _Announced] = OrderedDict()
 
     async def announce(self, key: str, due_at: datetime) -> None:
@@ -88,6 +100,16 @@ class DueIndex:
         subjects, _ = await self._bucket.subjects(self._names.entries(bucket, key))
         found = [each for subject in subjects if (each := self._names.entry_of(subject)) is not None]
         return sorted(found, key=lambda each: (stored_name(each[0]).encode(), each[1].mark))
+
+    async def listing(self, bucket: str, *, goes_on: bool) -> list[tuple[str, Entry]]:
+        """The same; a long one is asked for once, and read to its end. Whoever reads it looks at the records."""
+        known, now = self._listing, self._clock.monotonic()
+        if goes_on and known is not None and known.bucket == bucket and now - known.at < LISTING_KEPT:
+            return known.entries
+        found = await self.entries(bucket)
+        long = len(found) > LISTING_LONG
+        self._listing = _Listing(bucket, now, found) if long else None
+        return found
 
     async def retire(self, bucket: str) -> None:
         """Takes away the message of a bucket that has been over for a while, if it is empty."""

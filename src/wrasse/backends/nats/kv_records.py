@@ -163,11 +163,12 @@ class RecordMessages:
         room = _Room(limit)
         buckets, at = await self.index.over(horizon, "" if after is None else after.bucket)
         for bucket in buckets:
-            entries = await self.index.entries(bucket)
+            goes_on = after is not None and after.bucket == bucket
+            entries = await self.index.listing(bucket, goes_on=goes_on)
             if not entries:
                 await self.index.retire(bucket)
                 continue
-            start = after.stored if after is not None and after.bucket == bucket else b""
+            start = after.stored if after is not None and goes_on else b""
             keys = [key for key in dict.fromkeys(key for key, _ in entries) if stored_name(key).encode() > start]
             of_key = _by_key(entries)
             async for key, held in self._loaded(keys, limit):

@@ -37,7 +37,12 @@ class KvTime:
     async def server(self) -> datetime:
         """The server's own time, which its messages carry."""
         if self._at is None or self._clock.monotonic() - self._seconds > CARRIED_MAX:
-            await self._hear()
+            try:
+                await self._hear()
+            except StoreUnavailable:
+                if self._at is None:
+                    raise
+                # What was asked for is done: that nobody tells the time now must not make it look undone.
         assert self._at is not None, "the server was heard"
         return self._at + timedelta(seconds=self._clock.monotonic() - self._seconds)
 

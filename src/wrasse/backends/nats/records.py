@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from wrasse.backends.bucket.asked import Change, DueSpot, check_limit
 from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.kv_bytes import Stored
+from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG
 from wrasse.backends.nats.kv_names import Names, namespace_subject
 from wrasse.backends.nats.kv_records import RecordMessages
 from wrasse.clock import Clock
@@ -23,9 +24,6 @@ from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Written, check_record, refuse_emit, stored_name
 from wrasse.ports.streams import Draft
-
-LISTING_KEPT = 30.0  # seconds
-LISTING_LONG = 1_000  # names from which on a listing is worth keeping
 
 
 class NatsRecords:
