@@ -1,0 +1,100 @@
+"""Stuck tasks: one budget for all retries, and a deadline that is the record's own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, strategies as st
+
+from unit.jobs.tasking import MAIL, STEP, TaskWorld
+from wrasse.backends.memory.connect import Memory
+from wrasse.engine.plain_lock import DOCUMENT_LOCK, OWNER, PlainLockGuard
+from wrasse.engine.sweep import Action, Keep
+from wrasse.jobs.task_reports import EVERY
+from wrasse.ports.jobs import Bury, JobState, Place, Requeue
+from wrasse.sweeps.stuck_jobs import RETRIES_MAX, StuckJobs
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+SWEEP = StuckJobs(Memory().jobs, silence=timedelta(0), retries={"mail": 2})
+
+counts = st.integers(0, 8)
+states = st.builds(
+    lambda queue, failures, rescues, most: JobState(
+        "j", "", queue, "", 0, Place.HELD, 3, "n", 1, failures, rescues, 0, T0,
+        worker="w", taken_at=T0, beat_at=T0, until=T0 + STEP, retries_max=most,
+    ),
+    st.sampled_from(["mail", "unheard-of"]),
+    counts,
+    counts,
+    st.none() | counts,
+)  # fmt: skip
+
+
+@given(state=states, passed=st.integers(0, 90))
+def test_a_task_is_stuck_when_its_deadline_has_passed_and_never_before(state: JobState, passed: int) -> None:
+    verdict = SWEEP.decide(state, T0 + timedelta(seconds=passed))
+
+    assert isinstance(verdict, Keep) == (passed < STEP.total_seconds())
+
+
+@given(state=states)
+def test_a_task_fails_once_its_retries_are_spent_whatever_they_were_spent_on(state: JobState) -> None:
+    verdict = SWEEP.decide(state, T0 + STEP)
+
+    most = state.retries_max if state.retries_max is not None else {"mail": 2}.get(state.queue, RETRIES_MAX)
+    assert isinstance(verdict, Action)
+    assert isinstance(verdict.change, Bury if state.failures + state.rescues >= most else Requeue)
+
+
+async def test_a_report_is_told_when_something_changed_and_every_ten_minutes() -> None:
+    world = TaskWorld()
+    await world.sweep.prepare()
+    await world.sweep.prepare()
+    first = len(await world.reports())
+    world.clock.advance(EVERY)
+
+    await world.sweep.prepare()
+
+    assert (first, len(await world.reports())) == (1, 2)
+    assert (await world.reports())[0] == {
+        "retried": 0, "failed": 0, "streams_trimmed": 0, "entries_trimmed": 0, "source": "watcher",
+    }  # fmt: skip
+
+
+class Locks:
+    """One plain lock."""
+
+    def __init__(self, holder: str = "") -> None:
+        self.holder = holder
+
+    async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
+        assert (key, ttl) == (DOCUMENT_LOCK, STEP)
+        self.holder = self.holder or owner
+        return self.holder
+
+    async def release(self, key: str, owner: str) -> bool:
+        return False
+
+
+async def test_a_run_is_held_while_another_program_has_the_lock() -> None:
+    ours, theirs = PlainLockGuard(Locks(), STEP), PlainLockGuard(Locks("rust-1"), STEP)
+
+    assert (await ours.held(), await ours.held(), await theirs.held()) == (
+        None,
+        None,
+        f"{DOCUMENT_LOCK} is held by rust-1",
+    )
+    assert OWNER != "rust-1"
+
+
+async def test_a_look_at_what_is_stuck_changes_nothing() -> None:
+    world = TaskWorld()
+    await world.desk.put("task_1")
+    await world.desk.take(silence=STEP)
+    world.clock.advance(2 * STEP)
+    before = await world.fields("task_1")
+
+    await world.sweep.prepare_dry()
+    page = await world.sweep.find(None, 10)
+
+    assert ([state.queue for state in page], await world.fields("task_1")) == ([MAIL], before)
