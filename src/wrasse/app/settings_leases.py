@@ -88,7 +88,6 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
         "is no URL of a lease API",
         "use one such as http://127.0.0.1:9342",
     )
-    yield bool(own.client_cert) == bool(own.client_key), "client_cert", "needs client_key, and that it", "name both"
     yield own.idle_sweep_max_ops >= 1, "idle_sweep_max_ops", f"is {own.idle_sweep_max_ops}", "use 1 or more"
     yield (
         own.disk_retention == ZERO or not records.startswith("s3:"),

@@ -11,6 +11,8 @@ from wrasse.errors import ConfigError
 
 def client_tls(own: LeaseSettings) -> ssl.SSLContext | None:
     """The settings' own way; None where they leave it to the system's."""
+    if bool(own.client_cert) != bool(own.client_key):
+        raise ConfigError("leases.client_cert and leases.client_key belong together", do="name both files, or none")
     if not own.server_ca and not own.client_cert:
         return None
     try:
