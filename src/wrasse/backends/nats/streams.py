@@ -10,11 +10,12 @@ from wrasse.backends.nats.appending import Appender
 from wrasse.backends.nats.lanes import DEDUP_SECONDS, Lane, Lanes, LaneState, Tip, size_between
 from wrasse.backends.nats.ledger_state import LedgerState
 from wrasse.backends.nats.ledgers import Ledgers
-from wrasse.backends.nats.stored import Stored, entry
+from wrasse.backends.nats.stored import Stored, entry, fields_of
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
+from wrasse.ports.drains import PLAIN, Stretch
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
     Draft,
@@ -67,6 +68,23 @@ class NatsStreams:
             ms = max(ms, message.ms)  # where others wrote, the server's clock may have stepped back
             shown.append(entry(subject, message, ms))
         return Page(tuple(shown), tuple([str(each.id) for each in shown]), await self._time.now(), more)
+
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+        """Entries in columns, as `Drains` promises."""
+        check_subject(subject)
+        check_page(limit)
+        lane = await self._lanes.find(subject)
+        if lane is None:
+            return Stretch(subject, (), (), PLAIN, await self._time.now(), False)
+        found, more = await self._lanes.reader.page(lane.stream, lane.subject, after.seq, limit)
+        ids: list[bytes] = []
+        ms = after.ms
+        for message in found:
+            ms = message.ms if message.ms > ms else ms  # as `read` has it
+            ids.append(b"%d-%d" % (ms, message.seq))
+        fields = {place: fields_of(each.header) for place, each in enumerate(found) if b"Wrasse-Field" in each.header}
+        beside = {place: each for place, each in fields.items() if each}
+        return Stretch(subject, ids, [each.body for each in found], beside, await self._time.now(), more)
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
