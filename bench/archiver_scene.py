@@ -24,6 +24,7 @@ from wrasse.archives.cursor import CURSORS
 from wrasse.archives.naming import Form
 from wrasse.archives.rule import Rule
 from wrasse.backends.directory.connect import Directory
+from wrasse.backends.nats.connect import Nats
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
@@ -36,7 +37,7 @@ from wrasse.streams.envelope import Envelope, encode
 
 SUBJECT, KEY, GROUP = "gbe.events.audit.change", "gbe:events:audit:change", "archiver"
 LEASES = leases_in(".wrasse")
-Backend = Redis | Sqlite
+Backend = Redis | Sqlite | Nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,13 @@ def filled(url: str, count: int, payload: int = 0) -> None:
 async def _fill(url: str, count: int, payload: int) -> None:
     ids, store = Ids(SystemClock()), await Redis.open(url)
     for start in range(0, count, 1_000):
-        bodies = [_body(ids.new(), number, payload) for number in range(start, start + 1_000)]
+        bodies = [made_body(ids.new(), number, payload) for number in range(start, start + 1_000)]
         await store.streams.append([Draft(SUBJECT, body) for body in bodies])
     await store.close()
 
 
-def _body(id: str, number: int, payload: int) -> bytes:
+def made_body(id: str, number: int, payload: int) -> bytes:
+    """An envelope of about 300 bytes, or with so many random ones."""
     change = {"user": number, "action": "update", "ip": f"10.0.0.{number % 250}", "t": os.urandom(20).hex()}
     data = os.urandom(payload) if payload else json.dumps(change).encode()
     return encode(Envelope(id, SUBJECT, 1_771_027_200_000 + number, data))
@@ -119,7 +121,7 @@ async def archive_all(
 ) -> float:
     """Archives the whole stream, as the daemon does; the seconds from open stores to the last event."""
     streams, engine = await Redis.open(url), await Redis.open(url[:-1] + "1")
-    took = await _archived(streams, engine, await place.open(), BatchLimits(size, bytes), count, Codec(codec))
+    took = await archived(streams, engine, await place.open(), BatchLimits(size, bytes), count, Codec(codec))
     await engine.close()
     await streams.close()
     return took
@@ -128,7 +130,7 @@ async def archive_all(
 async def archive_sqlite(path: Path, place: Place, size: int, count: int) -> float:
     """The same from a database."""
     sqlite = await Sqlite.open(path)
-    took = await _archived(sqlite, sqlite, await place.open(), BatchLimits(size, 64 << 20), count, Codec.GZIP)
+    took = await archived(sqlite, sqlite, await place.open(), BatchLimits(size, 64 << 20), count, Codec.GZIP)
     await sqlite.close()
     return took
 
@@ -137,25 +139,31 @@ async def fill_sqlite(path: Path, count: int) -> None:
     """Publishes so many messages into a database, all of it in one file afterwards."""
     ids, sqlite = Ids(SystemClock()), await Sqlite.open(path)
     for start in range(0, count, 1_000):
-        bodies = [_body(ids.new(), number, 0) for number in range(start, start + 1_000)]
+        bodies = [made_body(ids.new(), number, 0) for number in range(start, start + 1_000)]
         await sqlite.streams.append([Draft(SUBJECT, body) for body in bodies])
     await sqlite.close()
 
 
-async def _archived(
+async def archived(
     streams: Backend, engine: Backend, store: Directory | S3, limits: BatchLimits, count: int, codec: Codec
 ) -> float:
+    """Archives the whole stream from one backend, with cursors and leases in another; gives seconds."""
     clock = SystemClock()
     lessor = Lessor(engine.records(LEASES), clock, indexed=False)
     ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
     prefix = f"archive-{os.urandom(4).hex()}"
     rule = Rule(SUBJECT, store.objects, "bench", prefix, limits=limits, form=Form(codec=codec))
     began = clock.monotonic()
-    archived = await Archiver(ports, [rule], clock, "bench").drain()
+    found = await Archiver(ports, [rule], clock, "bench").drain()
     took = clock.monotonic() - began
-    assert archived == count, f"{archived} of {count}"
+    assert found == count, f"{found} of {count}"
     await store.close()
     return took
+
+
+def limits_of(size: int) -> BatchLimits:
+    """Batches of so many messages, whatever their bytes."""
+    return BatchLimits(size, 64 << 20)
 
 
 @contextlib.contextmanager

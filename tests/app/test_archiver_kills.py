@@ -193,7 +193,13 @@ async def _caught_up(backend: Store) -> bool:
 
 @pytest.mark.parametrize(
     ("transport", "store", "rounds", "at_once"),
-    [("sqlite", "directory", 45, 1), ("redis", "directory", 34, 1), ("sqlite", "s3", 3, 3), ("redis", "s3", 4, 3)],
+    [
+        ("sqlite", "directory", 40, 1),
+        ("redis", "directory", 25, 1),
+        ("nats", "directory", 20, 1),
+        ("sqlite", "s3", 2, 3),
+        ("redis", "s3", 3, 3),
+    ],
 )
 async def test_a_hundred_kills_lose_nothing_and_double_nothing(
     yards: Yards, transport: str, store: str, rounds: int, at_once: int
@@ -223,7 +229,7 @@ def _only(client: redis.Redis, prefix: str) -> redis.Redis:
 @pytest.mark.full
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("store", ["directory", "s3"])
-@pytest.mark.parametrize("transport", ["sqlite", "redis"])
+@pytest.mark.parametrize("transport", ["sqlite", "redis", "nats"])
 @pytest.mark.parametrize(("seed", "rounds", "at_once"), [(2, 400, 1), (3, 200, 3)])
 async def test_a_thousand_kills_of_each_kind_lose_nothing_and_double_nothing(
     yards: Yards, transport: str, store: str, seed: int, rounds: int, at_once: int
