@@ -1,4 +1,4 @@
-"""Groups on JetStream: each has a ledger in the stream of books. See `docs/design/015-nats.md`.
+"""Groups on JetStream: each has a ledger in the stream of books. See `docs/design/015-nats-link.md`.
 
 The server's own consumers would keep the deliveries, but could tell neither who holds what nor whether an ack counted,
 and no trim could ask them for a floor in the moment it needs one.
@@ -17,7 +17,7 @@ from wrasse.backends.nats.handouts import Handouts, Question
 from wrasse.backends.nats.lanes import Lanes
 from wrasse.backends.nats.ledger_entries import ACK, NAK, Extend, Join, Mark, Retire, Settle, frees
 from wrasse.backends.nats.ledgers import Ledgers
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.link import Link, Subscription
 from wrasse.backends.nats.positions import last_upto
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import from_micros, to_micros
@@ -92,35 +92,39 @@ class NatsGroups:
         delivered = await self._handouts.hand_out(subjects, asked)
         if delivered or not limit or wait <= timedelta(0):
             return delivered
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + wait.total_seconds()
         bell, listening = asyncio.Event(), []
         try:
-            for subject in subjects:
-                stored, noted = self._lanes.layout.stored(subject), self._ledgers.of(subject, group).subject
-                listening.append(await self._link.listen(stored.encode(), lambda *_: bell.set()))
-                listening.append(
-                    await self._link.listen(noted.encode(), lambda *heard: bell.set() if frees(heard[3]) else None)
-                )
-            delivered = await self._handouts.hand_out(subjects, asked)  # what came before we listened
-            while not delivered and loop.time() < ends:
-                rung = await self._rung(bell, subjects, group, ends)
-                delivered = await self._handouts.hand_out(subjects, asked)
-                for pause in _SOON if rung and not delivered else ():
-                    await asyncio.sleep(pause)
+            async with asyncio.timeout(wait.total_seconds()):
+                for subject in subjects:
+                    listening += await self._listened(bell, subject, group)
+                delivered = await self._handouts.hand_out(subjects, asked)  # what came before we listened
+                while not delivered:
+                    rung = await self._rung(bell, subjects, group)
                     delivered = await self._handouts.hand_out(subjects, asked)
-                    if delivered:
-                        break
+                    for pause in _SOON if rung else ():
+                        if delivered:
+                            break
+                        await asyncio.sleep(pause)
+                        delivered = await self._handouts.hand_out(subjects, asked)
+        except TimeoutError:
+            return delivered
         finally:
             for each in listening:
                 each.end()
         return delivered
 
-    async def _rung(self, bell: asyncio.Event, subjects: Sequence[str], group: str, ends: float) -> bool:
+    async def _listened(self, bell: asyncio.Event, subject: str, group: str) -> list[Subscription]:
+        """Rings when something is appended, or becomes due before its time."""
+        stored, noted = self._lanes.layout.stored(subject), self._ledgers.of(subject, group).subject
+        return [
+            await self._link.listen(stored.encode(), lambda *_: bell.set()),
+            await self._link.listen(noted.encode(), lambda *heard: bell.set() if frees(heard[3]) else None),
+        ]
+
+    async def _rung(self, bell: asyncio.Event, subjects: Sequence[str], group: str) -> bool:
         """Waits until something was said, something is due, or it is time to ask again."""
-        left = min(ends - asyncio.get_running_loop().time(), _ASKED_EVERY)
         due = min((self._ledgers.of(subject, group).state.next_due() for subject in subjects), default=1 << 62)
-        left = min(left, (due - to_micros(await self._time.now())) / 1e6)
+        left = min(_ASKED_EVERY, (due - to_micros(await self._time.now())) / 1e6)
         with suppress(TimeoutError):
             async with asyncio.timeout(max(left, 0.001)):
                 await bell.wait()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,18 +32,20 @@ _WIDE_MAX = 1_000
 _GIVE_BACK_SECONDS = 10.0
 
 
-@dataclass(slots=True)
 class Shelf:
     """One stream as one question sees it: what is due, what is new, and how much of it is to be taken."""
 
-    subject: str
-    lane: Lane
-    ledger: Ledger
-    due: list[Run]
-    new: list[Stored]
-    ms: list[int]  # of the new ones' ids
-    take: int = 0
-    handed: Sequence[Handed] = field(default_factory=tuple)
+    __slots__ = ("due", "handed", "lane", "ledger", "ms", "new", "subject", "take")
+
+    def __init__(self, subject: str, lane: Lane, ledger: Ledger, due: list[Run], new: list[Stored]) -> None:
+        self.subject = subject
+        self.lane = lane
+        self.ledger = ledger
+        self.due = due
+        self.new = new
+        self.ms = _rising(new, ledger.state.delivered.ms)  # of the new ones' ids
+        self.take = 0
+        self.handed: Sequence[Handed] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Handouts:
         if len(state.runs) >= RUNS_MAX:
             new = []
         now = to_micros(await self._time.now())
-        return Shelf(subject, lane, ledger, state.due(now, asked.limit), new, _rising(new, state.delivered.ms))
+        return Shelf(subject, lane, ledger, state.due(now, asked.limit), new)
 
     async def _beyond(self, lane: Lane, seq: int, limit: int) -> tuple[list[Stored], bool]:
         return await self._lanes.reader.page(lane.stream, lane.subject, seq, limit)

@@ -32,6 +32,7 @@ _LANES_MAX = 20_000
 NOTE_SECONDS = 1.0  # how soon limits that another process set are seen
 _TRIES = 50
 UNLIMITED = StreamLimits()
+UNKNOWN = -1  # the bytes up to an entry that another program wrote
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Lane:
 
 def size_between(first: Stored, last: Tip, state: LaneState) -> int:
     """The bytes of the entries from first to last: exact where all are ours, else what they take in the stream."""
-    if not first.number or not last.total:
+    if not first.number or last.total < first.total:
         return state.bytes
     beside = fields_of(first.header) or {}
     size = len(first.body) + sum(len(name.encode()) + len(value) for name, value in beside.items())
@@ -197,10 +198,10 @@ class Lanes:
         lane.note_at = now
         return lane.note
 
-    async def limit(self, subject: str, lane: Lane, limits: StreamLimits) -> bool:
+    async def limit(self, subject: str, lane: Lane, limits: StreamLimits, *, there: bool) -> bool:
         """Notes what a subject may hold; False if it was so."""
         note = await self.note(subject, lane, leader=True)
-        if note.known and note.limits == limits:
+        if (note.known or there) and note.limits == limits:
             return False
         if lane.own:
             config = self._config(lane.stream, lane.subject, limits)
@@ -232,7 +233,7 @@ class Lanes:
         """The newest entry there is or was, from the server."""
         last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=leader)
         if last is not None:
-            number, total = last.number or last.seq, last.total
+            number, total = (last.number, last.total) if last.number else (last.seq, UNKNOWN)
             return Tip(last.seq, last.ms, number, total, last.seq)
         note = await self.note(subject, lane, leader=True)
         if not lane.own:

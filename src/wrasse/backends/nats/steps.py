@@ -153,7 +153,7 @@ class Steps:
     ) -> Tip:  # fmt: skip
         """Each on condition that the one before it is the last; all are answered."""
         subject, name, drafts, out = lane.subject.encode(), batch.name, batch.drafts, []
-        number, total, expected = tip.number, tip.total, tip.expected
+        number, total, expected = tip.number, max(tip.total, 0), tip.expected
         what = b"" if lane.own else b"-Subject"
         for place in places:
             draft = drafts[place]
@@ -180,7 +180,7 @@ class Steps:
         assert not msg_id, "an entry with a key goes alone"
         out: list[bytes] = []
         subject, name = lane.subject.encode(), batch.name
-        number, total, last = tip.number, tip.total, len(places)
+        number, total, last = tip.number, max(tip.total, 0), len(places)
         extra = lane.condition(tip.expected)
         for turn, place in enumerate(places, 1):
             draft = batch.drafts[place]

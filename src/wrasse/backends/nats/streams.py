@@ -1,4 +1,4 @@
-"""Streams on JetStream. See `docs/design/015-nats.md` for what is kept where."""
+"""Streams on JetStream. See `docs/design/015-nats-link.md` for what is kept where."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ class NatsStreams:
 
     async def ensure(self, subject: str, limits: StreamLimits) -> bool:
         check_subject(subject)
-        lane = await self._lanes.make(subject)
-        return await self._lanes.limit(subject, lane, limits)
+        lane = await self._lanes.find(subject)
+        there = lane is not None and (lane.own or await self.info(subject) is not None)
+        lane = lane or await self._lanes.make(subject)
+        return await self._lanes.limit(subject, lane, limits, there=there)
 
     async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
         check_drafts(drafts)
