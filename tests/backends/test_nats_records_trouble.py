@@ -58,24 +58,27 @@ async def test_a_nameless_write_that_may_have_been_forgotten_since_is_not_called
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, plain, written = at(nats_server.port), Bucket.get, asyncio.Event()
-    async with proxy(nats_server.port) as between, opened(at(between.port, options.root)) as store:
-        async with opened(options) as other:
-            first = version(await store.records(THINGS).create("a", b"1"))
+    async with (
+        proxy(nats_server.port) as between,
+        opened(at(between.port, options.root)) as store,
+        opened(options) as other,
+    ):
+        first = version(await store.records(THINGS).create("a", b"1"))
 
-            async def late(own: Bucket, subject: str, at_least: int = 0) -> Message | None:
-                if own is store._bucket and not written.is_set():  # it reads back what became of its write
-                    written.set()
-                    for _ in range(NONCES_KEPT + 1):
-                        record = await other.records(THINGS).get("a")
-                        assert record is not None
-                        await other.records(THINGS).put("a", b"theirs", at=record.version)
-                return await plain(own, subject, at_least)
+        async def late(own: Bucket, subject: str, at_least: int = 0) -> Message | None:
+            if own is store._bucket and not written.is_set():  # it reads back what became of its write
+                written.set()
+                for _ in range(NONCES_KEPT + 1):
+                    record = await other.records(THINGS).get("a")
+                    assert record is not None
+                    await other.records(THINGS).put("a", b"theirs", at=record.version)
+            return await plain(own, subject, at_least)
 
-            monkeypatch.setattr(Bucket, "get", late)
-            between.deaf = True
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(hears_again(between))
-                answer = await store.records(THINGS).put("a", b"ours", at=first)
+        monkeypatch.setattr(Bucket, "get", late)
+        between.deaf = True
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(hears_again(between))
+            answer = await store.records(THINGS).put("a", b"ours", at=first)
     assert (answer.outcome, written.is_set()) == (Outcome.UNKNOWN, True)
 
 
