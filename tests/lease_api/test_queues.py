@@ -15,6 +15,7 @@ from lease_api.served import Served, served
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.leases.leases import Leases
+from wrasse.ports.jobs import Place
 
 QUEUE = "orders"
 Told = tuple[int, dict[str, Any]]
@@ -179,6 +180,9 @@ async def test_who_shows_a_lease_that_has_ended_is_refused_and_the_message_is_fr
     message = await scene.one()
     scene.clock.advance(timedelta(seconds=31))
     status, told = await scene.call(call, message)
+    record = await scene.server.api._queues.desk.jobs("default").get(message["message_id"])
+    assert record is not None
+    assert record.state.place is Place.READY  # cleared by who showed it; no dequeue and no sweep was needed
     again = await scene.one()
     late = await scene.call(call, message)
     assert (status, told["error"], again["failure_attempts"]) == (403, "lease_expired", 1)
@@ -247,6 +251,14 @@ async def test_the_state_of_a_consumer_that_died_goes_to_the_next(scene: Scene) 
         None, True,
     )  # fmt: skip
     await scene.call("ack", following)
+    assert await scene.left() == []
+
+
+async def test_a_message_whose_consumer_died_with_its_state_leaves_none_either(scene: Scene) -> None:
+    await scene.enqueue()
+    await scene.state(await scene.one("dequeueWithState"), {"step": 1})
+    scene.clock.advance(timedelta(seconds=31))
+    await scene.call("ack", await scene.one())
     assert await scene.left() == []
 
 
