@@ -269,9 +269,10 @@ async def test_a_record_made_after_the_decision_by_a_process_that_died_decides_n
         await dying.update(NS, late.held, NEW)
     records = place.opened[0].records(TRANSACTIONS)
     made = await records.get(ID)
+    told = await (await place.process()).transactions.book.outcome(ID)
     await place.expire()
     await run(OpenTransactions(other))
-    assert (made is not None, await records.get(ID)) == (True, None)
+    assert (made is not None, told, await records.get(ID)) == (True, Decision.COMMIT, None)
     assert await (await place.process()).transactions.book.outcome(ID) is Decision.COMMIT
 
 
