@@ -171,6 +171,19 @@ async def test_jetstream_behind_a_leaf_is_reached_by_its_domain() -> None:
     assert (found, page.items) == ([b"2"], ("orders.paid",))
 
 
+async def test_a_pattern_that_is_archived_later_does_not_shut_out_subjects_that_come_after_it() -> None:
+    with nats() as server:
+        plain = at(server.port)
+        archiving = dataclasses.replace(plain, patterns=("orders.*.paid",))
+        async with opened(plain) as one, opened(archiving) as other:
+            await one.streams.append([Draft("orders.eu.paid", b"1")])
+            for subject in ("orders.eu.paid", "orders.us.paid"):
+                await other.streams.append([Draft(subject, b"2")])
+            await one.streams.append([Draft("orders.us.paid", b"3")])
+            states = [await other.streams.info(subject) for subject in ("orders.eu.paid", "orders.us.paid")]
+    assert [state and state.length for state in states] == [2, 2]
+
+
 # Its pulse
 
 

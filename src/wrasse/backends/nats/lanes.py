@@ -19,7 +19,7 @@ from wrasse.backends.nats.js import (
     JetStream,
     JsError,
 )
-from wrasse.backends.nats.layout import Layout
+from wrasse.backends.nats.layout import Layout, stream_name
 from wrasse.backends.nats.reading import Reader
 from wrasse.backends.nats.stored import Stored, fields_of, millis
 from wrasse.clock import Clock
@@ -179,7 +179,12 @@ class Lanes:
             lane = await self.find(subject)  # somebody was faster
             if lane is not None:
                 return lane
-            raise
+            if takes == self.layout.stored(subject):
+                raise
+            # Others of its pattern have streams of their own since before it was archived as one: so does this.
+            takes = self.layout.stored(subject)
+            name = stream_name(takes)
+            await self._make(self._config(name, takes, limits or UNLIMITED))
         stored = self.layout.stored(subject)
         return self._met(subject, Lane(name, stored, own=takes == stored))
 
