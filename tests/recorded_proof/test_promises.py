@@ -140,6 +140,24 @@ async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(pla
     raise AssertionError("it takes more steps than expected")
 
 
+@MEMORY
+async def test_a_sign_that_a_crash_left_shows_no_job_twice_and_goes_once_it_is_old(place: Place) -> None:
+    await Desk(await process(place)).put("a")
+    mortal = await process(place, Network(Script({0: CRASH}, "delete")))
+    await take(mortal)
+    await mortal.close()
+    jobs = await process(place)
+    await place.pass_time(LATER)
+    hold = await one(jobs)
+    await jobs.settle([Requeue(hold, Budget.FAILURES, Reason.FAILED, delay=2 * STALE)], request=fresh())
+    await jobs.close()
+    early = [state.id for state in await jobs.page(In.READY, _ANY, None, 10)], len(await stored(place))
+    await place.pass_time(STALE)
+    late = [state.id for state in await jobs.page(In.READY, _ANY, None, 10)]
+    await jobs.close()
+    assert (early, late, len(await stored(place))) == ((["a"], 3), ["a"], 2)  # the record, its sign, and the loose one
+
+
 # Workers that die
 
 
