@@ -16,6 +16,7 @@ from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.namespaces import NatsNamespaces
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.records import NatsRecords
+from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreUnavailable, WrasseError
 from wrasse.ports.finding import Finding
@@ -25,6 +26,7 @@ from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import Streams
+from wrasse.ports.surveys import Surveys
 
 
 class Nats:
@@ -35,6 +37,7 @@ class Nats:
     def __init__(self, link: Link, bucket: Bucket, flows: Flows, clock: Clock) -> None:
         self.link = link
         self.flows = flows
+        self.surveys: Surveys = NatsSurvey(flows.streams)
         self._bucket = bucket
         self._clock = clock
         self.namespaces = NatsNamespaces(bucket)

@@ -90,7 +90,11 @@ class Handouts:
                 await turns.enter_async_context(self._ledgers.of(subject, asked.group).turn)
             # Where other processes were faster, further ahead.
             wide = min(asked.limit << look, max(asked.limit, _WIDE_MAX))
-            shelves += await asyncio.gather(*(self._look(subject, asked, wide) for subject in subjects))
+            looks = (self._look(subject, asked, wide) for subject in subjects)
+            for found in await asyncio.gather(*looks, return_exceptions=True):
+                if isinstance(found, BaseException):
+                    raise found  # that of the first stream, whoever failed first
+                shelves.append(found)
             now = to_micros(await self._time.now())
             _share(shelves, asked.limit)
             await self._claim(shelves, asked, now)

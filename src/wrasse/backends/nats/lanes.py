@@ -94,6 +94,7 @@ class LaneState:
     last_seq: int
     last_ms: int
     at: str  # the server's clock, empty on servers that do not tell
+    history: str  # changes when another server leads it, or the only one was started again
 
 
 class Waiting:
@@ -232,7 +233,11 @@ class Lanes:
         size = int(state["bytes"]) * count // messages if messages else 0
         last_seq = int(state["last_seq"])
         last_ms = millis(str(state["last_ts"]).encode()) if last_seq else 0
-        return LaneState(count, size, last_seq, max(last_ms, 0), str(told.get("ts", "")))
+        cluster = told.get("cluster") or {}
+        leads = f"{cluster.get('leader')} {cluster.get('leader_since')}"
+        leads = leads if cluster.get("name") else self.js.link.server.id
+        history = f"{told.get('created')} {leads}"
+        return LaneState(count, size, last_seq, max(last_ms, 0), str(told.get("ts", "")), history)
 
     async def tip_of(self, subject: str, lane: Lane, *, leader: bool = False) -> Tip:
         """The newest entry there is or was, from the server."""

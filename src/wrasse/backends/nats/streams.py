@@ -10,6 +10,7 @@ from wrasse.backends.nats.appending import Appender
 from wrasse.backends.nats.lanes import DEDUP_SECONDS, Lane, Lanes, LaneState, Tip, size_between
 from wrasse.backends.nats.ledger_state import LedgerState
 from wrasse.backends.nats.ledgers import Ledgers
+from wrasse.backends.nats.positions import last_upto
 from wrasse.backends.nats.stored import Stored, entry, fields_of
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
@@ -18,6 +19,7 @@ from wrasse.errors import UsageError
 from wrasse.ports.drains import PLAIN, Stretch
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
+    SEQ_MAX,
     Draft,
     Entry,
     EntryId,
@@ -64,7 +66,7 @@ class NatsStreams:
         lane = await self._lanes.find(subject)
         if lane is None:
             return Page((), (), await self._time.now(), False)
-        found, more = await self._lanes.reader.page(lane.stream, lane.subject, after.seq, limit)
+        found, more = await self._lanes.reader.page(lane.stream, lane.subject, await self._seq(lane, after), limit)
         shown, ms = [], after.ms
         for message in found:
             ms = max(ms, message.ms)  # where others wrote, the server's clock may have stepped back
@@ -78,7 +80,7 @@ class NatsStreams:
         lane = await self._lanes.find(subject)
         if lane is None:
             return Stretch(subject, (), (), PLAIN, await self._time.now(), False)
-        found, more = await self._lanes.reader.page(lane.stream, lane.subject, after.seq, limit)
+        found, more = await self._lanes.reader.page(lane.stream, lane.subject, await self._seq(lane, after), limit)
         ids: list[bytes] = []
         ms = after.ms
         for message in found:
@@ -87,6 +89,14 @@ class NatsStreams:
         fields = {place: fields_of(each.header) for place, each in enumerate(found) if b"Wrasse-Field" in each.header}
         beside = {place: each for place, each in fields.items() if each}
         return Stretch(subject, ids, [each.body for each in found], beside, await self._time.now(), more)
+
+    async def _seq(self, lane: Lane, after: EntryId) -> int:
+        """The sequence of an id; of one that stands for a moment, that of the last entry before it."""
+        if 0 < after.seq < SEQ_MAX or not after.ms:
+            return after.seq
+        last = await self._lanes.reader.one(lane.stream, {"last_by_subj": lane.subject})
+        found = None if last is None else await last_upto(self._lanes, lane, after, 1, last.seq)
+        return 0 if found is None else found.seq
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
@@ -120,6 +130,7 @@ class NatsStreams:
             last=tip.id,
             groups=tuple(shown),
             at=at,
+            history="" if self._time.told is not None else state.history,
         )
 
     async def _group(self, lane: Lane, name: str, group: LedgerState, first: Stored | None, tip: Tip) -> GroupState:
