@@ -20,7 +20,7 @@ from aiohttp import web
 
 from wrasse.clock import Clock
 
-BUSY, BUSY_AFTER, CUT_BEFORE, CUT_AFTER = "busy", "busy after", "cut before", "cut after"
+BUSY, BUSY_AFTER, CUT_BEFORE, CUT_AFTER, DENIED = "busy", "busy after", "cut before", "cut after", "denied"
 Plan = Callable[[str, bytes], str | None]  # of a method and a raw path: what goes wrong
 
 
@@ -87,6 +87,8 @@ class StrictS3:
         fault = self.plan(request.method, unquote_to_bytes(path))
         if fault == CUT_BEFORE:
             return _cut(request)
+        if fault == DENIED:
+            return self._dated(self._error(403, "AccessDenied"))
         if fault == BUSY:
             return self._dated(self._error(503, "SlowDown"))
         answer = self._answer(request, path, dict(parse_qsl(query, True, errors="surrogateescape")), body)

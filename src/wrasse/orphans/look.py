@@ -106,9 +106,10 @@ class Look:
         self.close()
         id = self._ids.new()
         place = self._open.enter_context(self._workplace.opened(id))
-        listed_at = await self._list(place)
+        expected = (await self._ports.sightings.standing(self.root.name)).last  # how long it may take, for who watches
+        listed_at = await self._list(place, expected)
         await self._list_uploads(place, listed_at)
-        snapshot_at = await self._refer(place)
+        snapshot_at = await self._refer(place, expected)
         standing = await self._ports.sightings.standing(self.root.name)
         await self._recall(place)
         scene = self._scene(standing, snapshot_at, listed_at)
@@ -125,9 +126,9 @@ class Look:
         """Lets go of the last round's spools."""
         self._open.close()
 
-    async def _list(self, place: Path) -> datetime:
+    async def _list(self, place: Path, expected: Round | None) -> datetime:
         """Every object below the prefix, and the store's clock when that began."""
-        self.progress.at("listing")
+        self.progress.at("listing", None if expected is None else expected.counts.get("listed"))
         writer: Writer[Listed] = Writer(place / "listing")
         try:
             after: str | None = None
@@ -164,9 +165,9 @@ class Look:
         finally:
             writer.drop()
 
-    async def _refer(self, place: Path) -> datetime:
+    async def _refer(self, place: Path, expected: Round | None) -> datetime:
         """Every reference, in one snapshot, and the catalog's clock when it was opened."""
-        self.progress.at("reading references")
+        self.progress.at("reading references", None if expected is None else expected.counts.get("rows"))
         writer: Writer[Referred] = Writer(place / "references")
         try:
             async with self._ports.catalog.snapshot() as snapshot:

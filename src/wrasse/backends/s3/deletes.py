@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from wrasse.backends.s3.abreast import AT_ONCE, abreast
 from wrasse.backends.s3.client import Client, is_etag
+from wrasse.backends.s3.failures import Denied
 from wrasse.backends.s3.replies import sayable
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.errors import StoreUnavailable
@@ -61,6 +62,8 @@ class Deletes:
         for attempt in range(1, TRIES + 1):
             try:
                 return Outcome.DONE if await self._client.delete(key, etag) else Outcome.LOST
+            except Denied:
+                return Outcome.FAILED  # this key is held back, for example by a lock; others may not be
             except NoAnswer as unknown:
                 if attempt == TRIES:
                     raise unknown.why from unknown
