@@ -296,7 +296,7 @@ class TasksJobQueueMachine(JobQueueMachine):
 
 
 class TestTasksAgreeWithTheModel(TasksJobQueueMachine.TestCase):
-    settings = settings(max_examples=25, stateful_step_count=40)
+    settings = settings(max_examples=12, stateful_step_count=40)
 
 
 class TasksApartJobQueueMachine(JobQueueMachine):
@@ -304,4 +304,4 @@ class TasksApartJobQueueMachine(JobQueueMachine):
 
 
 class TestTasksWhoseStreamsAreApartAgreeWithTheModel(TasksApartJobQueueMachine.TestCase):
-    settings = settings(max_examples=10, stateful_step_count=40)
+    settings = settings(max_examples=6, stateful_step_count=40)
