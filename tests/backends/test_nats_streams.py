@@ -14,10 +14,11 @@ from servers.proxy import proxy
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.layout import Layout, stream_name, text_of, token
 from wrasse.backends.nats.pens import SHARED
+from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable, TooLarge
 from wrasse.ports.groups import Ack, StartAt
-from wrasse.ports.streams import START, Draft, StreamLimits
+from wrasse.ports.streams import START, Draft, EntryId, StreamLimits
 
 FIRST = StartAt(first=True)
 OLD = {"batches": False, "atomic": False}  # what servers before 2.11 and 2.12 can do
@@ -162,6 +163,44 @@ async def test_a_stream_that_somebody_removed_is_made_again(stage: Scene) -> Non
     await js.call(f"STREAM.DELETE.{stream_name(f'{stage.root}.s.{S}')}")
     await flows.streams.append([Draft(S, b"anew")])
     assert await bodies(flows) == [b"anew"]
+
+
+async def test_a_page_from_a_moment_begins_there(stage: Scene) -> None:
+    clock = ManualClock()
+    flows = await stage.flows(time=clock)
+    for n in range(20):
+        await flows.streams.append([Draft(S, b"%d" % n)])
+        clock.advance(timedelta(seconds=1))
+    moment = EntryId((await entries(flows))[12].id.ms, 0)
+    for after in (moment, moment.previous):
+        page = await flows.streams.read(S, after, 3)
+        assert [entry.body for entry in page.items] == [b"12", b"13", b"14"]
+    beyond = EntryId(moment.ms + 3_600_000, 0)
+    assert not (await flows.streams.read(S, beyond, 3)).items
+
+
+async def test_a_restart_is_told_by_the_history_of_a_stream() -> None:
+    with nats() as server:
+        stage = Scene(server.port)
+        flows = await stage.flows()
+        await flows.streams.append(drafts(1))
+        before = [(await flows.streams.info(S)).history for _ in range(2)]
+        server.stop()
+        server.start()
+        await flows.streams.append(drafts(1))
+        after = (await flows.streams.info(S)).history
+        await stage.close()
+    assert before[0] == before[1] != after
+
+
+async def test_many_streams_are_looked_at_together(stage: Scene) -> None:
+    flows = await stage.flows()
+    await asyncio.gather(*(flows.streams.append(drafts(n + 1, f"many.{n:03}")) for n in range(30)))
+    survey = NatsSurvey(flows.streams)
+    first = await survey.survey("many.*", None, 20)
+    rest = await survey.survey("many.*", first.cursor, 20)
+    assert [(state.subject, state.length) for state in (*first, *rest)] == [(f"many.{n:03}", n + 1) for n in range(30)]
+    assert (first.more, rest.more) == (True, False)
 
 
 # Streams that others made, and patterns

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
@@ -257,3 +258,19 @@ class RedisMachine(StreamsMachine):
 
 class TestRedisAgreesWithMemory(RedisMachine.TestCase):
     settings = settings(max_examples=8, stateful_step_count=40)
+
+
+class NatsMachine(RedisMachine):
+    """The same on NATS, where a group that begins at a moment shows the entry before it as its position."""
+
+    backend = "nats"
+
+    @rule(subject=subjects, group=groups, first=st.booleans(), back=st.integers(0, 90))
+    def join(self, subject: str, group: str, first: bool, back: int) -> None:
+        start = StartAt(first=True) if first else StartAt()
+        self.both(lambda store: store.groups.join(subject, group, start))
+
+
+@pytest.mark.full
+class TestNatsAgreesWithMemory(NatsMachine.TestCase):
+    settings = settings(max_examples=20, stateful_step_count=40)
