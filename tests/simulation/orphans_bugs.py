@@ -19,7 +19,7 @@ from wrasse.orphans import look, merge, verdict
 from wrasse.orphans.look import Look
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Graces, Root
-from wrasse.orphans.spool import Referred
+from wrasse.orphans.spool import Listed, Referred
 from wrasse.orphans.trash import Trash
 from wrasse.orphans.units import Unit
 from wrasse.orphans.verdict import Known, Scene, Verdict, judge_protected
@@ -105,8 +105,9 @@ async def _put_whatever(self: Any, key: str, version: str, to: str) -> Outcome:
     return await _move(self, key, version if head is None else head.info.version, to)
 
 
-async def _take_over(self: Any, copy: str, key: str) -> Outcome:
+async def _take_over(self: Any, copy: str, file: Listed) -> Outcome:
     """Bringing back overwrites."""
+    key = file.key.decode()
     head, there = await self._objects.head(copy), await self._objects.head(key)
     if head is None:
         return Outcome.DONE
