@@ -58,6 +58,7 @@ async def test_an_operation_starts_a_replay_beside_it_and_not_again_before_the_i
     for _ in range(3):
         scene.clock.advance(timedelta(seconds=1))
         await leases.read_public(NS, "other")
+        await leases.close()  # whatever it started has ended
     early = leases.tally.replays
     scene.clock.advance(timedelta(seconds=2))
     await leases.read_public(NS, "other")
