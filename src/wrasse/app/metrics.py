@@ -72,6 +72,7 @@ _LAG = {  # the fields of the archiver's lag
 _RETENTION = {  # to the fields of RetentionTally
     "entries_trimmed": ("trimmed", "entries of streams that were older than their retention"),
     "entries_lost": ("lost", "of these, entries that a protecting group had not acked, where a rule allows that"),
+    "alerts": ("alerts", "alerts about streams and groups, told on gbe.events.system.error"),
     "pending_trimmed": ("trimmed_pending", "entries that others trimmed while a group held them, as far as told"),
 }
 _LEASES = {  # to the fields of LeaseTally

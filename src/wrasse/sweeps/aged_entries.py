@@ -129,6 +129,7 @@ class AgedEntries:
             case TrimOrder():
                 return await self.trimmer.trim(change, ends)
             case Tell():
+                self.trimmer.tally.alerts += 1
                 return await self.alerts.tell(change.alert, change.told, change.at)
             case Settle():
                 return await self.alerts.settle(change.told)
