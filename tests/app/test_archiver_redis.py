@@ -19,6 +19,7 @@ import redis
 
 from app.test_archiver_kills import Yards, archived_ids, yards
 from app.typed import wrasse
+from servers.nats import Nats
 from servers.proxy import Proxy
 from servers.seaweed import S3
 from servers.valkey import Valkey, valkey
@@ -136,17 +137,18 @@ class _Trouble:
         self.proxy.delay, self.proxy.deaf = 0.0, False
 
 
-@pytest.mark.parametrize("between", ["redis", "s3"])
+@pytest.mark.parametrize("between", ["redis", "s3", pytest.param("nats", marks=pytest.mark.full)])
 async def test_cuts_delays_and_lost_replies_lose_nothing_and_double_nothing(
     yards: Yards, request: pytest.FixtureRequest, between: str
 ) -> None:
-    yard = await yards.make("redis", "s3" if between == "s3" else "directory")
-    server: S3 | Valkey = request.getfixturevalue("s3" if between == "s3" else "redis_server")
+    yard = await yards.make("redis" if between == "s3" else between, "s3" if between == "s3" else "directory")
+    fixtures = {"redis": "redis_server", "s3": "s3", "nats": "nats_server"}
+    server: S3 | Valkey | Nats = request.getfixturevalue(fixtures[between])
     port = int(server.endpoint.rsplit(":", 1)[1]) if isinstance(server, S3) else server.port
     proxy = Proxy(port)
     await proxy.start()
-    behind = {"redis": yard.transport, "s3": yard.objects}[between].replace(f":{port}", f":{proxy.port}")
-    ways = (behind, yard.objects) if between == "redis" else (yard.transport, behind)
+    behind = (yard.objects if between == "s3" else yard.transport).replace(f":{port}", f":{proxy.port}")
+    ways = (yard.transport, behind) if between == "s3" else (behind, yard.objects)
     try:
         async with opened(yard.transport, yard.objects) as plain, opened(*ways) as scene:
             published = await plain.publish(120)
