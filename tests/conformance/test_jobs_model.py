@@ -288,7 +288,7 @@ class RecordedJobQueueMachine(JobQueueMachine):
 
 
 class TestAQueueOnRecordsAgreesWithTheModel(RecordedJobQueueMachine.TestCase):
-    settings = settings(max_examples=15, stateful_step_count=40)
+    settings = settings(max_examples=8, stateful_step_count=40)
 
 
 class TasksJobQueueMachine(JobQueueMachine):

@@ -16,7 +16,7 @@ from wrasse.jobs.recorded import RecordedJobs
 from wrasse.ports.jobs import Budget, Finish, Job, Reason, Requeue, TakenJob, WorkerInfo
 
 SILENCE = timedelta(seconds=5)
-BUCKETS = pytest.mark.parametrize("place", ["strict s3", "s3"], indirect=True)
+BUCKETS = pytest.mark.parametrize("place", ["strict s3", pytest.param("s3", marks=pytest.mark.full)], indirect=True)
 
 
 class Watched:
