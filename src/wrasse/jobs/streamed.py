@@ -332,6 +332,8 @@ class StreamedJobs:
         at = await self.time.now()
         if task is None or not rules.deletable(task.stored, delete, at):
             return Outcome.LOST
+        if task.outbox:  # what it still has to tell must not go with it
+            task = await self._store.deliver(task, at) or task
         if task.stored.job.lasting:
             # Kept first: a crash in between leaves an id that is known twice, never one that is forgotten.
             await self._ids.keep(task.stored.state.id, at + ids_kept)

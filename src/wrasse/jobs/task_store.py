@@ -21,7 +21,7 @@ from wrasse.errors import Gone, StoreBroken, TooLarge
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_events import Post, Said
 from wrasse.jobs.task_fields import FAR, Fields, decode_fields, encode_fields, read_flat
-from wrasse.jobs.task_names import names_in, record_key
+from wrasse.jobs.task_names import names_in, queue_of, record_key
 from wrasse.jobs.task_time import StoreTime
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
@@ -145,7 +145,9 @@ class TaskStore:
         return True
 
     async def put(self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()) -> Task | None:
-        """Writes what became of a task; None if it has changed since it was read."""
+        """Writes what became of a task; None if it has changed since it was read. What it owed, it still owes, but for
+        hints that it waits when it no longer does."""
+        said = (*(each for each in task.outbox if not _moot(each, stored)), *said)
         changed = replace(task, stored=stored, outbox=())
         value, due_at, drafts = self._prepared(changed, at, said)
         written = await self._records.put(
@@ -169,7 +171,7 @@ class TaskStore:
             self._post.seal(said.subject, said.payload, key) for said, key in zip(task.outbox, keys, strict=True)
         ]
         await self._streams.append(drafts)
-        return await self.put(replace(task, fields=_without_outbox(task.fields)), task.stored, at)
+        return await self.put(replace(task, fields=_without_outbox(task.fields), outbox=()), task.stored, at)
 
     async def tell(self, said: Sequence[Said]) -> None:
         """Appends events that belong to no write."""
@@ -261,6 +263,10 @@ def due_of(stored: StoredJob, at: datetime, kept: Kept | None = None) -> datetim
                 return None
             span = kept.done if state.place is Place.DONE else kept.dead
             return (state.kept_until or state.finished_at) + span
+
+
+def _moot(said: Said, stored: StoredJob) -> bool:
+    return said.subject == queue_of(stored.state.queue) and stored.state.place is not Place.READY
 
 
 def _without_outbox(fields: Fields) -> Fields:

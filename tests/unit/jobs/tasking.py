@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from conformance.desk import Desk
+from faults import FaultyRecords, Network
 from wrasse.app.task_post import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
@@ -51,11 +52,21 @@ class TaskWorld:
         self.desk = Desk(self.jobs)
 
     def another(
-        self, *, streams: Streams | None = None, groups: Groups | None = None, objects: Objects | None = None
+        self,
+        *,
+        streams: Streams | None = None,
+        groups: Groups | None = None,
+        objects: Objects | None = None,
+        network: Network | None = None,
     ) -> StreamedJobs:
-        """The same tasks, as another process has them."""
+        """The same tasks, as another process has them; with a network between it and their records."""
+
+        def records(collection: Collection) -> Records:
+            found = self._records(collection)
+            return FaultyRecords(found, network) if network is not None and collection == TASKS else found
+
         ports = TaskPorts(
-            self._records,
+            records,
             streams or self.streams,
             groups or self.memory.groups,
             TaskPost(self.clock),
