@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orphan_field import DAY, HOUR, SEED, Field, at_key
+from wrasse.orphans.removal import Removal
 from wrasse.orphans.trash import Trash
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.objects import ObjectDelete
@@ -72,8 +73,11 @@ async def test_a_move_that_meets_a_new_file_keeps_track_of_the_copies_that_were_
         cut.setattr(Trash, "put", dies_after_the_marker)
         await field.run(after=2 * HOUR)
     assert len(await field.trash()) == 1
-    await field.objects.create(at_key("ws1", "old", "home.tar.gz.meta"), b"new marker")
-    for gap in (HOUR, 8 * DAY, HOUR, 3 * HOUR, 8 * DAY):
+    with monkeypatch.context() as late:
+        late.setattr(Trash, "put", somebody_writes_first)
+        await field.run(after=HOUR)
+    assert len(await field.trash()) == 1
+    for gap in (8 * DAY, HOUR, 3 * HOUR, 8 * DAY):
         await field.run(after=gap)
     assert (await field.trash(), len(await field.keys())) == ([], 2)
 
@@ -85,6 +89,37 @@ async def dies_after_the_marker(self: Trash, round: str, files: list[object]) ->
     """A run that is cut short: its first file has been moved, and it never got further."""
     await _put(self, round, files[1:])  # type: ignore[arg-type]
     raise RuntimeError("cut short")
+
+
+async def somebody_writes_first(self: Trash, round: str, files: list[object]) -> object:
+    """Between the last look and the move all of the unit is written anew."""
+    key = at_key("ws1", "old")
+    head = await self._objects.head(key)
+    assert head is not None
+    assert await self._objects.replace(key, b"new data", at=head.info.version)
+    assert await self._objects.create(f"{key}.meta", b"new marker")
+    return await _put(self, round, files)  # type: ignore[arg-type]
+
+
+async def test_a_copy_is_not_discarded_once_what_was_written_again_is_gone(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await field.run(after=HOUR)
+    monkeypatch.setattr(Removal, "_discard", somebody_deletes_first)
+    await field.run(after=8 * DAY)
+    assert len(await field.trash()) == 2
+
+
+_discard = Removal._discard
+
+
+async def somebody_deletes_first(self: Removal, units: list[object]) -> object:
+    """Between the look and the removal the new data goes."""
+    key = at_key("ws1", "old")
+    head = await self._objects.head(key)
+    assert head is not None
+    await self._objects.delete([ObjectDelete(key, head.info.version)])
+    return await _discard(self, units)  # type: ignore[arg-type]
 
 
 async def content(field: Field, file: str) -> bytes:
