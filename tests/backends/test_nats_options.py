@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from datetime import timedelta
 
 import pytest
 from hypothesis import given, strategies as st
 
+from wrasse.app.config import load
+from wrasse.app.homes import homes
 from wrasse.app.nats_settings import Nats, NatsTls, nats_options
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions, Tls
@@ -96,3 +99,16 @@ def test_what_the_url_says_goes_before_the_section() -> None:
 def test_what_nats_does_not_keep_is_refused_by_name(parse: object) -> None:
     with pytest.raises(ConfigError, match="nats"):
         parse("nats://h")  # type: ignore[operator]  # one of two functions
+
+
+def test_settings_of_nats_that_nothing_uses_are_told() -> None:
+    config = load(os.devnull, environ={}, overrides={"nats.root": "ours"})
+    assert any("nats.root" in warning for warning in config.warnings)
+
+
+def test_a_home_on_nats_is_reached_as_the_section_says_and_keeps_no_journal() -> None:
+    told = {"backends.streams": "nats://a,b", "nats.creds": "user.creds", "archival": "[{stream: orders.*}]"}
+    where = homes(load(os.devnull, environ={}, overrides=told))
+    options = NatsOptions.of(where.streams)
+    assert (options.creds, options.patterns, where.engine) == ("user.creds", ("orders.*",), where.streams)
+    assert (where.jobs, where.records, where.journal) == ("sqlite:wrasse.db",) * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -171,6 +172,31 @@ async def test_a_server_that_is_killed_under_writes_keeps_every_one_it_acknowled
             record = await one.records(THINGS).get("names")
             assert record is not None
             assert_each_once(record.value, told)
+
+
+async def test_a_write_to_a_server_that_stands_still_is_made_once_and_known_when_it_goes_on() -> None:
+    with nats() as server:
+        # Longer than an answer may take: the write is sent, given up, and found when it is read back.
+        options = dataclasses.replace(at(server.port), read_timeout=timedelta(seconds=0.3))
+        async with opened(options) as store:
+            records = store.records(THINGS)
+            first = version(await records.create("a", b"1"))
+            server.pause()
+
+            async def go_on() -> None:
+                await asyncio.sleep(0.4)
+                server.resume()
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(go_on())
+                while True:
+                    with contextlib.suppress(StoreUnavailable):
+                        answer = await records.put("a", b"2", at=first, nonce="mine")
+                        break
+            record = await records.get("a")
+            again = await records.put("a", b"2", at=first, nonce="mine")
+    assert record is not None
+    assert (version(answer), version(again), record.value) == (record.version, record.version, b"2")
 
 
 async def test_entries_of_what_was_written_through_trouble_are_all_found(nats_server: NatsServer) -> None:
