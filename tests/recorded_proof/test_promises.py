@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from conformance.desk import Desk, fresh
-from faults import CRASH, Crashed, Network, Script
+from faults import CRASH, LOST_REPLY, Crashed, Network, Script
 from leases_proof.places import Place
 from recorded_proof.scene import process, stored
-from wrasse.errors import UsageError
+from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs
 from wrasse.jobs.recorded_changes import RecordedOptions
 from wrasse.jobs.recorded_store import INLINE_BYTES_MAX, STALE
@@ -156,6 +156,21 @@ async def test_a_sign_that_a_crash_left_shows_no_job_twice_and_goes_once_it_is_o
     late = [state.id for state in await jobs.page(In.READY, _ANY, None, 10)]
     await jobs.close()
     assert (early, late, len(await stored(place))) == ((["a"], 3), ["a"], 2)  # the record, its sign, and the loose one
+
+
+@MEMORY
+async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place) -> None:
+    script = Script({}, "delete")
+    jobs = await process(place, Network(script))
+    await Desk(jobs).put("a")
+    hold = await one(jobs)
+    await jobs.close()
+    script.faults = {len(script.calls): LOST_REPLY}
+    with pytest.raises(StoreUnavailable):
+        await jobs.settle([Finish(hold)], request="the end")
+    again = await jobs.settle([Finish(hold)], request="the end")
+    another = await jobs.settle([Finish(hold)], request="another")
+    assert (list(again), list(another)) == ([Outcome.UNKNOWN], [Outcome.LOST])
 
 
 # Workers that die

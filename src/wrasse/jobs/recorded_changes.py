@@ -35,6 +35,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
+DOUBTS_MAX = 10_000
 EXPIRED_MAX = 100  # overdue jobs that one take sees to
 _TRIES = 20
 
@@ -66,15 +67,17 @@ class Changes:
         self._store, self._views, self._ids, self._options = store, views, ids, options
         self._readied, self._follow = readied, follow
         self._held: dict[str, Seen] = {}  # what this process took, as it wrote it last
+        self._doubtful: dict[str, None] = {}  # requests that began to end a job, and got no answer yet
         self._finished = 0
 
     async def settle(self, settlement: Settlement, request: str) -> Outcome:
         """Ends an attempt, by its holder."""
-        hold = settlement.hold
+        hold, doubted = settlement.hold, request in self._doubtful
         for look in self._looks(hold.id):
             found = await look()
             if found is None:
-                return Outcome.LOST
+                # Gone; by this very request, if its reply was lost.
+                return Outcome.UNKNOWN if doubted else Outcome.LOST
             if rules.settled_by(found.stored, hold, request):
                 await self.go_on(found)
                 return Outcome.DONE
@@ -85,7 +88,10 @@ class Changes:
                 if found is self._held.pop(hold.id, None):
                     continue  # what this process remembers may be out of date
                 return Outcome.LOST
+            self._doubt(request)
             outcome = await self._settled(found, after)
+            if not doubted:
+                self._doubtful.pop(request, None)
             self._held.pop(hold.id, None)
             if outcome is not Outcome.LOST:
                 return outcome
@@ -236,6 +242,11 @@ class Changes:
                 self._held[state.id] = seen
             else:
                 del self._held[state.id]
+
+    def _doubt(self, request: str) -> None:
+        self._doubtful[request] = None
+        while len(self._doubtful) > DOUBTS_MAX:
+            del self._doubtful[next(iter(self._doubtful))]
 
     def hold(self, seen: Seen) -> None:
         """Remembers a job that this process took, so that its holder need not read before it writes."""
