@@ -113,6 +113,19 @@ async def test_a_lost_reply_counts_once(stage: Scene, what: str) -> None:
         assert (answer, group.pending) == ([3], 0)
 
 
+async def test_a_command_that_was_written_before_is_answered_as_it_stands_in_the_ledger(stage: Scene) -> None:
+    first, second = await stage.flows(), await stage.flows()
+    await first.groups.join(S, G, FIRST)
+    ledgers = [flows.groups._ledgers.of(S, G) for flows in (first, second)]
+    for ledger in ledgers:
+        await ledger.catch_up()
+    await ledgers[1]._submit("theirs", Deliver(0, "b", 2, 1 << 60, ((1, 2, 7),)))
+    told = await ledgers[1]._submit("mine", Deliver(0, "a", 2, 1 << 60, ((1, 3, 7),)))
+    again = await ledgers[0]._submit("mine", Deliver(0, "a", 2, 1 << 60, ((1, 3, 7),)))
+    assert [tuple(span) for span in again] == [tuple(span) for span in told] == [(3, 1, 7, 1)]
+    assert ledgers[0].state.held("b") == 2
+
+
 def _ms(state) -> int:
     return state.first.ms
 

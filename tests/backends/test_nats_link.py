@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -14,8 +15,6 @@ from wrasse.backends.nats.link import Link, Message, NoResponders
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.wire import ServerInfo, Wire
 from wrasse.errors import ConfigError, StoreUnavailable
-
-SHORT = timedelta(milliseconds=500)
 
 
 async def linked(server: Nats, **options: object) -> Link:
@@ -138,6 +137,29 @@ async def test_a_refusal_of_jetstream_has_its_code(nats_server: Nats) -> None:
         await JetStream(link).call("STREAM.INFO.nothing-of-that-name")
     assert refused.value.code == STREAM_NOT_FOUND
     await link.close()
+
+
+async def test_a_server_that_has_gone_deaf_is_left() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"version":"2.15.1","headers":true,"max_payload":1000}\r\n')
+        await reader.readuntil(b"PING\r\n")
+        writer.write(b"PONG\r\n")
+        with suppress(ConnectionError):
+            await reader.read()  # and never a word again
+        writer.transport.abort()
+        gone.set()
+
+    gone = asyncio.Event()
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    link = await Link.open(NatsOptions(nodes=(("127.0.0.1", port),), ping_interval=timedelta(milliseconds=50)))
+    with pytest.raises(StoreUnavailable, match="no answer to a PING"):
+        await link.request("anything", timeout=20)
+    await link.close()
+    async with asyncio.timeout(20):
+        await gone.wait()
+    server.close()
+    await server.wait_closed()
 
 
 # The bytes of the protocol

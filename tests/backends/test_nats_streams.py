@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -234,6 +234,18 @@ async def test_entries_of_other_programs_are_read_with_the_server_s_time(stage: 
     stored = await entries(flows)
     assert [entry.body for entry in stored] == [b"ours", b"theirs", b"ours again"]
     assert before < stored[1].id < after
+
+
+async def test_an_entry_with_an_older_time_than_the_one_before_it_is_protected_by_its_place(stage: Scene) -> None:
+    flows, js = await stage.flows(time=ManualClock(datetime(2200, 1, 1, tzinfo=UTC))), await stage.js()
+    await flows.groups.join(S, "archiver", FIRST)
+    await flows.streams.append([Draft(S, b"acked")])
+    await js.store(f"{stage.root}.s.{S}", b"by the server's clock long before")
+    await flows.streams.append([Draft(S, b"last")])
+    (delivery,) = await flows.groups.deliver([S], "archiver", "c", 1, ack_timeout=timedelta(seconds=30))
+    await flows.groups.answer([Ack(S, "archiver", delivery.entry.id)])
+    trimmed = await flows.streams.trim(S, age=None, below=None, protect=("archiver",), limit=100)
+    assert (trimmed.count, len(await bodies(flows))) == (1, 2)
 
 
 async def test_a_stream_that_was_made_by_hand_is_used_as_it_is(stage: Scene) -> None:
