@@ -33,6 +33,7 @@ from wrasse.streams.alerts import Alerts
 POLL = timedelta(seconds=1)
 GRACE = timedelta(seconds=30)
 LOOK_BACK = timedelta(seconds=10)
+LOOK_BACK_MAX = 1_000  # streams whose lag is looked at
 AT_ONCE = 4  # streams that are drained at the same time, fewer where their batches are large
 HELD_BYTES_MAX = 64 << 20  # of open batches, over all streams
 STREAMS_KEPT = 10_000  # streams that something is kept in memory about
@@ -120,7 +121,7 @@ class Archiver:
             await asyncio.sleep(LOOK_BACK.total_seconds())
             with contextlib.suppress(StoreUnavailable):
                 # Those that are idle or somebody else's have no lag of ours.
-                behind = [subject for subject, post in self._posts.items() if post.behind][:STREAMS_KEPT]
+                behind = [subject for subject, post in self._posts.items() if post.behind][:LOOK_BACK_MAX]
                 self.tally.lag = await self._watch.look(behind)
 
     async def _archive(self) -> None:
@@ -153,7 +154,8 @@ class Archiver:
 
     async def _round(self, *, flush: bool) -> bool:
         """One look at every stream; whether any of them moved on."""
-        moved, most = False, max(1, min(AT_ONCE, HELD_BYTES_MAX // max(each.limits.bytes for each in self._rules)))
+        largest = max((rule.limits.bytes for rule in self._rules), default=1)
+        moved, most = False, max(1, min(AT_ONCE, HELD_BYTES_MAX // largest))
         async for posts in self._matching():
             waiting = iter(posts)
             try:
