@@ -86,10 +86,24 @@ async def test_an_alert_is_told_again_after_the_repeat_interval_and_after_it_was
     assert len(await upkeep.alarms()) == 2
     without = upkeep.aged_entries(kept("gbe.events.system.*"))
     await upkeep.run(without)  # the rule is gone, and with it the cause
+    upkeep.pass_time(timedelta(seconds=1))
 
     await upkeep.run(sweep)
 
     assert len(await upkeep.alarms()) == 3
+
+
+async def test_an_alert_whose_cause_comes_back_at_once_is_told_at_once(upkeep: Upkeep) -> None:
+    await upkeep.append(DEAD, b"old")
+    upkeep.pass_time(2 * DAY)
+    sweep, without = upkeep.aged_entries(kept()), upkeep.aged_entries(kept("gbe.other"))
+    await upkeep.run(sweep)
+    await upkeep.run(without)
+    upkeep.pass_time(timedelta(seconds=1))
+
+    await upkeep.run(sweep)
+
+    assert len(await upkeep.alarms()) == 2
 
 
 async def test_nothing_that_was_not_delivered_is_trimmed_although_nothing_is_pending(upkeep: Upkeep) -> None:

@@ -2,8 +2,8 @@
 became something else, when it went away and came back, or when the repeat interval has passed.
 
 What was told is kept as one record per alert, so that another process, or this one after a restart, knows it. An alert
-is published before that is noted: a crash in between tells it twice, never not at all; where the backend knows keys,
-the second one makes no entry.
+is published before that is noted: a crash in between tells it twice, never not at all. Where the backend knows keys,
+what one look found is told once, however often it is tried.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from wrasse.clock import Clock
+from wrasse.clock import Clock, to_micros
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import Streams
@@ -119,7 +119,8 @@ class Alerts:
     async def tell(self, alert: Alert, told: Told | None, at: datetime) -> Outcome:
         """Publishes an alert and notes it; `lost` if somebody else noted another one meanwhile."""
         key = f"{self._source}:{hashlib.sha256(alert.name.encode()).hexdigest()[:40]}"
-        await self.say(alert, "" if not self._keyed else f"{key}:{'' if told is None else told.version}")
+        # By the moment too: what went away and came back is told, however soon.
+        await self.say(alert, f"{key}:{to_micros(at)}" if self._keyed else "")
         value = _ENCODE(_Stored(alert.name, alert.what, at, alert.count))
         if told is None:
             written = await self._records.create(key, value)
