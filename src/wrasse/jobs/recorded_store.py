@@ -25,7 +25,7 @@ from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.recorded_names import Names, Sign, plain, read_sign
-from wrasse.jobs.task_time import StoreTime
+from wrasse.jobs.task_time import StoreTime, whole
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record, Records
@@ -207,8 +207,8 @@ class RecordedStore:
     async def overdue(self, limit: int) -> tuple[list[Seen], datetime]:
         """Records that are due, or will be within what a look may be late."""
         page = await self._records.due(await self.time.now() + self._records.resolution, None, limit)
-        at = self.time.heard(page.at)
-        return [seen for seen in map(self.seen, page) if seen is not None], at
+        # Its time is not noted: this is asked beside other work, and an answer that waited would set the time back.
+        return [seen for seen in map(self.seen, page) if seen is not None], whole(page.at)
 
     async def later(self, work: Coroutine[None, None, None]) -> None:
         """Does this after the answer; at once, if there is too much to do already."""
