@@ -14,8 +14,8 @@ from wrasse.backends.nats.lanes import Lane, Lanes, Tip
 from wrasse.backends.nats.ledger_entries import Gone
 from wrasse.backends.nats.ledgers import Ledgers
 from wrasse.backends.nats.positions import last_upto
-from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.stored import Stored
+from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import to_micros
 from wrasse.ports.streams import SEQ_MAX, START, EntryId, Trimmed
 
