@@ -187,6 +187,12 @@ def test_doctor_says_what_is_well() -> None:
     assert checks == {"version", "config", "disk", "backend", "clock", "workers", "sweeps"}
 
 
+def test_doctor_prints_what_a_directory_was_found_to_have() -> None:
+    answer = wrasse("doctor", "--json", "--set", "backends.records=file:data")
+    (probe,) = [each["what"] for each in answer.json["checks"] if each["check"] == "probe"]
+    assert (answer.code, "hard links, locks" in probe) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"this is no database, but a letter\n" * 100, "is not a database"), (None, "cannot be opened")],

@@ -30,7 +30,7 @@ from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_p
 from wrasse.app.task_opening import open_tasks, task_home
 from wrasse.app.task_sweeping import build_task_sweeps
 from wrasse.app.traces import Traces, open_traces
-from wrasse.app.wiring import Stores
+from wrasse.app.wiring import Stores, margin_of
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget
@@ -134,7 +134,9 @@ def build_engine(
             *(build_orphans(desk, settings, opened, clock) for desk in orphans),
             *build_task_sweeps(settings, opened, clock, only),
         ],
-        lessor=Lessor(opened.engine.records(ENGINE_LEASES), clock, indexed=False),
+        lessor=Lessor(
+            opened.engine.records(ENGINE_LEASES), clock, margin=margin_of(opened.engine), indexed=False
+        ),
         state=opened.engine.records(ENGINE_STATE),
         journal=opened.journal,
         clock=clock,

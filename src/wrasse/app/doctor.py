@@ -21,7 +21,7 @@ from wrasse.app.homes import homes
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.app.traces import INSTALL, missing_for_tracing
-from wrasse.app.wiring import Store, Stores, probed
+from wrasse.app.wiring import Store, Stores, inside, probed
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import StoreUnavailable, WrasseError
@@ -122,8 +122,8 @@ async def _backend(
     opened[url] = store
     if probe := probed(store):
         yield Finding("probe", OK, f"{parsed}: {probe}")
-    if isinstance(store, Examined):
-        for finding in await _asked(store):
+    if isinstance(examined := inside(store), Examined):
+        for finding in await _asked(examined):
             yield finding
     state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
     write = "a write" if is_redis(url) or parsed.is_nats else "a durable write"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +16,7 @@ from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.store_url import parse_store
-from wrasse.app.wiring import RecordsAlone, Store, Stores
+from wrasse.app.wiring import Store, Stores, inside, margin_of
 from wrasse.engine.guard import Activity
 from wrasse.errors import ConfigError
 from wrasse.leases.leases import Leases
@@ -44,14 +43,14 @@ async def open_leasing(config: Config, stores: Stores) -> Leasing:
         store.records,
         _objects(store, config, stores),
         stores.clock,
-        terms=Terms(max(own.margin, _margin(store)), own.lock_delay),
+        terms=Terms(max(own.margin, margin_of(store)), own.lock_delay),
         ttl_max=own.ttl_max,
         traffic=activity.note,
         namespaces=store.namespaces,
         replay=own.txn_replay_interval,
     )
     stores.finish_first(partial(_finish, leases))
-    inner = store.store if isinstance(store, RecordsAlone) else store
+    inner = inside(store)
     return Leasing(leases, store.namespaces, activity, lambda: getattr(inner, "requests", None))
 
 
@@ -74,7 +73,7 @@ def check_state_home(config: Config) -> None:
 
 
 def _objects(store: Store, config: Config, stores: Stores) -> Objects:
-    inner = store.store if isinstance(store, RecordsAlone) else store
+    inner = inside(store)
     if isinstance(inner, _HasObjects):
         return inner.objects
 
@@ -83,14 +82,6 @@ def _objects(store: Store, config: Config, stores: Stores) -> Objects:
         return await stores.open_objects(homes(config).objects)
 
     return LateObjects(opened)
-
-
-def _margin(store: Store) -> timedelta:
-    """How far the time that a store tells may be off."""
-    inner = store.store if isinstance(store, RecordsAlone) else store
-    margin = getattr(inner, "margin", timedelta(0))
-    assert isinstance(margin, timedelta), "a margin is a time"
-    return margin
 
 
 class LateObjects:

@@ -14,7 +14,7 @@ from wrasse.app.building import open_homes, owner_name
 from wrasse.app.config import Config
 from wrasse.app.orphaning import instance_of
 from wrasse.app.sweep_ports import Opened
-from wrasse.app.wiring import Stores
+from wrasse.app.wiring import Stores, margin_of
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import LostLease
@@ -73,7 +73,8 @@ async def yard(config: Config) -> AsyncIterator[Yard]:
 @asynccontextmanager
 async def leading(yard: Yard, desk: Desk) -> AsyncIterator[Holding]:
     """The lease of the root's sweep, so that no daemon works on it meanwhile."""
-    lessor = Lessor(yard.opened.engine.records(ENGINE_LEASES), yard.clock, indexed=False)
+    engine = yard.opened.engine
+    lessor = Lessor(engine.records(ENGINE_LEASES), yard.clock, margin=margin_of(engine), indexed=False)
     key, ttl = f"sweep/{instance_of(desk.root.name)}", yard.config.settings.engine.lease
     lease = await lessor.acquire(key, owner_name(), ttl, wait=WAIT)
     if lease is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
@@ -172,10 +173,21 @@ async def check_streams(store: Store) -> None:
         await store.check_streams()
 
 
+def inside(store: ObjectStore | Store) -> ObjectStore | Store:
+    """The backend itself, where it serves as the home of records alone."""
+    return store.store if isinstance(store, RecordsAlone) else store
+
+
 def probed(store: ObjectStore | Store) -> str:
     """What a store was found to honour when it was opened; nothing where there was nothing to find out."""
-    inner = store.store if isinstance(store, RecordsAlone) else store
-    return str(getattr(inner, "conditions", ""))
+    return str(getattr(inside(store), "conditions", ""))
+
+
+def margin_of(store: Store) -> timedelta:
+    """How far the time that a store tells may be off."""
+    margin = getattr(inside(store), "margin", timedelta(0))
+    assert isinstance(margin, timedelta), "a margin is a time"
+    return margin
 
 
 async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX) -> Store:

@@ -1,4 +1,5 @@
-"""A directory as a backend: objects and records, for any number of processes on one machine.
+"""A directory as a backend: objects and records, for any number of processes on one machine, or on several where the
+file system is one that they share.
 
 What is not data is in `%w` at the root. Opening refuses a file system on which the promises would not hold, and removes
 what writers left that died more than an hour ago.
@@ -7,11 +8,12 @@ what writers left that died more than an hour ago.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.mount import Mount
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.namespaces import DirectoryNamespaces
 from wrasse.backends.directory.object_files import ObjectFiles
@@ -26,6 +28,7 @@ from wrasse.backends.directory.temps import Temps
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.ports.finding import WARN, Finding
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 
@@ -43,6 +46,9 @@ class Directory:
         stamps = Stamps(clock, files.inode)
         self._temps = Temps(files, stamps)
         exchanges = prepare(files, self._temps)
+        self._mount = files.mount()
+        self.margin = self._mount.margin  # how far the time it tells may be off
+        self.conditions = _found(self._mount, exchanges)
         self._places = Places(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
         objects = ObjectFiles(files, self._locks, self._temps, stamps, self._places)
         objects.clean()
@@ -94,8 +100,22 @@ class Directory:
             )
         return Pulse(f"directory-{self._files.inode}", self._clock.now())
 
+    async def examine(self) -> Sequence[Finding]:
+        """Whether several hosts could share it as it is mounted."""
+        if not self._mount.remembers:
+            return ()
+        what = f"{self._files.root} is on {self._mount.kind}, and this host may for a while see it as it was"
+        return (Finding("mount", WARN, what, "mount it with noac, or let one host alone use it"),)
+
     async def close(self) -> None:
         """Waits for what has begun; nothing may be asked afterwards."""
         if await self._threads.close():
             self._temps.close()
             self._files.close_root()
+
+
+def _found(mount: Mount, exchanges: bool) -> str:
+    """What was found out, for the doctor."""
+    names = "names that change places" if exchanges else "names that move in turns"
+    where = mount.kind or "a file system of unknown kind"
+    return f"on {where}: hard links, locks, exact times, {names}, listing ordered"

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from wrasse.backends.directory.mount import Mount, mount_of
+
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _BLANK = os.O_RDWR | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC  # without the flag a directory cannot be opened so
@@ -128,6 +130,15 @@ class Files:
 
     # What only looks.
 
+    def mount(self) -> Mount:
+        """How the file system is mounted, as far as the system tells."""
+        device = os.fstat(self._root).st_dev
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+                return mount_of((os.major(device), os.minor(device)), table.read())
+        except OSError:
+            return Mount()
+
     def state(self, path: bytes) -> FileState | None:
         """What stands at this path; a symbolic link is neither file nor folder."""
         try:
@@ -149,6 +160,13 @@ class Files:
             if why.errno == errno.ELOOP:  # a symbolic link: nothing of ours
                 return None
             raise
+
+    def open_alone(self, path: bytes) -> int | None:
+        """The same of a file that is to be locked alone: on NFS nobody may who has not opened it for writing too."""
+        try:
+            return os.open(path, _READ | os.O_RDWR, dir_fd=self._root)
+        except OSError:
+            return self.open(path)  # that of another user, where it can be locked as it is; or none
 
     def read(self, file: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes; none at the end."""

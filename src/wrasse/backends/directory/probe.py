@@ -1,8 +1,9 @@
 """What the promises need of a file system, tried out before anything is promised.
 
-Hard links give `create` one winner, exact times make versions, and a directory that was written by a later version of
-wrasse is not touched. Whether two names can be exchanged decides only the way in which `a` comes to stand beside `a/b`,
-and whether files may go without a name for a while only what a writer leaves that is killed.
+Hard links give `create` one winner, exact times make versions, locks between processes keep a change and its condition
+together, and a directory that was written by a later version of wrasse is not touched. Whether two names can be
+exchanged decides only the way in which `a` comes to stand beside `a/b`, and whether files may go without a name for a
+while only what a writer leaves that is killed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def prepare(files: Files, temporary: Temps) -> bool:
             files.make_folder(folder)
     files.sync_folder(WORKPLACE)
     files.sync_folder(b"")
+    _probe_locks(files, temporary.path())
     _check_format(files, temporary)
     exchanges = _probe(files, temporary)
     if not exchanges:
@@ -65,6 +67,26 @@ def _probe(files: Files, temporary: Temps) -> bool:
         finally:
             files.unlink(inside(folder))
             files.remove_folder(folder)
+
+
+def _probe_locks(files: Files, path: bytes) -> None:
+    """What is locked is refused to whoever opens it again, here and on every host that has the file system too."""
+    if files.mount().locks_apart:
+        raise Refused(
+            f"{files.root} is mounted so that other hosts do not see this one's locks",
+            do="mount it without nolock, local_lock and nobrl",
+        )
+    first = files.open_lock(path)
+    second = files.open_lock(path)
+    try:
+        if not files.try_lock(first) or files.try_lock(second):
+            raise _lacks(files, "locks between processes")
+    except OSError as why:
+        raise _lacks(files, "locks") from why
+    finally:
+        files.close(second)
+        files.close(first)
+        files.unlink(path)
 
 
 def _names_blanks(files: Files, temporary: Temps) -> bool:

@@ -130,7 +130,7 @@ class Temps:
         if state is not None and state.is_folder:  # a folder that was to change places with an object
             self._files.unlink(path + b"/" + OBJECT)
             return self._files.remove_folder(path)
-        file = self._files.open(path)
+        file = self._files.open_alone(path)
         if file is None:
             return False
         try:
