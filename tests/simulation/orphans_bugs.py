@@ -26,7 +26,7 @@ from wrasse.orphans.verdict import Known, Scene, Verdict, judge_protected
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.sightings import Evidence, Sighting, Standing, State
+from wrasse.ports.sightings import Evidence, Round, Sighting, Standing, State
 
 
 def put(*changes: tuple[object, str, object]) -> Callable[[], Callable[[], None]]:
@@ -49,12 +49,12 @@ def put(*changes: tuple[object, str, object]) -> Callable[[], Callable[[], None]
 _list, _refer, _move = Look._list, Look._refer, Trash._put
 
 
-async def _references_first(self: Any, place: Path) -> datetime:
-    self.early = await _refer(self, place)
-    return await _list(self, place)
+async def _references_first(self: Any, place: Path, expected: Round | None) -> datetime:
+    self.early = await _refer(self, place, expected)
+    return await _list(self, place, expected)
 
 
-async def _read_already(self: Any, place: Path) -> datetime:
+async def _read_already(self: Any, place: Path, expected: Round | None) -> datetime:
     return self.early  # type: ignore[no-any-return]
 
 
@@ -139,24 +139,30 @@ def root(**changes: Any) -> Root:
 BUGS = (
     OrphanBug(
         "references are read before the listing",
+        "order",
         put((Look, "_list", _references_first), (Look, "_refer", _read_already)),
     ),
-    OrphanBug("nobody asks again before a removal", put((Removal, "_unreferenced", _nobody_asks))),
-    OrphanBug("no grace", put((Graces, "of", _no_time))),
-    OrphanBug("time by one clock", put((Look, "_scene", _by_one_clock)), scenario="clocks are set"),
-    OrphanBug("no grace after a soft delete", put((Graces, "of", _soft_deleted_at_once)), scenario="undelete"),
-    OrphanBug("any answer is believed", put((look, "implausible", _plausible)), scenario="database half"),
-    OrphanBug("an empty answer is believed", put((look, "implausible", _plausible)), scenario="database empty"),
-    OrphanBug("no quarantine", root=root(quarantine=timedelta(0)), scenario="database minus a tenth"),
-    OrphanBug("no quarantine for late commits", root=root(quarantine=timedelta(0)), scenario="late commit"),
-    OrphanBug("no quarantine for rollbacks", root=root(quarantine=timedelta(0)), scenario="rollback"),
-    OrphanBug("hardly a quarantine", root=root(quarantine=timedelta(seconds=1)), scenario="undelete"),
-    OrphanBug("nothing comes back by itself", put((merge, "judge_protected", _no_healing)), scenario="undelete"),
+    OrphanBug("nobody asks again before a removal", "asked", put((Removal, "_unreferenced", _nobody_asks))),
+    OrphanBug("no grace", "early", put((Graces, "of", _no_time))),
+    OrphanBug("time by one clock", "early", put((Look, "_scene", _by_one_clock)), scenario="clocks are set"),
+    OrphanBug("no grace after a soft delete", "early", put((Graces, "of", _soft_deleted_at_once)), scenario="undelete"),
+    OrphanBug("any answer is believed", "believed", put((look, "implausible", _plausible)), scenario="database half"),
+    OrphanBug(
+        "an empty answer is believed", "believed", put((look, "implausible", _plausible)), scenario="database empty"
+    ),
+    OrphanBug("no quarantine", "loss", root=root(quarantine=timedelta(0)), scenario="database minus a tenth"),
+    OrphanBug("no quarantine for late commits", "loss", root=root(quarantine=timedelta(0)), scenario="late commit"),
+    OrphanBug("no quarantine for rollbacks", "loss", root=root(quarantine=timedelta(0)), scenario="rollback"),
+    OrphanBug("hardly a quarantine", "loss", root=root(quarantine=timedelta(seconds=1)), scenario="undelete"),
+    OrphanBug(
+        "nothing comes back by itself", "not back", put((merge, "judge_protected", _no_healing)), scenario="undelete"
+    ),
     OrphanBug(
         "other bytes count as the same",
+        "early",
         put((verdict, "_same", _whatever), (Trash, "_put", _put_whatever), (MemoryObjects, "delete", _careless)),
         scenario="written again",
     ),
-    OrphanBug("bringing back overwrites", put((Trash, "_take", _take_over)), scenario="written again"),
-    OrphanBug("timers that expire", put((MemorySightings, "page", _forgetful))),
+    OrphanBug("bringing back overwrites", "loss", put((Trash, "_take", _take_over)), scenario="written again"),
+    OrphanBug("timers that expire", "liveness", put((MemorySightings, "page", _forgetful))),
 )

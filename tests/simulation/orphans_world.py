@@ -81,9 +81,11 @@ SCENARIOS = (
 
 @dataclass(frozen=True, slots=True)
 class OrphanBug:
-    """A guard that is taken away; none, by default. `plant` takes it away and gives what puts it back."""
+    """A guard that is taken away; none, by default. `plant` takes it away and gives what puts it back. `law` is what is
+    broken without it: a collector that only fails at every step breaks another one."""
 
     name: str = "none"
+    law: str = ""
     plant: Callable[[], Callable[[], None]] | None = None
     root: Root = ROOT_OF_ALL
     scenario: str = ""  # where it matters most; empty: everywhere
