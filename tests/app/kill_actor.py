@@ -13,9 +13,11 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from wrasse.app.wiring import Store, open_store
 from wrasse.clock import SystemClock
@@ -33,6 +35,7 @@ from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.lessor import Lessor
+from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -96,18 +99,32 @@ async def block(job: RunningJob) -> None:
     log("asked", job.id, await job.still_mine())
 
 
-async def opened(url: str) -> Store:
-    """The store, waited for as `wrasse run` does if nobody answers yet."""
+S = TypeVar("S")
+
+
+async def waited_for(opening: Callable[[], Awaitable[S]]) -> S:
+    """Opens something, as `wrasse run` does: waits if nobody answers yet."""
     async with asyncio.timeout(60):
         while True:
             try:
-                return await open_store(url, done_max=KEEP_ALL)
+                return await opening()
             except StoreUnavailable:
                 await asyncio.sleep(0.1)
 
 
+async def opened(url: str) -> Store:
+    """The store."""
+    return await waited_for(lambda: open_store(url, done_max=KEEP_ALL))
+
+
 async def run_worker(url: str, silence: timedelta, concurrency: int) -> None:
     store = await opened(url)
+    await work_off(store.jobs, url, silence, concurrency)
+    await store.close()
+
+
+async def work_off(jobs: JobQueue, url: str, silence: timedelta, concurrency: int) -> None:
+    """A worker on a queue that its child opens by the URL, until it is told to stop."""
     handlers = Handlers()
     for handler in (work, work_in_thread, poison, freeze, wait, block):
         handlers.add(handler.__name__, handler)
@@ -119,13 +136,12 @@ async def run_worker(url: str, silence: timedelta, concurrency: int) -> None:
         retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
     )
     tally = Tally()
-    worker = Worker(store.jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
+    worker = Worker(jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop, timedelta(seconds=20))
     log("worker", worker.info.id)
     await worker.run()
     log("stopped", tally.lost.total(), tally.completed.total())
-    await store.close()
 
 
 async def run_producer(url: str, prefix: str) -> None:

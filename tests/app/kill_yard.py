@@ -137,7 +137,13 @@ async def open_yard(folder: Path, silence: float, url: str = "") -> AsyncIterato
     """A yard in an empty folder, with a database there unless another store is named; whatever still runs at the end
     is killed."""
     url = url or f"sqlite://{folder}/jobs.db"
-    store = await open_store(url, SystemClock(), done_max=1_000_000)
+    async with yard_on(folder, silence, url, await open_store(url, SystemClock(), done_max=1_000_000)) as yard:
+        yield yard
+
+
+@asynccontextmanager
+async def yard_on(folder: Path, silence: float, url: str, store: Store) -> AsyncIterator[Yard]:
+    """A yard on a store that is open."""
     yard = Yard(folder, store, silence, url)
     try:
         yield yard
@@ -149,14 +155,16 @@ async def open_yard(folder: Path, silence: float, url: str = "") -> AsyncIterato
         await store.close()
 
 
-async def eventually(so: Callable[[], bool | Awaitable[bool]], within: float = 60.0) -> None:
-    """Waits until something is so."""
+async def eventually(
+    so: Callable[[], bool | Awaitable[bool]], within: float = 60.0, every: float = 0.02
+) -> None:
+    """Waits until something is so, and looks again and again."""
     async with asyncio.timeout(within):
         while True:
             answer = so()
             if answer if isinstance(answer, bool) else await answer:
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(every)
 
 
 def children(pid: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A storm over real processes on one Redis: everybody has a line of his own to the server, and all can be hit.
+"""A storm over real processes on one server: everybody has a line of his own to the server, and all can be hit.
 
 Processes are killed and stopped, lines are cut, slowed, made deaf and refused, the server is killed and started again.
 When it is over, nothing more is hit, and everything must come to rest.
@@ -15,11 +15,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 from app.kill_yard import Yard, children, eventually
 from servers.proxy import Proxy, proxy
-from servers.valkey import Valkey
+from wrasse.clock import SystemClock
+from wrasse.jobs.producer import Producer
 
 ACTOR = Path(__file__).with_name("storm_actor.py")
 KILLED = -signal.SIGKILL
@@ -40,6 +43,18 @@ class Weather:
     planted: str = ""
     poison: bool = True  # one job kills every worker that takes it
     aim: tuple[str, ...] = ("worker", "producer", "engine")  # whom the blows hit
+    actor: Path = ACTOR
+    look: float = 0.02  # seconds between two looks whether all is at rest
+
+
+class Server(Protocol):
+    """What everybody is connected to, and what is killed and started again."""
+
+    port: int
+
+    def restart(self) -> None:
+        """Killed, and started again with its data."""
+        ...
 
 
 class Seat:
@@ -50,9 +65,11 @@ class Seat:
         self.process: subprocess.Popen[bytes] | None = None
 
 
-def spawn(yard: Yard, role: str, url: str, planted: str, *more: object) -> subprocess.Popen[bytes]:
+def spawn(
+    yard: Yard, role: str, url: str, planted: str, *more: object, actor: Path = ACTOR
+) -> subprocess.Popen[bytes]:
     """Starts an actor; what it complains about is in the yard's file `errors`."""
-    command = [sys.executable, str(ACTOR), role, url, planted, *map(str, more)]
+    command = [sys.executable, str(actor), role, url, planted, *map(str, more)]
     path = os.pathsep.join(filter(None, (str(ACTOR.parents[1]), os.environ.get("PYTHONPATH"))))
     with (yard.folder / "errors").open("ab") as errors:
         process = subprocess.Popen(command, cwd=yard.folder, env={**os.environ, "PYTHONPATH": path}, stderr=errors)
@@ -63,7 +80,7 @@ def spawn(yard: Yard, role: str, url: str, planted: str, *more: object) -> subpr
 class Storm:
     """Keeps every seat taken, and hits one of them each round."""
 
-    def __init__(self, yard: Yard, server: Valkey, weather: Weather, seats: list[Seat], draw: random.Random) -> None:
+    def __init__(self, yard: Yard, server: Server, weather: Weather, seats: list[Seat], draw: random.Random) -> None:
         self.yard, self.server, self.weather, self.seats, self.draw = yard, server, weather, seats, draw
         self.blows = 0
         self.restarts = 0
@@ -77,7 +94,7 @@ class Storm:
         work = (f"p{self._started}", self.weather.pause, self.weather.most)
         more = work if seat.role == "producer" else (self.yard.silence,)
         url = self.yard.url.replace(f":{self.server.port}", f":{seat.line.port}")
-        seat.process = spawn(self.yard, seat.role, url, self.weather.planted, *more)
+        seat.process = spawn(self.yard, seat.role, url, self.weather.planted, *more, actor=self.weather.actor)
 
     async def rounds(self, hits: asyncio.TaskGroup, count: int) -> None:
         """So many blows, one after the other; what lasts goes on in the group."""
@@ -142,6 +159,19 @@ class Storm:
             self.yard.kill(seat.process)
             seat.process = None
 
+    async def pass_over(self, rounds: int, jobs_min: int = 0) -> None:
+        """So many rounds, and on until there were enough jobs; then calm."""
+        producer = Producer(self.yard.jobs, SystemClock(), patience=timedelta(seconds=50))
+        await self.yard.until_logged("end")
+        if self.weather.poison:
+            await producer.put(producer.job("poison", id="poison"))
+        async with asyncio.TaskGroup() as hits:
+            await self.rounds(hits, rounds)
+            while sum(len(line.facts) for line in self.yard.log() if line.what == "put") < jobs_min:
+                await self.rounds(hits, 30)
+        await self.calm()
+        assert self.crashes == [], (self.yard.folder / "errors").read_text()[-2_000:]
+
     async def calm(self) -> None:
         """No more jobs; and it goes on until none waits, none is held, and nobody died of the last ones."""
         for seat in [seat for seat in self.seats if seat.role == "producer"]:
@@ -152,12 +182,12 @@ class Storm:
             self.replace_the_dead()
             return all(q.ready + q.delayed + q.held == 0 for q in (await self.yard.jobs.counts()).queues)
 
-        await eventually(at_rest, within=200)
+        await eventually(at_rest, within=200, every=self.weather.look)
         self.replace_the_dead()
 
 
 @asynccontextmanager
-async def storm_over(yard: Yard, server: Valkey, weather: Weather, draw: random.Random) -> AsyncIterator[Storm]:
+async def storm_over(yard: Yard, server: Server, weather: Weather, draw: random.Random) -> AsyncIterator[Storm]:
     """A storm whose actors all run."""
     roles = ["worker"] * weather.workers + ["producer"] * weather.producers + ["engine"] * weather.engines
     async with AsyncExitStack() as stack:

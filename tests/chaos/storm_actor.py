@@ -17,23 +17,27 @@ from app.kill_actor import CLOCK, log, opened, run_engine, run_worker
 from wrasse.backends.redis import scripts
 from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.jobs.producer import Producer
-from wrasse.ports.jobs import Job, JobGroup, Put
+from wrasse.ports.jobs import Job, JobGroup, JobQueue, Put
 
 PATIENCE = timedelta(seconds=50)
 
 
 async def run_producer(url: str, prefix: str, pause: float, most: int) -> None:
     """Puts jobs until it is killed. Every other batch has ids of its own making, which nobody looks up."""
-    store = await opened(url)
-    producer = Producer(store.jobs, CLOCK, patience=PATIENCE)
+    await put_on((await opened(url)).jobs, prefix, pause, most)
+
+
+async def put_on(jobs: JobQueue, prefix: str, pause: float, most: int) -> None:
+    """Puts jobs into a queue."""
+    producer = Producer(jobs, CLOCK, patience=PATIENCE)
     for number in range(1_000_000):
         kind = "work_in_thread" if number % 10 == 0 else "work"
         count = random.choice((1, 1, 3, most))
         names: list[str | None] = [f"{prefix}-{number}-{part}" if number % 2 else None for part in range(count)]
-        jobs = [producer.job(kind, os.urandom(20), id=name) for name in names]
-        log("will", *(job.id for job in jobs))
-        await producer.put_many(jobs)
-        log("put", *(job.id for job in jobs))
+        batch = [producer.job(kind, os.urandom(20), id=name) for name in names]
+        log("will", *(job.id for job in batch))
+        await producer.put_many(batch)
+        log("put", *(job.id for job in batch))
         await asyncio.sleep(pause)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,6 @@ from app.kill_yard import open_yard
 from chaos.storm import Weather, storm_over
 from chaos.storm_laws import check_all
 from servers.valkey import Valkey, valkey
-from wrasse.clock import SystemClock
-from wrasse.jobs.producer import Producer
 
 SILENCE = 1.5
 
@@ -32,16 +29,7 @@ async def weathered(folder: Path, server: Valkey, weather: Weather, rounds: int,
         open_yard(folder, SILENCE, server.url) as yard,
         storm_over(yard, server, weather, random.Random(seed)) as storm,
     ):
-        producer = Producer(yard.jobs, SystemClock())
-        await yard.until_logged("end")
-        if weather.poison:
-            await producer.put(producer.job("poison", id="poison"))
-        async with asyncio.TaskGroup() as hits:
-            await storm.rounds(hits, rounds)
-            while sum(len(line.facts) for line in yard.log() if line.what == "put") < jobs_min:
-                await storm.rounds(hits, 30)
-        await storm.calm()
-        assert storm.crashes == [], (folder / "errors").read_text()[-2_000:]
+        await storm.pass_over(rounds, jobs_min)
         ending = await check_all(yard, server.port)
         return (
             f"seed {seed}: {storm.blows} blows, {storm.restarts} of them at the server, {len(ending.done)} jobs done, "

@@ -1,0 +1,79 @@
+"""What must be so of tasks after any storm: by the side log, by their records, and by what their streams told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from app.kill_yard import Yard
+from chaos.storm_laws import Ending, ending_of, none_finished_twice, nothing_lost
+from chaos.task_scene import RETRIES, TYPE, TaskStore
+from wrasse.app.task_post import TaskPost
+from wrasse.clock import SystemClock
+from wrasse.jobs.task_names import group_of, queue_of, terminal_of
+from wrasse.ports.jobs import Reason
+from wrasse.ports.streams import START
+
+PAGE = 1_000
+
+
+class End(msgspec.Struct, frozen=True):
+    """What an event of the terminal stream tells."""
+
+    task_id: str
+    completed_at: int = 0
+    state: str = "completed"
+
+
+async def dead_by_the_budget_alone(ending: Ending) -> None:
+    """A task is dead only after as many runs as its type allows, each ended by the loss of its worker."""
+    starts = Counter(id for id, _ in ending.facts["start"])
+    assert (starts["poison"] == 0) == ("poison" not in [state.id for state in ending.dead]), "the poison is not dead"
+    for state in ending.dead:
+        deaths = [e for e in (await ending.yard.record(state.id)).history if e.reason is Reason.WORKER_DIED]
+        assert (state.reason, state.rescues, len(deaths)) == (Reason.WORKER_DIED, RETRIES, RETRIES + 1)
+        assert 1 <= starts[state.id] <= RETRIES + 1, "failed without having run, or ran too often"
+
+
+async def told_of_every_end(ending: Ending, store: TaskStore) -> int:
+    """The terminal stream tells how each task ended, and nothing else: once where a state and its event are one step,
+    elsewhere at least once. Gives how many it told more than once."""
+    ends = [end async for end in _ends(store)]
+    told = Counter(end.task_id for end in ends)
+    for how, states in (("completed", ending.done), ("failed", ending.dead)):
+        assert {end.task_id for end in ends if end.state == how} == {state.id for state in states}, f"{how}: told wrong"
+    again = sum(count - 1 for count in told.values())
+    assert not again or not store.jobs._store.emits, "told twice"
+    return again
+
+
+async def _ends(store: TaskStore) -> AsyncIterator[End]:
+    post, after = TaskPost(SystemClock()), START
+    while True:
+        page = await store.backend.streams.read(terminal_of(TYPE), after, PAGE)
+        for entry in page:
+            yield msgspec.json.decode(post.open(entry) or b"", type=End)
+        if not page.more:
+            return
+        after = page.items[-1].id
+
+
+async def nothing_trimmed_while_needed(ending: Ending, store: TaskStore) -> None:
+    """No waiting task was found without its entry, and no group lost one that it held."""
+    assert ending.facts.get("untold", []) == [], "a waiting task had no entry"
+    state = await store.backend.streams.info(queue_of(TYPE))
+    assert state is not None
+    (group,) = [each for each in state.groups if each.name == group_of(TYPE)]
+    assert (group.lost, group.pending, group.delivered) == (0, 0, state.last), "its group lost an entry, or owes one"
+
+
+async def check_tasks(yard: Yard, store: TaskStore) -> tuple[Ending, int]:
+    """All of them."""
+    ending = await ending_of(yard)
+    await nothing_trimmed_while_needed(ending, store)
+    nothing_lost(ending)
+    await none_finished_twice(ending)
+    await dead_by_the_budget_alone(ending)
+    return ending, await told_of_every_end(ending, store)
