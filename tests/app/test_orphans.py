@@ -198,9 +198,15 @@ def test_mistakes_in_a_root_are_told_before_anything_runs(place: Path, line: str
     assert (answer.code, why in answer.err) == (2, True), answer.err
 
 
-def test_a_root_inside_another_is_refused(place: Path) -> None:
-    inside = "  deep:\n    template: archives/ws1/{op}/{file}\n    database: sqlite:app.db\n    queries: [workspaces]\n"
-    (place / "wrasse.yaml").write_text(CONFIG + inside)
+INSIDE = {"the store": ("wrasse-data", "archives/ws1/"), "its directory": ("./wrasse-data/archives", "ws1/"),
+          "the same in full": ("//{}/wrasse-data/", "archives/")}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", INSIDE)
+def test_a_root_inside_another_is_refused(place: Path, named: str) -> None:
+    store, prefix = (each.format(place) for each in INSIDE[named])
+    inside = f"  deep:\n    template: {prefix}{{op}}/{{file}}\n    store: 'file:{store}'\n    database: sqlite:app.db\n"
+    (place / "wrasse.yaml").write_text(CONFIG + inside + "    queries: [workspaces]\n")
     answer = wrasse("orphans", "list")
     assert (answer.code, "lies in the root archives" in answer.err) == (2, True)
 

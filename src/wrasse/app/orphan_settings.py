@@ -6,12 +6,13 @@ Defaults differ: the preset of the design document has its short delays, queries
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, TypeVar
 
 from wrasse.app.setting_key import Key
-from wrasse.app.store_url import hide
+from wrasse.app.store_url import hide, parse_objects
 from wrasse.errors import ConfigError
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.orphans.root import Caps, Graces, Root, WriterTime
@@ -115,12 +116,16 @@ def root_of(name: str, own: OrphanRoot, seed: OrphanSeed) -> Root:
     )
 
 
-def clashing(roots: Mapping[str, OrphanRoot]) -> Iterator[tuple[str, str]]:
-    """Pairs of roots of one store of which one lies in the other: what one protects, the other would take away."""
-    places = [(name, own.store, prefix_of(own)) for name, own in roots.items()]
-    for number, (name, store, prefix) in enumerate(places):
-        for other, elsewhere, beside in places[:number]:
-            if store == elsewhere and (prefix.startswith(beside) or beside.startswith(prefix)):
+def clashing(roots: Mapping[str, OrphanRoot], objects: str) -> Iterator[tuple[str, str]]:
+    """Pairs of roots of which one lies in the other: what one protects, the other would take away. `objects` is the
+    store of roots that name none."""
+    places: list[tuple[str, str]] = []
+    for name, own in roots.items():
+        with suppress(ConfigError):  # told elsewhere
+            places.append((name, parse_objects(own.store or objects).place + prefix_of(own)))
+    for number, (name, place) in enumerate(places):
+        for other, beside in places[:number]:
+            if place.startswith(beside) or beside.startswith(place):
                 yield other, name
 
 

@@ -312,7 +312,7 @@ def _orphans(settings: Settings) -> _Rules:
             yield False, path, f"is not right: {why.message}", why.do
         yield from _parsed(path, own.store, parse_objects)
         yield own.interval is None or own.interval > ZERO, path, "has an interval of 0", "use a time such as 1h"
-    for one, other in clashing(settings.orphans):
+    for one, other in clashing(settings.orphans, settings.backends.objects):
         yield False, f"orphans.{other}", f"lies in the root {one}, or the other way round", "let no root lie in another"
 
 

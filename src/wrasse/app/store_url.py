@@ -8,6 +8,7 @@ but this version does not have are refused by name, not as a typing error.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,14 @@ class StoreUrl:
 
     def __str__(self) -> str:
         return hide(self.url.partition("?")[0]) if self.served else self.url
+
+    @property
+    def place(self) -> str:
+        """Where its objects are: the same text for every way to write it, so that a key behind it names one object."""
+        if self.scheme == "s3":
+            address = S3Address.parse(self.path.removeprefix("//"))
+            return f"s3 {address.endpoint.rstrip('/')} {address.bucket}/{address.key_prefix}"
+        return f"{self.scheme} {os.path.abspath(self.path) if self.scheme == 'file' else self.path}/"
 
     def resolved(self) -> StoreUrl:
         """The same store, whatever the working directory becomes."""
