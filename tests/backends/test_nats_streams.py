@@ -13,10 +13,12 @@ from servers.nats import Nats, nats
 from servers.proxy import proxy
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.layout import Layout, stream_name, text_of, token
+from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.pens import SHARED
 from wrasse.backends.nats.survey import NatsSurvey
-from wrasse.clock import ManualClock
-from wrasse.errors import StoreUnavailable, TooLarge
+from wrasse.clock import ManualClock, SystemClock
+from wrasse.errors import ConfigError, StoreUnavailable, TooLarge
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import START, Draft, EntryId, StreamLimits
 
@@ -315,3 +317,22 @@ async def test_limits_hold_for_writers_at_once(stage: Scene) -> None:
         *(flows.streams.append([Draft(S, b"%d" % n)]) for n in range(10)), return_exceptions=True
     )
     assert sum(1 for answer in answers if not isinstance(answer, Exception)) == len(await bodies(flows)) == 5
+
+
+RIGHTS = """authorization { users: [
+  {user: u, password: p, permissions: {publish: {deny: "gbe.events.audit"}}}
+] }"""
+
+
+@pytest.mark.parametrize("asked", [drafts(1), drafts(3), [Draft(S, b"", key="k")]], ids=["one", "several", "by a key"])
+async def test_an_append_without_the_permission_is_refused_by_its_name_at_once(asked: list[Draft]) -> None:
+    with nats(RIGHTS) as server:
+        node = (("127.0.0.1", server.port),)
+        link = await Link.open(NatsOptions(nodes=node, username="u", password="p"))
+        flows = await Flows.open(link, SystemClock())
+
+        with pytest.raises(ConfigError, match=f"does not let us use '{S}'"):
+            await flows.streams.append(asked)
+
+        await flows.streams.append([Draft("gbe.events.other", b"")])
+        await link.close()

@@ -86,6 +86,18 @@ class _Asked:
         self.subject = subject
 
 
+class _Inbox:
+    __slots__ = ("asking", "denied", "heard", "lost")
+
+    def __init__(
+        self, heard: Heard, lost: Callable[[str], None], asking: str, denied: Callable[[WrasseError], None] | None
+    ) -> None:
+        self.heard = heard
+        self.lost = lost
+        self.asking = asking
+        self.denied = denied
+
+
 class Subscription:
     """Something that is listened to, until `end`."""
 
@@ -123,7 +135,7 @@ class Link:
         self._tokens = count(1)
         self._numbers = count(2)
         self._asked: dict[bytes, _Asked] = {}
-        self._inboxes: dict[bytes, tuple[Heard, Callable[[str], None]]] = {}
+        self._inboxes: dict[bytes, _Inbox] = {}
         self._heard: dict[bytes, Heard] = {b"1": self._answered}
         self._subscriptions: dict[bytes, bytes] = {b"1": self._inbox + b"*"}
 
@@ -195,10 +207,17 @@ class Link:
             raise self._unavailable(str(cut)) from cut
         return Subscription(self, subject, number)
 
-    def open_inbox(self, heard: Heard, lost: Callable[[str], None]) -> bytes:
-        """A subject for many answers to one question; `lost` is told if the connection ends. Close it."""
+    def open_inbox(
+        self,
+        heard: Heard,
+        lost: Callable[[str], None],
+        asking: str = "",
+        denied: Callable[[WrasseError], None] | None = None,
+    ) -> bytes:
+        """A subject for many answers to one question; `lost` is told if the connection ends, `denied` if the server
+        does not let us publish to the subject that is `asking`. Close it."""
         token = b"%d" % next(self._tokens)
-        self._inboxes[token] = (heard, lost)
+        self._inboxes[token] = _Inbox(heard, lost, asking, denied)
         return self._inbox + token
 
     def close_inbox(self, subject: bytes) -> None:
@@ -253,7 +272,7 @@ class Link:
         token = subject[len(self._inbox) :]
         inbox = self._inboxes.get(token)
         if inbox is not None:
-            inbox[0](subject, reply, header, payload)
+            inbox.heard(subject, reply, header, payload)
             return
         asked = self._asked.get(token)
         if asked is not None and not asked.future.done():
@@ -270,13 +289,16 @@ class Link:
         for asked in self._asked.values():
             if asked.subject == denied[1] and not asked.future.done():
                 asked.future.set_exception(refusal)
+        for inbox in list(self._inboxes.values()):
+            if inbox.denied is not None and inbox.asking == denied[1]:
+                inbox.denied(refusal)
 
     def _lost(self, why: str) -> None:
         for asked in list(self._asked.values()):
             if not asked.future.done():
                 asked.future.set_exception(Cut(why))
-        for _, lost in list(self._inboxes.values()):
-            lost(why)
+        for inbox in list(self._inboxes.values()):
+            inbox.lost(why)
 
     async def _reopen(self) -> Wire:
         """One connects, the others wait for how that ends: a dead server is not asked by everybody in turn."""

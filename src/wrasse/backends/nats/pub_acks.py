@@ -12,7 +12,7 @@ from typing import Any
 
 from wrasse.backends.nats.js import STORE_FAILED, JsError, refusal
 from wrasse.backends.nats.link import Link, status_of
-from wrasse.errors import StoreFull, StoreUnavailable
+from wrasse.errors import StoreFull, StoreUnavailable, WrasseError
 from wrasse.ports.streams import EntryId
 
 
@@ -39,7 +39,7 @@ class Acks:
         "_answers", "_entries", "_failure", "_future", "_last", "_link", "_ms", "_wanted", "duplicate", "inbox",
     )  # fmt: skip
 
-    def __init__(self, link: Link, ms: int, entries: int, wanted: int) -> None:
+    def __init__(self, link: Link, subject: str, ms: int, entries: int, wanted: int) -> None:
         self._link = link
         self._ms = ms
         self._entries = entries
@@ -49,10 +49,11 @@ class Acks:
         self._failure: Exception | None = None
         self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.duplicate = False
-        self.inbox = link.open_inbox(self._heard, self._cut)
+        self.inbox = link.open_inbox(self._heard, self._cut, subject, self._denied)
 
     async def wait(self) -> list[EntryId]:
-        """The ids. Raises Outdated, Vanished, StoreFull, or NotConfirmed: then nobody knows."""
+        """The ids. Raises Outdated, Vanished, StoreFull, ConfigError without the permission, or NotConfirmed: then
+        nobody knows."""
         seconds, seen = self._link.options.read_timeout.total_seconds(), -1
         while not self._future.done():
             if seen == self._answers:  # nothing came for as long as an answer may take
@@ -91,6 +92,11 @@ class Acks:
             self._failure = StoreFull(refused.message, do="trim the stream, or raise its limit")
         else:
             self._failure = refused
+
+    def _denied(self, refusal: WrasseError) -> None:
+        if not self._future.done():
+            self._failure = refusal
+            self._future.set_result(None)
 
     def _cut(self, why: str) -> None:
         if not self._future.done():

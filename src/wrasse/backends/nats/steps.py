@@ -111,7 +111,7 @@ class Steps:
         if not lane.own and not whole:
             places = places[:1]  # where the next one will stand nobody can tell
         stamp = max(self._time.reckoned_millis(), tip.ms)
-        acks = Acks(self._link, stamp, len(places), 1 if whole else len(places))
+        acks = Acks(self._link, lane.subject, stamp, len(places), 1 if whole else len(places))
         try:
             send = self._batch if whole else self._chain
             lane.tip = send(wire, lane, batch, places, tip, stamp, acks.inbox, msg_id)
