@@ -81,8 +81,9 @@ class OrphanRoot:
 ROOT_KEYS = "store, template, unit, preset, database, queries, pins, superseded, soft_deleted, quarantine"
 
 
-def root_of(name: str, own: OrphanRoot, seed: OrphanSeed) -> Root:
-    """The root that settings describe; says what is wrong with them."""
+def root_of(name: str, own: OrphanRoot, seed: OrphanSeed, objects: str = "") -> Root:
+    """The root that settings describe; says what is wrong with them. `objects` is the store if it names none: another
+    one makes it another configuration."""
     preset = own.preset == WORKSPACES
     template = own.template or (SEED_TEMPLATE if preset else "")
     where = f"orphans.{name}"
@@ -102,7 +103,7 @@ def root_of(name: str, own: OrphanRoot, seed: OrphanSeed) -> Root:
         name,
         shape,
         prefix_of(own),
-        store=hide(own.store),
+        store=hide(own.store or objects),
         marker=own.marker,
         graces=_graces(own, delay if preset else None),
         writer=WriterTime(own.writer_timeout, own.writer_retries),

@@ -29,7 +29,7 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     if name not in settings.orphans:
         raise UnknownName(name, settings.orphans, what="root", where="orphans")
     own, where = settings.orphans[name], homes(config)
-    root = root_of(name, own, settings.gc)
+    root = root_of(name, own, settings.gc, where.objects)
     objects = await stores.open_objects(own.store or where.objects)
     catalog = await stores.open_catalog(own.database, queries_of(own))
     leader = _leader(name, own, catalog)

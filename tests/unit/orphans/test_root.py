@@ -77,6 +77,11 @@ def test_any_change_of_the_configuration_is_another_one() -> None:
     assert root_of("archives", PRESET, OrphanSeed()).digest in digests
 
 
+def test_another_store_is_another_configuration_also_where_the_root_names_none() -> None:
+    here, there = (root_of("archives", PRESET, OrphanSeed(), f"s3://{name}") for name in ("here", "there"))
+    assert here.digest != there.digest
+
+
 def test_secrets_of_urls_stay_out_of_plans() -> None:
     own = replace(PRESET, database="postgresql://me:secret@db/app", store="s3://key:secret@bucket")
     assert "secret" not in repr(root_of("archives", own, OrphanSeed()))
