@@ -5,12 +5,13 @@ Entries that are appended after that may get ids at or below the cursor, and wou
 before anything is read or marked. A stream that ends before its archives, or ever held less than they do, was set back.
 After the backend became another (`StreamState.history`) it may have grown past both already, and then the entries are
 counted: as many as were archived must stand up to the cursor, and its own entry must be there unless it was trimmed.
+Where all of them were trimmed, as many must have been: a server that lost its disk has trimmed nothing.
 """
 
 from __future__ import annotations
 
 from wrasse.archives.cursor import Cursor
-from wrasse.errors import Refused
+from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Streams, StreamState
 
@@ -21,16 +22,25 @@ async def check_continuity(streams: Streams, cursor: Cursor, state: StreamState,
     """Raises Refused if the stream was set back."""
     last = state.last or START
     if last < cursor.after or (cursor.passed is not None and state.appended < cursor.passed):
-        raise _set_back(cursor, f"it ends at {last} and ever held {state.appended} entries")
-    if not cursor.history or not state.history or cursor.history == state.history:
+        raise set_back(cursor, f"it ends at {last} and ever held {state.appended} entries")
+    if cursor.history and not state.history:
+        raise StoreUnavailable(
+            f"it cannot be told which server holds {cursor.subject!r}: connections come and go",
+            do="look at the servers of the streams",
+        )
+    if cursor.history in ("", state.history):
         return
-    if cursor.after > START and state.first is not None and state.first <= cursor.after:
+    gone = state.appended - state.length
+    if state.first is None or state.first > cursor.after:
+        if cursor.passed is not None and gone < cursor.passed:
+            raise set_back(cursor, f"it begins anew at {state.first}, and only {gone} entries before that were trimmed")
+    elif cursor.after > START:
         found = await streams.read(cursor.subject, cursor.after.previous, 1)
         if not found.items or found.items[0].id != cursor.after:
-            raise _set_back(cursor, f"after a failover or a restart it has no entry {cursor.after} any more")
+            raise set_back(cursor, f"after a failover or a restart it has no entry {cursor.after} any more")
     beyond = await _beyond(streams, cursor, state, group)
     if beyond is not None and cursor.passed is not None and state.appended - beyond != cursor.passed:
-        raise _set_back(
+        raise set_back(
             cursor,
             f"after a failover or a restart it held {state.appended - beyond} entries up to {cursor.after},"
             f" and {cursor.passed} were archived",
@@ -55,7 +65,8 @@ async def _beyond(streams: Streams, cursor: Cursor, state: StreamState, group: s
     return count
 
 
-def _set_back(cursor: Cursor, why: str) -> Refused:
+def set_back(cursor: Cursor, why: str) -> Refused:
+    """The alarm, with the way on."""
     return Refused(
         f"the stream {cursor.subject!r} was set back: {why}, and archives go on to {cursor.after}",
         do=f"see what was lost; then `wrasse archives restart {cursor.subject}` archives what is new in it",

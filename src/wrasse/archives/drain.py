@@ -5,18 +5,23 @@ key, create-only. (3) The cursor record is set behind the archive's last entry. 
 trimming may follow, and others are told. A crash between any two steps is mended by whoever comes next: the archive at
 the intent's key, if it is there, is the truth; if not, it is written there. Two archivers at once meet at (1), at (2)
 or at (3); one of them wins, and the other goes on from what the winner wrote.
+
+What is read between two looks at a stream counts only if both met the same server (`StreamState.history`): a failover
+in between may have set the stream back, and what was read from two of its pasts is forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from wrasse.archives.announce import Announcer
-from wrasse.archives.batch import Batch, Sealed
-from wrasse.archives.continuity import check_continuity
+from wrasse.archives.batch import Batch
+from wrasse.archives.comparing import holds_all
+from wrasse.archives.continuity import check_continuity, set_back
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.facts import Facts, facts_of, to_metadata
 from wrasse.archives.filling import fill, sealed_of
@@ -31,6 +36,8 @@ from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.streams import START, EntryId, GroupState, Streams, StreamState
 
 GROUP = "archiver"
+_One = TypeVar("_One")
+_Other = TypeVar("_Other")
 
 
 class Stepped(StrEnum):
@@ -66,6 +73,8 @@ class Drain:
         self._cursor: Cursor | None = None
         self._batch: Batch | None = None
         self._ends = START  # the last entry of the stream, when it was looked at last
+        self._history = ""  # of the server that was looked at last
+        self._overtaken = False  # whether it was told that the group is ahead of the archives
 
     @property
     def held(self) -> int:
@@ -129,16 +138,19 @@ class Drain:
         """How far the stream is archived by all else that is known: its group, and its newest archive."""
         tools = self._tools
         floor = _group(await tools.streams.info(self.subject)).floor
-        shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
-        facts = None if shelved is None else await facts_at(self.rule.objects, shelved.name)
+        facts, epoch = await self._newest()
         after = floor if facts is None else max(floor, facts.last)
         if after > floor:
             await tools.groups.mark(self.subject, GROUP, after)
         state = await tools.streams.info(self.subject)
         lag = _group(state).lag
         passed = None if state is None or lag is None else state.appended - lag
-        epoch = 1 if shelved is None else shelved.name.epoch
         return Cursor(self.subject, after, passed, epoch=epoch, history="" if state is None else state.history)
+
+    async def _newest(self) -> tuple[Facts | None, int]:
+        """The facts and the epoch of the newest archive of the stream."""
+        shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
+        return (None, 1) if shelved is None else (await facts_at(self.rule.objects, shelved.name), shelved.name.epoch)
 
     async def _checked(self, cursor: Cursor) -> Cursor | None:
         """The cursor, once it is known to be the latest and about this very stream; None: look again."""
@@ -146,10 +158,11 @@ class Drain:
         state = await tools.streams.info(self.subject)
         if state is None:
             return None
-        self._ends = state.last or START
+        self._ends, self._history = state.last or START, state.history
         await check_continuity(tools.streams, cursor, state, GROUP)
         if state.history and cursor.history != state.history:
             cursor = self._cursor = replace(cursor, history=state.history)  # stored with the next intent
+            self._batch = None  # collected from another server: this one may never have had it
         floor = next((each.floor for each in state.groups if each.name == GROUP), None)
         if floor is None:
             await tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after))
@@ -158,8 +171,10 @@ class Drain:
             await tools.groups.mark(self.subject, GROUP, cursor.after)
         gone = state.appended - state.length
         lost = 0 if cursor.passed is None else gone - cursor.passed
-        if lost <= 0 and (floor is None or floor <= cursor.after):
-            return cursor
+        if floor is None or floor <= cursor.after:
+            self._overtaken = False
+            if lost <= 0:
+                return cursor
         return await self._suspicious(cursor, floor, gone, lost)
 
     async def _suspicious(self, cursor: Cursor, floor: EntryId | None, gone: int, lost: int) -> Cursor | None:
@@ -168,11 +183,13 @@ class Drain:
         if stored is None or stored.version != cursor.version:
             return None  # another archiver moved on: nothing is wrong
         if floor is not None and floor > cursor.after:
-            # The record is from a backup. Its archives were written, and the first entries of the next may be
-            # trimmed: what would be read now would get another name, so the archives say where to go on.
-            known = replace(await self._known(), version=cursor.version)
-            self._cursor, self._batch = await self._tools.cursors.move(known), None
-            return self._cursor
+            moved = None if self._overtaken else await self._caught_up(cursor)
+            if moved is not None:
+                self._cursor, self._batch = await self._tools.cursors.move(moved), None
+                return self._cursor
+            await self._tell_overtaken(floor)
+            if lost <= 0:
+                return cursor
         self._tools.tally.lost += lost
         # Noted in memory now and in the record with the next intent, so that it is told once and stays provable.
         self._cursor = replace(cursor, passed=gone)
@@ -183,6 +200,24 @@ class Drain:
         )
         return self._cursor
 
+    async def _caught_up(self, cursor: Cursor) -> Cursor | None:
+        """Where the archives say to go on, if the record is from a backup: they were written, and the first entries of
+        the next may be trimmed, so that what would be read now would get another name."""
+        facts, epoch = await self._newest()
+        if facts is None or (epoch, facts.last) <= (cursor.epoch, cursor.after):
+            return None
+        return replace(cursor, after=facts.last, passed=facts.passed, epoch=epoch)
+
+    async def _tell_overtaken(self, floor: EntryId) -> None:
+        """Somebody else acks in our group. What is still there is archived all the same."""
+        if not self._overtaken:
+            self._overtaken = True
+            await self._tools.announcer.alarm(
+                self.subject,
+                f"the group {GROUP!r} of {self.subject!r} is at {floor}, ahead of every archive",
+                "see what else reads in this group: what it acks may be trimmed before it is archived",
+            )
+
     async def _take_over(self, cursor: Cursor) -> bool:
         """Commits the archive that an intent names, if it is there."""
         name = self._intended(cursor)
@@ -190,8 +225,25 @@ class Drain:
         if facts is None:
             return False
         self._batch = None
-        await self._settled(cursor, name, facts)
+        await self._adopt(cursor, name, facts)
         return True
+
+    async def _adopt(self, cursor: Cursor, name: ArchiveName, facts: Facts) -> None:
+        """Commits an archive that somebody wrote, if it is about the stream as it is now."""
+        if not await holds_all(self._tools.streams, self.rule.objects, name, facts.last):
+            stored = await self._tools.cursors.load(self.subject)
+            if stored is None or stored.version != cursor.version:
+                self.forget()
+                return
+            raise set_back(cursor, f"the archive that follows {cursor.after} holds something else than it does")
+        await self._settled(cursor, name, facts)
+
+    async def _steady(self) -> bool:
+        """Whether all that was read since the step began came from the server that was looked at."""
+        if not self._history:
+            return True
+        state = await self._tools.streams.info(self.subject)
+        return state is not None and state.history == self._history
 
     def _intended(self, cursor: Cursor) -> ArchiveName:
         assert cursor.key is not None, "there is an intent"
@@ -216,14 +268,13 @@ class Drain:
 
     async def _commit(self, cursor: Cursor, batch: Batch, first: EntryId) -> None:
         name = self._named(cursor, first) if cursor.key is None else self._intended(cursor)
-        if cursor.key is None:
-            intended, sealed = await self._side_by_side(cursor, name, batch)
-            if intended is None:
-                self.forget()
-                return
-            cursor = intended
-        else:
-            sealed = await sealed_of(batch)
+        intending = self._as_it_is(cursor) if cursor.key else self._tools.cursors.intend(cursor, str(name))
+        # The intent is written, and the stream looked at again, while the last lines are compressed.
+        (intended, steady), sealed = await _both(_both(intending, self._steady()), sealed_of(batch))
+        if intended is None or not steady:
+            self.forget()
+            return
+        cursor = intended
         facts = facts_of(sealed, cursor.after, cursor.passed, self._tools.writer)
         stored = await self.rule.objects.create(str(name), sealed.data, metadata=to_metadata(facts))
         if stored:
@@ -234,17 +285,10 @@ class Drain:
         there = await facts_at(self.rule.objects, name)
         if there is None:
             raise StoreUnavailable("an archive was neither stored nor found", do="look at the store of archives")
-        await self._settled(cursor, name, there)
+        await self._adopt(cursor, name, there)
 
-    async def _side_by_side(self, cursor: Cursor, name: ArchiveName, batch: Batch) -> tuple[Cursor | None, Sealed]:
-        """Writes the intent while the last lines are compressed."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                sealing = group.create_task(sealed_of(batch))
-                intending = group.create_task(self._tools.cursors.intend(cursor, str(name)))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
-        return intending.result(), sealing.result()
+    async def _as_it_is(self, cursor: Cursor) -> Cursor:
+        return cursor
 
     async def _settled(self, cursor: Cursor, name: ArchiveName, facts: Facts, size: int | None = None) -> None:
         """The third step, and what follows it."""
@@ -255,14 +299,27 @@ class Drain:
             )
         if facts.passed is None and cursor.passed is not None:
             facts = replace(facts, passed=cursor.passed + facts.count)
-        self._cursor = await self._tools.cursors.commit(cursor, facts)
+        self._cursor, steady = await _both(self._tools.cursors.commit(cursor, facts), self._steady())
         if self._cursor is None:
             return  # whoever was first tells
-        await self._tools.groups.mark(self.subject, GROUP, facts.last)
+        if steady:
+            await self._tools.groups.mark(self.subject, GROUP, facts.last)
+        else:
+            self.forget()  # a mark would let go of what was appended there meanwhile: the next step looks first
         if size is None:
             head = await self.rule.objects.head(str(name))
             size = 0 if head is None else head.info.size
         await self._tools.announcer.archived(name, facts, size, self.rule.destination)
+
+
+async def _both(one: Coroutine[None, None, _One], other: Coroutine[None, None, _Other]) -> tuple[_One, _Other]:
+    """Both results, awaited at the same time."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            first, second = group.create_task(one), group.create_task(other)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    return first.result(), second.result()
 
 
 def _group(state: StreamState | None) -> GroupState:

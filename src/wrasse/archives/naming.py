@@ -21,6 +21,7 @@ from wrasse.ports.objects import check_object_key
 from wrasse.ports.records import key_of, stored_name
 from wrasse.ports.streams import EntryId
 
+HIVE = "dt="  # what a day begins with in that layout
 _EVENTS = "gbe.events."
 _LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
 _DAY = r"(?:(\d{4})/(\d{2})/(\d{2})|dt=(\d{4})-(\d{2})-(\d{2}))"
@@ -63,7 +64,7 @@ class ArchiveName:
         """What the key shares with those that differ from it behind the milliseconds alone: numbers without a fixed
         width."""
         domain, subject, day = stored_name(self.domain), stored_name(self.subject), self.day.isoformat()
-        day = f"dt={day}" if self.form.layout is Layout.HIVE else day.replace("-", "/")
+        day = f"{HIVE}{day}" if self.form.layout is Layout.HIVE else day.replace("-", "/")
         return f"{self.prefix}/{domain}/{day}/{subject}-after-{self.after.ms:015d}-"
 
     @property

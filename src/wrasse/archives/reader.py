@@ -7,7 +7,7 @@ come in its order; several streams come day by day.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -59,7 +59,7 @@ async def read(
                 yield archived
 
 
-async def read_archive(objects: Objects, name: ArchiveName) -> AsyncIterator[Archived]:
+async def read_archive(objects: Objects, name: ArchiveName) -> AsyncGenerator[Archived, None]:
     """The messages of one archive."""
     async for line in lines_at(objects, str(name)):
         yield Archived(entry_of(line, name.subject), is_marked(line), str(name))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+from wrasse.archives.comparing import entries_after, same_entry
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.reader import facts_at, read_archive
 from wrasse.archives.rule import Rule
@@ -65,29 +66,15 @@ async def _compared(streams: Streams, rule: Rule, subject: str, epoch: int) -> t
     archives' come after it."""
     common: EntryId | None = None
     parted, gone = False, 0
-    entries = _entries(streams, subject)
+    entries = entries_after(streams, subject, START)
     ours = await anext(entries, None)
     async for entry in _archived(rule, subject, epoch, START if ours is None else ours.id):
-        if not parted and ours is not None and _same(entry, ours):
+        if not parted and ours is not None and same_entry(entry, ours):
             common = entry.id
             ours = await anext(entries, None)
         elif common is not None or ours is None or entry.id >= ours.id:  # what is older was trimmed, as it may be
             parted, gone = True, gone + 1
     return common, gone
-
-
-async def _entries(streams: Streams, subject: str) -> AsyncIterator[Entry]:
-    after, more = START, True
-    while more:
-        stretch = await stretch_from(streams, subject, after, _PAGE)
-        for entry in stretch.entries(len(stretch)):
-            after = entry.id
-            yield entry
-        more = stretch.more
-
-
-def _same(one: Entry, other: Entry) -> bool:
-    return (one.id, one.body, dict(one.fields or {})) == (other.id, other.body, dict(other.fields or {}))
 
 
 async def _archived(rule: Rule, subject: str, epoch: int, since: EntryId) -> AsyncIterator[Entry]:

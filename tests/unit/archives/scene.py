@@ -14,6 +14,7 @@ from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
 from wrasse.archives.lines import entry_of
+from wrasse.archives.naming import Form
 from wrasse.archives.reader import lines_at
 from wrasse.archives.rule import Rule
 from wrasse.archives.verify import Verified, verify
@@ -31,6 +32,7 @@ PATTERN = "gbe.events.audit.*"
 CHANGE, LOGIN = "gbe.events.audit.change", "gbe.events.audit.login"
 ARCHIVE_EVENTS, ALARMS = "gbe.events.system.archive", "gbe.events.system.error"
 TTL = timedelta(seconds=30)
+DEFAULT_FORM = Form()
 LEASES = leases_in(".wrasse")
 
 
@@ -92,7 +94,9 @@ class World:
         self._store = store
         self._limits = BatchLimits(size=size, timeout=timedelta(seconds=60))
 
-    def archiver(self, network: Network | None = None, owner: str = "one", pattern: str = PATTERN) -> Archiver:
+    def archiver(
+        self, network: Network | None = None, owner: str = "one", pattern: str = PATTERN, form: Form = DEFAULT_FORM
+    ) -> Archiver:
         """An archiver behind its own network."""
         network = network or Network(Script({}))
         records = FaultyRecords(self.memory.records(CURSORS), network)
@@ -104,7 +108,7 @@ class World:
             Lessor(leases, self.clock, indexed=False),
         )
         objects = self._store(self.memory.objects, network)
-        rule = Rule(pattern, objects, "memory:", limits=self._limits)
+        rule = Rule(pattern, objects, "memory:", limits=self._limits, form=form)
         return Archiver(ports, [rule], self.clock, owner, lease_ttl=TTL)
 
     async def publish(self, subject: str, count: int) -> None:

@@ -84,6 +84,8 @@ CURSOR = Cursor(CHANGE, EntryId(1, 8), 8, history="one")
         ({"appended": 7}, False),
         ({"history": "two"}, True),
         ({"history": "two", "appended": 12}, False),
+        ({"history": "two", "first": EntryId(1 << 50, 1), "appended": 18, "groups": ()}, True),
+        ({"history": "two", "first": EntryId(1 << 50, 1), "appended": 17, "groups": ()}, False),
     ],
 )
 def test_a_stream_is_known_by_what_it_held_up_to_the_cursor(changes: dict[str, object], right: bool) -> None:
@@ -95,6 +97,7 @@ def test_a_stream_is_known_by_what_it_held_up_to_the_cursor(changes: dict[str, o
         await world.memory.groups.mark(CHANGE, GROUP, entries[6].id)
         state = await world.memory.streams.info(CHANGE)
         assert state is not None
+        state = replace(state, history="one")
         fitted = {name: entries[6].id if name == "last" else value for name, value in changes.items()}
         cursor = replace(CURSOR, after=entries[7].id)
         await check_continuity(world.memory.streams, cursor, replace(state, **fitted), GROUP)  # type: ignore[arg-type]
