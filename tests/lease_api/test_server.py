@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from wrasse.app.addresses import Address
-from wrasse.app.leases_http import asking
+from wrasse.app.leases_http import asking, server as serving
 from wrasse.app.leases_http.access import Access
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.memory.connect import Memory
@@ -60,6 +60,31 @@ async def test_a_body_that_is_too_long_is_refused() -> None:
     async with running(Access()) as (_, client):
         answer = await client.post("/v1/acquire", data=b"x" * (asking.JSON_BYTES_MAX + 1))
         assert (answer.status, (await answer.json())["error"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ", b""),
+        (b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{", b"body_too_slow"),
+    ],
+    ids=["head", "body"],
+)
+async def test_a_client_that_is_too_slow_is_given_up(
+    said: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(asking, "BODY_SECONDS_MAX", 0.2)
+    async with running(Access()) as (_, client):
+        url = client._base_url
+        assert url is not None
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(said)
+        async with asyncio.timeout(10):
+            heard = await (reader.readuntil(answer) if answer else reader.read())
+        writer.close()
+        await writer.wait_closed()
+        assert heard.endswith(answer)
 
 
 async def test_a_client_that_goes_away_no_longer_waits() -> None:

@@ -23,6 +23,7 @@ from wrasse.errors import ConfigError
 from wrasse.leases.leases import Leases
 
 LINE_BYTES_MAX = 8 << 10
+HEAD_SECONDS_MAX = 120.0  # for the head of a call to come; longer than clients keep connections that they do not use
 TIDY_SECONDS_MAX = 5.0
 
 
@@ -47,6 +48,7 @@ class LeaseServer:
             handler_cancellation=True,  # a client that goes away no longer waits for a key
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
+            keepalive_timeout=HEAD_SECONDS_MAX,
             shutdown_timeout=2.0,
         )
         await self._runner.setup()
