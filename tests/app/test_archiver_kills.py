@@ -196,9 +196,10 @@ async def _caught_up(backend: Store) -> bool:
     [
         ("sqlite", "directory", 40, 1),
         ("redis", "directory", 25, 1),
-        ("nats", "directory", 20, 1),
+        ("nats", "directory", 14, 1),
         ("sqlite", "s3", 2, 3),
         ("redis", "s3", 3, 3),
+        ("nats", "s3", 2, 3),
     ],
 )
 async def test_a_hundred_kills_lose_nothing_and_double_nothing(

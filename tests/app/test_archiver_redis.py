@@ -192,9 +192,7 @@ def test_a_restored_server_is_noticed_and_gone_on_from(place: Path) -> None:
         assert wrasse("archives", "restart", CHANGE).code != 0
         assert wrasse("archives", "restart", CHANGE, "--yes").code == 0
         assert asyncio.run(drained()) == ""
-        read = [json.loads(line) for line in wrasse("archives", "read", CHANGE, "--json").out.splitlines()]
-        wanted = [*range(20), *range(100, 120)]
-        assert Counter(int(each["payload"]) for each in read) == Counter(wanted)
+        assert read_numbers() == Counter([*range(20), *range(100, 120)])
         verified = wrasse("archives", "verify", "--json")
         assert (verified.code, [each["epoch"] for each in verified.json["streams"]]) == (0, [1, 2])
 
@@ -203,6 +201,12 @@ def wrasse_publish(numbers: range) -> None:
     lines = b"".join(b"%d\n" % number for number in numbers)
     answer = wrasse("streams", "publish", CHANGE, "--lines", "--file=-", stdin=lines)
     assert answer.code == 0, answer.err
+
+
+def read_numbers() -> Counter[int]:
+    """What the archives hold."""
+    read = [json.loads(line) for line in wrasse("archives", "read", CHANGE, "--json").out.splitlines()]
+    return Counter(int(each["payload"]) for each in read)
 
 
 async def drained() -> str:
