@@ -28,7 +28,7 @@ settings.register_profile(
 settings.register_profile("ci", parent=settings.get_profile("wrasse"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "wrasse")
 
-collect_ignore = [] if MYSQL else ["backends/test_mysql_catalog.py"]
+collect_ignore = [] if MYSQL else ["backends/test_mysql_catalog.py", "app/test_orphans_mysql.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
