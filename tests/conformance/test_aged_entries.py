@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from conformance.stores import CLUSTER, STREAMS_BACKENDS, Store
 from conformance.upkeep import DAY, ERRORS, Upkeep
+from wrasse.jobs.task_names import SWEEPS
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import Draft
+from wrasse.streams.envelope import decode
 from wrasse.streams.retention import RetentionRule
 
 ON_A_CLUSTER = pytest.param(CLUSTER, marks=pytest.mark.full)
@@ -232,3 +235,23 @@ async def test_the_stream_of_alerts_itself_is_bound_by_its_rule(upkeep: Upkeep) 
     await upkeep.run(upkeep.aged_entries(kept("gbe.events.system.*", 7 * DAY)))
 
     assert await upkeep.bodies(ERRORS) == []
+
+
+async def test_a_trim_of_reports_is_not_reported(upkeep: Upkeep) -> None:
+    await upkeep.append(SWEEPS, b"old")
+    upkeep.pass_time(2 * DAY)
+
+    await upkeep.run(upkeep.aged_entries(kept(SWEEPS)))
+
+    assert await upkeep.bodies(SWEEPS) == []
+
+
+async def test_a_report_says_how_many_streams_and_entries_were_trimmed(upkeep: Upkeep) -> None:
+    for subject in ("gbe.a", "gbe.b", "gbe.b"):
+        await upkeep.append(subject, b"old")
+    upkeep.pass_time(2 * DAY)
+
+    await upkeep.run(upkeep.aged_entries(kept("gbe.*")))
+
+    (report,) = [msgspec.json.decode(decode(body).payload) for body in await upkeep.bodies(SWEEPS)]
+    assert report == {"retried": 0, "failed": 0, "streams_trimmed": 2, "entries_trimmed": 3, "source": "watcher"}

@@ -7,13 +7,16 @@ every group has acked goes first, so that what goes after it can be counted as l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import GroupState, Streams, StreamState
 from wrasse.streams.alerts import Alert, Alerts
+from wrasse.streams.publisher import Publisher
 from wrasse.streams.retention import Bound
 
 SLICE = 20.0  # seconds of one batch; the engine ends a call after sixty
@@ -47,6 +50,8 @@ class Trimmer:
         self._streams = streams
         self._alerts = alerts
         self._clock = clock
+        self._publisher = Publisher(streams, clock)
+        self._removed: dict[str, int] = {}  # since somebody asked
         self.tally = tally
 
     def ends(self) -> float:
@@ -60,6 +65,16 @@ class Trimmer:
             removed += await self._losing(order, ends)
         return Outcome.DONE if removed else Outcome.LOST
 
+    def removed(self) -> Mapping[str, int]:
+        """How many entries went, by stream, since this was asked last."""
+        removed, self._removed = self._removed, {}
+        return removed
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """Tells others; what cannot be told undoes nothing."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._publisher.publish(subject, payload)
+
     async def _rounds(self, order: TrimOrder, protect: Sequence[str], ends: float) -> int:
         removed = 0
         while True:
@@ -68,6 +83,8 @@ class Trimmer:
             )
             removed += done.count
             self.tally.trimmed += done.count
+            if done.count:
+                self._removed[order.subject] = self._removed.get(order.subject, 0) + done.count
             if not done.more or self._clock.monotonic() >= ends:
                 return removed
 

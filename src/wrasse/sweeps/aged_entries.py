@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
+import msgspec
+
 from wrasse.engine.sweep import Action, Keep
+from wrasse.jobs.task_events import SweepReport
+from wrasse.jobs.task_names import SWEEPS
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.streams import StreamState
@@ -122,7 +126,17 @@ class AgedEntries:
 
     async def apply(self, actions: Sequence[Action[TrimOrder | Tell | Settle]]) -> Sequence[Outcome]:
         ends = self.trimmer.ends()
-        return [await self._applied(action.change, ends) for action in actions]
+        outcomes = [await self._applied(action.change, ends) for action in actions]
+        await self._report()
+        return outcomes
+
+    async def _report(self) -> None:
+        """Says what was trimmed, as the sweep of tasks says what it moved."""
+        # Not of the stream of reports itself: it would never come to rest.
+        removed = [count for subject, count in self.trimmer.removed().items() if subject != SWEEPS]
+        if removed:
+            event = SweepReport(0, 0, streams_trimmed=len(removed), entries_trimmed=sum(removed))
+            await self.trimmer.publish(SWEEPS, msgspec.json.encode(event))
 
     async def _applied(self, change: TrimOrder | Tell | Settle, ends: float) -> Outcome:
         match change:
