@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.task_abreast import abreast
 from wrasse.jobs.task_events import Post, hinted
@@ -89,8 +90,10 @@ class Takes:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            for taken in await task:
-                await self._give_back(taken)
+            # What a server that is away does not take back is rescued at its deadline.
+            with suppress(WrasseError):
+                for taken in await task:
+                    await self._give_back(taken)
             raise
 
     async def _now(self, claim: Claim, next_ones: Sequence[Task]) -> list[Task]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,6 +11,7 @@ from conformance.desk import Desk, fresh
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
 from unit.jobs.tasking import MAIL, STEP, TaskWorld
 from wrasse.errors import StoreUnavailable
+from wrasse.ports.groups import Answer, Groups
 from wrasse.ports.jobs import Finish, Hold, Job, Place, Taken
 from wrasse.ports.outcome import Outcome
 
@@ -89,3 +91,34 @@ async def test_a_taker_that_gives_up_while_it_claims_gives_the_task_back() -> No
 
     (taken,) = await world.desk.take()
     assert (taken.attempt, taken.hold != Hold("a", 0, "")) == (1, True)
+
+
+class Deaf:
+    """Groups whose server is gone when they want to answer."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self.asked, self.gone = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._groups, name)
+
+    async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
+        self.asked.set()
+        await self.gone.wait()
+        raise StoreUnavailable("gone")
+
+
+async def test_a_taker_that_gives_up_while_the_server_goes_away_ends_all_the_same() -> None:
+    world = TaskWorld()
+    await world.desk.put("a")
+    groups = Deaf(world.memory.groups)
+    taking = asyncio.ensure_future(take(Desk(world.another(groups=groups)), fresh()))
+    await groups.asked.wait()
+
+    taking.cancel()
+    await asyncio.sleep(0)
+    groups.gone.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await taking
