@@ -109,7 +109,7 @@ def ack_before_claim() -> None:
 
     async def hasty(takes: Takes, claim: Claim, deliveries: Sequence[Delivery], limit: int) -> list[Task]:
         await takes._groups.answer([Ack(each.entry.subject, each.group, each.entry.id) for each in deliveries[:limit]])
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         return await claim_hints(takes, claim, deliveries, limit)
 
     Takes._claim_hints = hasty  # type: ignore[method-assign]

@@ -3,24 +3,34 @@ no queue entry is trimmed that somebody still needs."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from app.kill_yard import yard_on
-from chaos.storm import Weather, storm_over
+from chaos.storm import Server, Weather, storm_over
 from chaos.task_laws import check_tasks
-from chaos.task_scene import open_task_store, tasks_at
+from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store, tasks_at
+from conformance.desk import Desk
 from servers.nats import Nats, nats
 from servers.valkey import Valkey, valkey
+from wrasse.engine.sweep import Action
+from wrasse.jobs.task_names import queue_of
+from wrasse.ports.jobs import JobFilter, Place
+from wrasse.streams.retention import Retention, RetentionRule
+from wrasse.sweeps.stuck_jobs import StuckJobs
 
 SILENCE = 1.5
+SHORT = timedelta(milliseconds=200)
 ACTOR = Path(__file__).with_name("task_storm_actor.py")
-MILD = Weather(workers=3, producers=1, restart_every=12, pause=0.1, most=6, actor=ACTOR, look=0.2)
+MILD = Weather(2, 1, 2, restart_every=6, pause=0.1, most=6, poison=False, actor=ACTOR, look=0.2)
 SERVERS: dict[str, Callable[[], AbstractContextManager[Valkey | Nats]]] = {
     "redis": lambda: valkey(durable=True),
     "nats": nats,
@@ -33,9 +43,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Valkey | Nats]:
         yield made
 
 
-async def weathered(
-    folder: Path, server: Valkey | Nats, weather: Weather, rounds: int, jobs_min: int = 0
-) -> str:
+class Addressed(Server, Protocol):
+    """A server that is reached by a URL."""
+
+    url: str
+
+
+async def weathered(folder: Path, server: Addressed, weather: Weather, rounds: int, jobs_min: int = 0) -> str:
     """A storm of so many rounds over tasks, then calm, and the laws. Says what it came to."""
     seed = random.randrange(1 << 32)
     url = tasks_at(server.url, folder, SILENCE)
@@ -59,7 +73,7 @@ async def weathered(
 async def test_a_storm_loses_no_task_ends_none_twice_and_trims_nothing_that_is_needed(
     tmp_path: Path, server: Valkey | Nats
 ) -> None:
-    print(await weathered(tmp_path, server, MILD, rounds=25))
+    print(await weathered(tmp_path, server, MILD, rounds=12))
     assert server.pid
 
 
@@ -67,6 +81,54 @@ async def test_a_storm_loses_no_task_ends_none_twice_and_trims_nothing_that_is_n
 @pytest.mark.timeout(3_000)
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 async def test_a_long_storm_loses_no_task_and_ends_none_twice(tmp_path: Path, server: Valkey | Nats) -> None:
-    weather = replace(MILD, workers=6, producers=2, restart_every=40, most=20, look=1.0)
-    print(await weathered(tmp_path, server, weather, rounds=300, jobs_min=3_000))
+    weather = replace(MILD, workers=6, producers=2, restart_every=40, most=20, poison=True, look=1.0)
+    print(await weathered(tmp_path, server, weather, rounds=200, jobs_min=1_500))
     assert server.pid
+
+
+@pytest.mark.full
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize(
+    ("server", "planted", "blow"),
+    [("redis", "ack_before_claim", "kill"), ("redis", "trim_by_pending", "freeze")],
+    indirect=["server"],
+)
+async def test_a_precaution_taken_away_is_noticed(
+    tmp_path: Path, server: Valkey | Nats, planted: str, blow: str
+) -> None:
+    weather = replace(MILD, workers=1, engines=1, blows=(blow,), restart_every=1_000, planted=planted, aim=("worker",))
+    with pytest.raises(AssertionError, match="a waiting task had no entry"):
+        await weathered(tmp_path, server, weather, rounds=6)
+
+
+@pytest.mark.parametrize("server", SERVERS, indirect=True)
+async def test_under_a_backlog_of_ten_timeouts_every_task_runs_once_and_none_fails(
+    tmp_path: Path, server: Valkey | Nats
+) -> None:
+    store = await open_task_store(tasks_at(server.url, tmp_path, SHORT.total_seconds()))
+    desk, names = Desk(store.jobs), sorted(f"t{n}" for n in range(50))
+    rule = RetentionRule(queue_of(TYPE), SHORT, exact=True)
+    protect = Retention((rule,)).protecting(rule.pattern, rule)
+    await desk.put(*names)
+    begun = at = await store.jobs.time.now()
+
+    while at < begun + 10 * SHORT:  # a task at a time, while the sweeps look at the rest
+        await desk.finish(*(taken.hold for taken in await desk.take(limit=1)))
+        at = await swept(store)
+        await store.backend.streams.trim(rule.pattern, age=SHORT, below=None, protect=protect, limit=1_000)
+        await asyncio.sleep(SHORT.total_seconds())
+    while late := await desk.take():
+        await desk.finish(*(taken.hold for taken in late))
+
+    done = await store.jobs.page(Place.DONE, JobFilter(), None, 100)
+    assert sorted((state.id, state.attempts) for state in done) == [(name, 1) for name in names]
+    await store.close()
+
+
+async def swept(store: TaskStore) -> datetime:
+    """One run of stuck_jobs as the settings build it, without its engine; when it looked."""
+    sweep = StuckJobs(store.jobs, silence=timedelta(0), retries={TYPE: RETRIES})
+    await store.jobs.strays.look(None, 100, silence=SHORT, dry=False)
+    page = await sweep.find(None, 100)
+    await sweep.apply([each for state in page if isinstance(each := sweep.decide(state, page.at), Action)])
+    return page.at
