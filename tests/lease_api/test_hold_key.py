@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 
 import pytest
 
 from lease_api.served import Served, served
-from wrasse.clock import SystemClock
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import LeaseLost
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.hold_key import hold_key
+from wrasse.leases.leases import Leases
 from wrasse.leases.operations import Operations
 
 CLOCK = SystemClock()
@@ -31,6 +33,13 @@ async def operations(request: pytest.FixtureRequest) -> AsyncIterator[Operations
 
 def held(operations: Operations, key: str = "orders/42", wait: timedelta | None = None) -> hold_key:
     return hold_key(operations, key, "me", TTL, CLOCK, wait=wait)
+
+
+async def until(so: Callable[[], bool]) -> None:
+    while True:
+        if so():
+            return
+        await asyncio.sleep(0.01)
 
 
 async def test_what_was_saved_is_there_for_the_next_holder(operations: Operations) -> None:
@@ -93,6 +102,29 @@ async def test_a_waiter_gets_the_key_when_it_is_free(operations: Operations) -> 
             group.create_task(work(name))
             await asyncio.sleep(0.05)  # so that they stand in line in this order
     assert order == ["a", "b", "c"]
+
+
+async def test_who_waited_longer_than_its_lease_lasts_has_all_of_it_all_the_same() -> None:
+    clock = ManualClock()
+    async with served(clock=clock) as server, LeaseClient(server.url, clock) as client:
+        first = await client.acquire("orders/42", "me", ttl=timedelta(minutes=5))
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            waiting = group.create_task(client.acquire("orders/42", "you", ttl=TTL, wait=None))
+            await until(lambda: server.api.waiting == 1)
+            clock.advance(3 * TTL)
+            await client.release(first.namespace, first.held)
+        assert client.term(waiting.result()) - clock.monotonic() == pytest.approx(TTL.total_seconds(), abs=0.01)
+
+
+@pytest.mark.parametrize("where", ["here", "over HTTP"])
+async def test_a_lease_that_is_shorter_than_was_asked_for_is_renewed_in_time(where: str) -> None:
+    memory = Memory(CLOCK)
+    leases = Leases(memory.records, memory.objects, CLOCK, ttl_max=timedelta(seconds=3))
+    async with served(leases) as server, LeaseClient(server.url, CLOCK) as client, asyncio.timeout(20):
+        asked = server.leases if where == "here" else client
+        async with hold_key(asked, "orders/42", "me", timedelta(minutes=5), CLOCK) as lease:
+            first = lease.until
+            await until(lambda: lease.until > first)
 
 
 async def test_a_commit_that_came_too_late_is_told_and_changes_nothing() -> None:

@@ -24,6 +24,7 @@ from wrasse.leases.attachments_client import RemoteAttachments
 from wrasse.leases.leases import NO_WAIT, TTL_DEFAULT, TTL_MAX, Leased, Seen
 from wrasse.leases.meta import Grant, Meta, State
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
+from wrasse.leases.operations import LASTS
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.rules import Held
 from wrasse.leases.transaction import Decision
@@ -56,6 +57,7 @@ class _Answer(msgspec.Struct):
     current_version: int = 0
     current_etag: str = ""
     retry_after_seconds: int = 0
+    lasts: float | None = None  # told by a header
 
 
 class LeaseClient:
@@ -125,14 +127,15 @@ class LeaseClient:
                 if left < 1:
                     await asyncio.sleep(min(left, 0.1))
                 continue
-            return self._leased(key, answer, asked, ttl)
+            self._terms[answer.lease_id] = _term(answer, asked, ttl)
+            return self._leased(key, answer)
 
     async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
         """The lease, `ttl` from now."""
         asked = self._clock.monotonic()
         body = {**_named(namespace, held), "ttl_seconds": _whole(ttl)}
         answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=_shown(held))
-        self._terms[held.id] = asked + min(ttl, TTL_MAX).total_seconds()
+        self._terms[held.id] = _term(answer, asked, ttl)
         grant = Grant(held.id, "", held.token, _instant(answer.expires_at_unix), held.transaction)
         return Leased(namespace, held, Meta(held.token, grant))
 
@@ -179,8 +182,7 @@ class LeaseClient:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
         return self._terms[leased.held.id]
 
-    def _leased(self, key: str, answer: _Answer, asked: float, ttl: timedelta) -> Leased:
-        self._terms[answer.lease_id] = asked + min(ttl, TTL_MAX).total_seconds()
+    def _leased(self, key: str, answer: _Answer) -> Leased:
         grant = Grant(
             answer.lease_id, answer.owner, answer.fencing_token, _instant(answer.expires_at_unix), answer.txn_id
         )
@@ -270,7 +272,7 @@ def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
             f"the server answered {status} with something that is no lease API", do="check the address"
         ) from None
     if status == 200:
-        return answer, None
+        return msgspec.structs.replace(answer, lasts=_lasts(headers.get(LASTS, ""))), None
     if answer.error in _CODES:
         raise KeyRefused(
             _CODES[answer.error],
@@ -282,6 +284,19 @@ def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
     if status == 413:
         raise TooLarge(answer.detail, do="make it smaller")
     raise UsageError(f"{answer.error}: {answer.detail}", do="see docs/reference/lease-api.md")
+
+
+def _lasts(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _term(answer: _Answer, asked: float, ttl: timedelta) -> float:
+    """Until when its holder may rely on a lease that was asked for at this monotonic time. The server grants less than
+    it was asked for where its settings say so, and says how long; another server's lease is as long as was asked."""
+    return asked + (min(_whole(ttl), TTL_MAX.total_seconds()) if answer.lasts is None else answer.lasts)
 
 
 def _named(namespace: str, held: Held) -> dict[str, object]:

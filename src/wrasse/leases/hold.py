@@ -95,8 +95,7 @@ class Holding:
         self.lost = True
 
     async def _renew(self) -> None:
-        third = self._ttl.total_seconds() / 3
-        pause = third
+        pause = third = self._third()
         while True:
             await asyncio.sleep(max(0.0, min(pause, self._left())))
             renewed = None
@@ -109,9 +108,13 @@ class Holding:
                             return
             if renewed is not None:
                 self.lease, self._ends = renewed, self._lessor.term(renewed)
-                pause = third
+                pause = third = self._third()
             elif self._left() <= 0:
                 return
+
+    def _third(self) -> float:
+        """A third of the time that was granted, which may be less than was asked for."""
+        return min(self._ttl.total_seconds(), self._left()) / 3
 
     def _left(self) -> float:
         return self._ends - self._clock.monotonic()

@@ -13,6 +13,8 @@ from wrasse.leases.rules import Held
 from wrasse.leases.transaction import Decision
 from wrasse.ports.objects import Data
 
+LASTS = "X-Lease-Lasts"  # the header that says for how many seconds a lease may be relied on, from when the call came
+
 
 class AttachmentOperations(Protocol):
     """Attachments, wherever the store is. `whose`: a `Held` for what its holder sees, a key for what is committed."""

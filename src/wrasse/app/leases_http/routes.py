@@ -20,6 +20,7 @@ from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.leases.leases import Leased, Leases, Seen
 from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.operations import LASTS
 from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
 
@@ -101,6 +102,7 @@ class LeaseApi:
         return answer
 
     async def _acquire(self, request: web.Request, name: str) -> web.Response:
+        came = self._clock.monotonic()
         asked = await asking.json_body(request, wire.AcquireBody)
         if self.draining:
             raise _stopping()
@@ -126,8 +128,8 @@ class LeaseApi:
             transaction=transaction,
         )
         leased = await (acquiring if wait == timedelta(0) else self._unless_drained(acquiring))
-        headers = {"X-Fencing-Token": str(leased.grant.token), "X-Key-Version": str(leased.meta.version)}
-        return _json(wire.acquired(leased, typed, name), {**headers, "X-Correlation-Id": name})
+        headers = {"X-Key-Version": str(leased.meta.version), "X-Correlation-Id": name, **self._granted(leased, came)}
+        return _json(wire.acquired(leased, typed, name), headers)
 
     async def _unless_drained(self, acquiring: Coroutine[Any, Any, Leased]) -> Leased:
         """What a wait gives; one that the end of this server would outlast is given up at once."""
@@ -144,12 +146,19 @@ class LeaseApi:
             raise _stopping() from None
 
     async def _keepalive(self, request: web.Request, name: str) -> web.Response:
+        came = self._clock.monotonic()
         shown = asking.token(request)
         asked = await asking.json_body(request, wire.KeepaliveBody)
         namespace, held = _held_in_body(asked, shown, request)
         leased = await self._leases.renew(namespace, held, timedelta(seconds=asked.ttl_seconds))
         until = int(leased.grant.until.timestamp())
-        return _json(wire.Renewed(until), {"X-Fencing-Token": str(leased.grant.token)})
+        return _json(wire.Renewed(until), self._granted(leased, came))
+
+    def _granted(self, leased: Leased, came: float) -> dict[str, str]:
+        """The token, and until when its holder may rely on the lease: in seconds from the moment at which the call
+        came, so that the caller can count from before it asked, however long it had to wait for the key."""
+        lasts = max(0.0, self._leases.term(leased) - came)
+        return {"X-Fencing-Token": str(leased.grant.token), LASTS: f"{lasts:.3f}"}
 
     async def _get(self, request: web.Request, name: str) -> web.Response:
         namespace, key = asking.named(request)
