@@ -11,19 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from chaos.task_scene import TYPE
 from chaos.test_task_storm import MILD, weathered
 from servers.cluster import Cluster, cluster
 from servers.nats import NatsCluster, nats_cluster
+from wrasse.backends.nats.layout import stream_name
+from wrasse.jobs.task_names import queue_of
 
+ELECTION_MAX_S = 60
 ROUGH = replace(MILD, poison=True, restart_every=15, blows=("kill", "kill", "pause", "freeze", "cut", "slow"), look=1.0)
 
 
 class Leaders:
-    """A JetStream cluster as one server: a restart is one of whoever leads the records, or the queue, by turns."""
+    """A JetStream cluster as one server: a restart is one of whoever leads the records, the books or the queue."""
 
     def __init__(self, servers: NatsCluster) -> None:
         self._servers = servers
-        self._streams = cycle(("KV_wrasse", "gbe=2Etasks=2Elow=2Equeue"))
+        self._streams = cycle(("KV_wrasse", "wrasse_books", stream_name(queue_of(TYPE))))
         self.port = servers.nodes[0].port
         self.url = f"{servers.url}?replicas=3"
         self.killed: list[str] = []
@@ -31,12 +35,12 @@ class Leaders:
     def restart(self) -> None:
         """The leader is killed; the others choose another one, and it comes back with what it had."""
         stream = next(self._streams)
-        leader = self._servers.leader(stream)
-        assert leader is not None, f"nobody leads {stream}"
+        end = time.monotonic() + ELECTION_MAX_S
+        while (leader := self._servers.leader(stream)) is None or not self._servers.elected():
+            assert time.monotonic() < end, f"nobody leads {stream}"
+            time.sleep(0.05)
         leader.restart()
         self.killed.append(stream)
-        while not self._servers.elected():
-            time.sleep(0.05)
 
 
 class Masters:
