@@ -217,7 +217,7 @@ async def test_the_producer_may_say_how_long_a_message_is_held(scene: Scene) -> 
     assert (message["visibility_timeout_seconds"], (await scene.call("ack", message))[0]) == (90, 200)
 
 
-# State
+# D12: every message left its lease and its state behind for ever
 
 
 async def test_what_a_nack_keeps_of_the_state_the_next_consumer_reads_and_an_ack_leaves_none(scene: Scene) -> None:
@@ -239,6 +239,29 @@ async def test_a_message_acked_without_its_state_leaves_none_either(scene: Scene
     await scene.call("nack", first)
     await scene.call("ack", await scene.one())
     assert await scene.left() == []
+
+
+async def test_a_message_handed_out_with_its_state_leaves_none_if_its_ack_does_not_show_it(scene: Scene) -> None:
+    await scene.enqueue()
+    message = await scene.one("dequeueWithState")
+    await scene.state(message, {"step": 1})
+    shown = {name: value for name, value in message.items() if not name.startswith("state_")}
+    acked = await scene.call("ack", shown)
+    assert (acked[0], await scene.left()) == (200, [])
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "extend"])
+async def test_lockds_clients_name_the_message_s_transaction_and_not_that_of_its_state(scene: Scene, call: str) -> None:
+    await scene.enqueue()
+    message = await scene.one("dequeueWithState")
+    await scene.state(message, {"step": 1})
+    shown = {name: value for name, value in message.items() if name != "state_txn_id"}
+    status, _ = await scene.call(call, shown, txn_id=message["txn_id"])
+    if call == "extend":
+        status, _ = await scene.call("nack", shown, txn_id=message["txn_id"])
+    left = await scene.left()
+    kept = await scene.state(await scene.one("dequeueWithState")) if call != "ack" else left
+    assert (status, kept) == (200, {"step": 1} if call != "ack" else [])
 
 
 async def test_the_state_of_a_consumer_that_died_goes_to_the_next(scene: Scene) -> None:
@@ -288,7 +311,7 @@ async def test_stats_tell_what_waits_and_what_is_first(scene: Scene) -> None:
 WRONG = {
     "missing_queue": ("dequeue", {"owner": "me"}, 400),
     "missing_owner": ("dequeue", {"queue": QUEUE}, 400),
-    "invalid_txn": ("dequeue", {"queue": QUEUE, "owner": "me", "txn_id": "c5v9d0sl70b3m3q8ndg0"}, 400),
+    "invalid_txn": ("dequeue", {"queue": QUEUE, "owner": "me", "txn_id": "nope"}, 400),
     "invalid_page_size": ("dequeue", {"queue": QUEUE, "owner": "me", "page_size": 65}, 400),
     "missing_fields": ("nack", {"queue": QUEUE, "message_id": "m", "lease_id": "l"}, 400),
     "invalid_nack_intent": ("nack", {"queue": QUEUE, "message_id": "m", "lease_id": "l", "intent": "no"}, 400),

@@ -222,6 +222,10 @@ class RecordedJobs:
         mine = await self._changes.change(hold.id, lambda stored: rules.beat(stored, hold, at, silence=silence))
         return at + silence if mine else None
 
+    async def finish(self, hold: Hold, *, request: str) -> Outcome:
+        """Finishes a job beside which something is kept, which goes with it, whatever crashes."""
+        return await self._changes.settle(Finish(hold), request, beside=True)
+
     async def expire(self, id: str) -> None:
         """Sees to one job that is overdue, as a take would."""
         seen, at = await self._store.get(id), await self._store.time.now()

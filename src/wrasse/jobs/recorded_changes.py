@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
 
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs import job_record as rules
@@ -24,6 +26,7 @@ from wrasse.ports.jobs import (
     Bury,
     Cancel,
     Delete,
+    Finish,
     Job,
     JobState,
     Move,
@@ -40,6 +43,26 @@ EXPIRED_MAX = 100  # overdue jobs that one take sees to
 _TRIES = 20
 
 
+class Fate(StrEnum):
+    """What becomes of an overdue job."""
+
+    RESCUED = "rescued"
+    FINISHED = "finished"
+    LEFT = "left"
+
+
+class Beside(Protocol):
+    """What somebody keeps beside a job, under its id."""
+
+    async def fate(self, state: JobState) -> Fate:
+        """Asked before a job is taken from a worker that is silent: its end may have been written elsewhere."""
+        ...
+
+    async def ended(self, state: JobState) -> None:
+        """Takes away what is beside a job that has ended. May be asked again."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedOptions:
     """`rescues_max`: how often a job may lose its worker before a take buries it; None leaves that to the sweep.
@@ -49,6 +72,7 @@ class RecordedOptions:
     done_max: int = 0
     rescues_max: int | None = 3
     poll_max: float = 1.0
+    beside: Beside | None = None
 
 
 class Changes:
@@ -70,8 +94,8 @@ class Changes:
         self._doubtful: dict[str, None] = {}  # requests that began to end a job, and got no answer yet
         self._finished = 0
 
-    async def settle(self, settlement: Settlement, request: str) -> Outcome:
-        """Ends an attempt, by its holder."""
+    async def settle(self, settlement: Settlement, request: str, *, beside: bool = False) -> Outcome:
+        """Ends an attempt, by its holder. `beside`: a job that is done then has something beside it."""
         hold, doubted = settlement.hold, request in self._doubtful
         for look in self._looks(hold.id):
             found = await look()
@@ -89,7 +113,7 @@ class Changes:
                     continue  # what this process remembers may be out of date
                 return Outcome.LOST
             self._doubt(request)
-            outcome = await self._settled(found, after)
+            outcome = await self._settled(found, after, beside)
             if not doubted:
                 self._doubtful.pop(request, None)
             self._held.pop(hold.id, None)
@@ -97,18 +121,18 @@ class Changes:
                 return outcome
         raise _changing(hold.id)
 
-    async def _settled(self, seen: Seen, after: StoredJob) -> Outcome:
+    async def _settled(self, seen: Seen, after: StoredJob, beside: bool) -> Outcome:
         """Writes the end of an attempt. One that is done and not kept goes at once, if nothing comes after it."""
         goes = after.state.place is Place.DONE and not self._options.done_max and after.state.kept_until is None
         recorded = seen.recorded
         plain = recorded.payload is None and recorded.result is None and not after.follow and not after.job.lasting
-        if goes and plain:
+        if goes and plain and not beside:
             return await self._store.delete(seen)
         result = after.result
         apart = result if result is not None and len(result) > INLINE_BYTES_MAX and not goes else None
         if goes or apart is not None:
             after = replace(after, result=None)
-        written = await self._store.write(seen, after, leaving=goes, result=apart)
+        written = await self._store.write(seen, after, leaving=goes, result=apart, beside=beside and goes)
         if written is None:
             return Outcome.LOST
         self._note(written)
@@ -118,7 +142,7 @@ class Changes:
         return Outcome.DONE
 
     async def go_on(self, seen: Seen) -> None:
-        """What comes after the end of a job: its follow-ups, then its parts, its record."""
+        """What comes after the end of a job: its follow-ups, then what is beside it, its parts, its record."""
         if seen.stored.follow:
             await self._follow(seen.stored.follow, f"{seen.stored.state.id}#{seen.stored.state.token}")
             if not seen.recorded.leaving:
@@ -127,6 +151,8 @@ class Changes:
         if seen.recorded.leaving:
             if seen.stored.job.lasting:
                 await self._ids.keep(seen.stored.state.id, await self._store.time.now() + IDS_KEPT)
+            if seen.recorded.beside and self._options.beside is not None:
+                await self._options.beside.ended(seen.stored.state)
             await self._store.drop_parts(seen)
             await self._store.delete(seen)
 
@@ -221,6 +247,12 @@ class Changes:
     async def _rescue(self, state: JobState, at: datetime) -> bool:
         most = self._options.rescues_max
         if most is None:
+            return False
+        beside = self._options.beside
+        fate = Fate.RESCUED if beside is None else await beside.fate(state)
+        if fate is Fate.FINISHED:
+            await self.settle(Finish(state.hold), f"{state.id}#{state.token}", beside=True)
+        if fate is not Fate.RESCUED:
             return False
         silent = f"worker {state.worker} silent for {int((at - (state.beat_at or at)).total_seconds())} s"
         spent = state.rescues >= most

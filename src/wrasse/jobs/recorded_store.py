@@ -48,13 +48,14 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What a record holds. `mark` names the write that made it so. One that is `leaving` is finished, and only what
-    comes after its end is left to do."""
+    comes after its end is left to do; `beside`: also to what somebody keeps under its id elsewhere."""
 
     stored: StoredJob
     mark: str
     payload: Part | None = None
     result: Part | None = None
     leaving: bool = False
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +121,13 @@ class RecordedStore:
         return Seen(key, recorded, version)
 
     async def write(
-        self, seen: Seen, after: StoredJob, *, leaving: bool = False, result: bytes | None = None
+        self, seen: Seen, after: StoredJob, *, leaving: bool = False, result: bytes | None = None, beside: bool = False
     ) -> Seen | None:
         """Changes a job; None if its record is another by now."""
         mark, begun, before = secrets.token_hex(5), self._clock.monotonic(), seen.recorded
         sign = None if leaving else await self._sign(after, mark)
         part = await self._part(seen.key, mark, result) if result is not None else before.result
-        recorded = replace(before, stored=after, mark=mark, leaving=leaving, result=part)
+        recorded = replace(before, stored=after, mark=mark, leaving=leaving, result=part, beside=beside)
         due_at = after.state.until
         if leaving or after.follow:
             due_at = await self.time.now()

@@ -34,6 +34,10 @@ class Afterwards:
         if len(self._tasks) >= AT_ONCE_MAX:
             await self._do(work)
             return
+        self.soon(work)
+
+    def soon(self, work: Awaitable[object]) -> None:
+        """Does this soon, whatever else there is to do: for what comes one by one."""
         task = asyncio.create_task(self._do(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

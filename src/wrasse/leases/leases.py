@@ -104,6 +104,7 @@ class Leases(Counting):
         self._joining = Joining(self.keys, records, clock, namespaces)
         self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, self._wake)
         self._replay = Replay(self.transactions, clock, replay)
+        self.heard: list[Callable[[str, str], None]] = []  # told of each key that may have become free
         self.attachments = Attachments(self.keys, clock, self.note_traffic)
 
     @property
@@ -366,6 +367,8 @@ class Leases(Counting):
 
     def _wake(self, namespace: str, key: str) -> None:
         self._lines.wake(f"{namespace}/{key}")
+        for each in self.heard:
+            each(namespace, key)
 
     async def _waiting(self, keys: Keys, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:

@@ -1,7 +1,8 @@
 """The calls of the API for queues: lockd's messages, on the records of the store that keeps the leases.
 
-Left out: streams of messages that never end (subscribe, watch), and messages inside transactions. A dequeue that waits
-is enough for the first; a message is acked by itself.
+Left out: streams of messages that never end (subscribe, watch). A dequeue that waits is enough.
+
+A consumer shows by the id of its lease how its message was handed out: with its state, within a transaction.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from wrasse.app.leases_http.queues_desk import (
     QueueDesk,
     Shown,
     attempts_of,
-    spent,
-    state_key,
+    failure,
     visibility_of,
 )
+from wrasse.app.leases_http.queues_keys import state_key
 from wrasse.app.leases_http.queues_parts import enqueued, handed_out
 from wrasse.app.leases_http.wire_queues import (
     SECONDS_MAX,
@@ -68,6 +69,7 @@ from wrasse.ports.jobs import (
 
 PAGE_MAX = 64
 QUEUE_CHARS_MAX = 80
+STATEFUL, JOINED = "s", "t"  # how a message was handed out
 WAIT_AT_ONCE = 20  # seconds that one look waits; who waits for ever looks again
 _STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
 
@@ -128,8 +130,7 @@ class QueueApi:
         namespace, queue = _where(asked.namespace, asked.queue)
         if not asked.owner:
             raise WireError("missing_owner", "owner is missing: say who you are")
-        if asked.txn_id:
-            raise WireError("invalid_txn", "messages do not take part in transactions here")
+        asking.checked_transaction(asked.txn_id, "invalid_txn")
         if not 0 <= asked.page_size <= PAGE_MAX:
             raise WireError("invalid_page_size", f"page_size is 1 to {PAGE_MAX}")
         _checked(asked.visibility_timeout_seconds)
@@ -137,16 +138,23 @@ class QueueApi:
         messages: list[tuple[MessagePart, bytes]] = []
         for each in taken:
             visibility = timedelta(seconds=asked.visibility_timeout_seconds) or visibility_of(each.job)
-            leased = await self._state(namespace, each, asked.owner, visibility) if with_state else None
-            part = MessagePart(self._message(namespace, each, visibility, name, leased), each.job.id)
-            messages.append((part, each.job.payload))
+            leased = await self._keys(namespace, each, asked, visibility, with_state)
+            message = self._message(namespace, each, visibility, name, leased, asked.txn_id)
+            messages.append((MessagePart(message, each.job.id), each.job.payload))
         return handed_out(messages, name)
 
-    async def _state(self, namespace: str, taken: TakenJob, owner: str, visibility: timedelta) -> Leased:
+    async def _keys(
+        self, namespace: str, taken: TakenJob, asked: DequeueBody, visibility: timedelta, with_state: bool
+    ) -> Leased | None:
+        """Takes the keys that go with a message; gives it back if they are not to be had."""
         try:
-            return await self.desk.take_state(namespace, taken, owner, visibility)
+            if asked.txn_id and not await self.desk.join(namespace, taken, visibility, asked.txn_id):
+                raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
+            if not with_state:
+                return None
+            return await self.desk.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
         except BaseException:
-            await self.desk.give_back(namespace, taken)
+            await self.desk.give_back(namespace, taken, asked.txn_id)
             raise
 
     async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[TakenJob]:
@@ -163,8 +171,13 @@ class QueueApi:
 
     async def _ack(self, request: web.Request, name: str) -> web.Response:
         asked = await asking.json_body(request, MessageBody)
-        shown, state = await self._held(asked)
-        if not await self.desk.ack(shown, state.attempts):
+        shown = self._shown(asked)
+        found = await self.desk.held(shown)
+        if isinstance(found, str):
+            if await self.desk.acked(shown):
+                return _json(Acked(True, name), name)
+            raise _refused(found)
+        if not await self.desk.ack(shown, found.attempts):
             raise _refused("queue_message_lease_mismatch")
         return _json(Acked(True, name), name)
 
@@ -177,15 +190,13 @@ class QueueApi:
         if error and intent == "defer":
             raise WireError("invalid_nack_last_error", "last_error goes with a failure")
         _checked(asked.delay_seconds)
-        shown, state = await self._held(asked, etag=True)
+        shown, state = await self._held(asked)
         delay = timedelta(seconds=asked.delay_seconds)
         settlement: Requeue | Bury
         if intent == "defer":
             settlement = Requeue(shown.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
-        elif spent(state, ATTEMPTS if state.retries_max is None else state.retries_max + 1):
-            settlement = Bury(shown.hold, Reason.FAILED, error=error, spends=Budget.FAILURES)
         else:
-            settlement = Requeue(shown.hold, Budget.FAILURES, Reason.FAILED, error=error, delay=delay)
+            settlement = failure(shown.hold, state, error, delay)
         if not await self.desk.nack(shown, settlement):
             raise _refused("queue_message_lease_mismatch")
         return _json(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
@@ -193,7 +204,7 @@ class QueueApi:
     async def _extend(self, request: web.Request, name: str) -> web.Response:
         asked = await asking.json_body(request, MessageBody)
         _checked(asked.extend_by_seconds)
-        shown, _ = await self._held(asked, etag=True)
+        shown, _ = await self._held(asked)
         by = timedelta(seconds=asked.extend_by_seconds) or VISIBILITY
         extended = await self.desk.extend(shown, by)
         if extended is None:
@@ -221,28 +232,34 @@ class QueueApi:
             answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
         return _json(answer, name)
 
-    async def _held(self, asked: MessageBody, *, etag: bool = False) -> tuple[Shown, JobState]:
+    async def _held(self, asked: MessageBody) -> tuple[Shown, JobState]:
         """The message that is shown, and what is known of it; refuses whoever does not hold it."""
-        namespace, queue = _where(asked.namespace, asked.queue)
-        if not asked.message_id or not asked.lease_id or (etag and not asked.meta_etag):
-            raise WireError("missing_fields", "message_id, lease_id and meta_etag are needed")
-        hold = Hold(asked.message_id, asked.fencing_token, asked.lease_id)
-        if asked.meta_etag and asked.meta_etag != _etag(hold):
-            raise _refused("cas_mismatch")
-        state = None
-        if asked.state_lease_id:
-            key = checked_key(state_key(queue, asked.message_id), namespace)
-            state = Held(key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id or asked.txn_id)
-        shown = Shown(namespace, queue, hold, state)
+        shown = self._shown(asked, etag=True)
         found = await self.desk.held(shown)
         if isinstance(found, str):
             raise _refused(found)
         return shown, found
 
+    def _shown(self, asked: MessageBody, *, etag: bool = False) -> Shown:
+        namespace, queue = _where(asked.namespace, asked.queue)
+        if not asked.message_id or not asked.lease_id or (etag and not asked.meta_etag):
+            raise WireError("missing_fields", "message_id, lease_id and meta_etag are needed")
+        asking.checked_transaction(asked.txn_id, "invalid_txn")
+        nonce, _, how = asked.lease_id.partition("-")
+        hold = Hold(asked.message_id, asked.fencing_token, nonce)
+        if asked.meta_etag and asked.meta_etag != _etag(hold):
+            raise _refused("cas_mismatch")
+        state = None
+        if asked.state_lease_id:
+            key = checked_key(state_key(queue, asked.message_id), namespace)
+            state = Held(key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
+        return Shown(namespace, queue, hold, state, STATEFUL in how, JOINED in how, asked.txn_id)
+
     def _message(
-        self, namespace: str, taken: TakenJob, visibility: timedelta, name: str, leased: Leased | None
+        self, namespace: str, taken: TakenJob, visibility: timedelta, name: str, leased: Leased | None, joined: str
     ) -> Message:
         job, hold = taken.job, taken.hold
+        how = (STATEFUL if leased is not None else "") + (JOINED if joined else "")
         attributes = job.headers.get(ATTRIBUTES_HEADER, "")
         message = Message(
             namespace=namespace,
@@ -257,10 +274,10 @@ class QueueApi:
             payload_content_type=job.headers.get(TYPE_HEADER, "application/octet-stream"),
             payload_bytes=len(job.payload),
             correlation_id=name,
-            lease_id=hold.nonce,
+            lease_id=f"{hold.nonce}-{how}" if how else hold.nonce,
             lease_expires_at_unix=int(taken.until.timestamp()),
             fencing_token=hold.token,
-            txn_id=self._xids.new(),
+            txn_id=joined or self._xids.new(),
             meta_etag=_etag(hold),
         )
         if leased is not None:

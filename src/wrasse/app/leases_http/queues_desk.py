@@ -1,8 +1,9 @@
-"""Queues behind the API: lockd's messages as jobs on the records of a namespace, and the state that rides along.
+"""Queues behind the API: lockd's messages as jobs on the records of a namespace, and the keys that ride along.
 
 A message is a job; its lease is the hold of its take. Past its time that lease is over: whoever shows it then, with an
 ack, a nack or an extend, is refused, and the message is cleared on the way: ready again with one attempt less, or dead.
-A consumer that dies thus spends an attempt. The state of a message is an ordinary key, which goes with its ack.
+A consumer that dies thus spends an attempt. Within a transaction the lease lasts as long as nobody has decided; a
+rollback spends an attempt as well.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from wrasse.app.leases_http.queues_keys import MessageKeys, ack_key
 from wrasse.clock import Clock
 from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs
 from wrasse.jobs.recorded_changes import RecordedOptions
 from wrasse.jobs.recorded_names import Names
+from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.leases import Leased, Leases
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.rules import Held, over
+from wrasse.leases.rules import Held
+from wrasse.leases.transaction import Decision
 from wrasse.leases.xid import Xids
 from wrasse.ports.jobs import Budget, Bury, Finish, Hold, Job, JobState, Place, Reason, Requeue, TakenJob
 from wrasse.ports.outcome import Outcome
 
 NAMESPACES_MAX = 1_000
+JOINED_MAX = 10_000
 ATTEMPTS = 5
 VISIBILITY = timedelta(seconds=30)
 VISIBILITY_HEADER, EXPIRES_HEADER = "visibility", "expires-at"
@@ -32,12 +37,16 @@ TYPE_HEADER, ATTRIBUTES_HEADER = "content-type", "attributes"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a consumer shows: the queue, the message, its hold; and the lease of its state, if it has one."""
+    """What a consumer shows: the queue, the message, its hold; and the lease of its state, if it has one. `stateful`:
+    it was handed out with its state. `joined`: within a transaction, whose id is `transaction` if it was shown."""
 
     namespace: str
     queue: str
     hold: Hold
     state: Held | None = None
+    stateful: bool = False
+    joined: bool = False
+    transaction: str = ""
 
 
 class QueueDesk:
@@ -47,6 +56,9 @@ class QueueDesk:
         self._leases, self._clock = leases, clock
         self._jobs: OrderedDict[str, RecordedJobs] = OrderedDict()
         self._xids = Xids(clock)
+        self._joined: OrderedDict[tuple[str, str], Shown] = OrderedDict()  # handed out here, and not decided yet
+        self._afterwards = Afterwards()
+        leases.heard.append(self._heard)
 
     def jobs(self, namespace: str) -> RecordedJobs:
         """The queues of a namespace, whose name has been checked."""
@@ -54,10 +66,14 @@ class QueueDesk:
         if jobs is None:
             if len(self._jobs) >= NAMESPACES_MAX:
                 self._jobs.popitem(last=False)
-            options = RecordedOptions(Names(f"{namespace}/q"))
+            options = RecordedOptions(Names(f"{namespace}/q"), beside=self.keys(namespace))
             jobs = RecordedJobs(self._leases.records, self._leases.objects, self._clock, options)
             self._jobs[namespace] = jobs
         return jobs
+
+    def keys(self, namespace: str) -> MessageKeys:
+        """The keys that ride along with the messages of a namespace."""
+        return MessageKeys(self._leases, namespace)
 
     async def put(self, namespace: str, job: Job) -> datetime:
         """Stores a message; when it becomes visible."""
@@ -85,13 +101,30 @@ class QueueDesk:
             alive.append(each if visibility is not None else await self._own_visibility(jobs, each))
         return alive
 
-    async def take_state(self, namespace: str, taken: TakenJob, owner: str, visibility: timedelta) -> Leased:
-        """The lease of the state of a message, for as long as that of the message. Who had it before died with it."""
-        key = state_key(taken.job.queue, taken.job.id)
-        return await self._leases.acquire(key, owner, namespace=namespace, ttl=visibility, wait=timedelta(seconds=2))
+    async def take_state(
+        self, namespace: str, taken: TakenJob, owner: str, visibility: timedelta, transaction: str
+    ) -> Leased:
+        """The lease of the state of a message. Who had it before died with it."""
+        keys = self.keys(namespace)
+        return await keys.take_state(taken.job.queue, taken.job.id, owner, visibility, transaction)
 
-    async def give_back(self, namespace: str, taken: TakenJob) -> None:
+    async def join(self, namespace: str, taken: TakenJob, visibility: timedelta, transaction: str) -> bool:
+        """Makes a message that was just taken part of a transaction; False if it is somebody else's by now."""
+        queue, hold = taken.job.queue, taken.hold
+        await self.keys(namespace).join(queue, hold, visibility, transaction)
+        # From here on nobody takes it before the transaction is decided; somebody may have before.
+        if await self.jobs(namespace).extend(hold, visibility) is None:
+            return False
+        self._joined[namespace, ack_key(queue, hold.id)] = Shown(namespace, queue, hold, joined=True)
+        if len(self._joined) > JOINED_MAX:
+            self._joined.popitem(last=False)
+        return True
+
+    async def give_back(self, namespace: str, taken: TakenJob, transaction: str = "") -> None:
         """A message that could not be handed out after all."""
+        if transaction:  # which goes on without it
+            self._joined.pop((namespace, ack_key(taken.job.queue, taken.job.id)), None)
+            await self.keys(namespace).leave(taken.job.queue, taken.job.id)
         back = Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
         await self.jobs(namespace).settle([back], request=self._xids.new())
 
@@ -104,41 +137,83 @@ class QueueDesk:
             return "not_found"
         if state.place is not Place.HELD or state.hold != shown.hold:
             return "queue_message_lease_mismatch"
-        if state.until is not None and state.until <= await jobs.now():
+        if not shown.joined and state.until is not None and state.until <= await jobs.now():
             await jobs.expire(state.id)
             return "lease_expired"
         return state
 
-    async def ack(self, shown: Shown, attempts: int) -> bool:
-        """The message is done and gone, with its state; False if it was somebody else's by then."""
-        outcome = await self._settle(shown, Finish(shown.hold))
-        if outcome is Outcome.LOST:
+    async def acked(self, shown: Shown) -> bool:
+        """Whether a message that is gone went with the commit of its transaction."""
+        if not shown.joined or not shown.transaction:
             return False
-        if shown.state is not None:
-            await self._leases.release(shown.namespace, shown.state, commit=False)
-        if shown.state is not None or attempts > 1:  # an earlier consumer may have left some
-            await self._drop_state(shown)
-        return True
+        return await self._leases.transactions.book.outcome(shown.transaction) is Decision.COMMIT
+
+    async def ack(self, shown: Shown, attempts: int) -> bool:
+        """The message is done and gone, with its keys; False if it was somebody else's by then."""
+        if shown.joined:
+            await self._end(shown, commit=True)
+        beside = shown.stateful or shown.joined or attempts > 1  # an earlier consumer may have left some
+        if not beside:
+            return await self._settle(shown, Finish(shown.hold)) is not Outcome.LOST
+        outcome = await self.jobs(shown.namespace).finish(shown.hold, request=f"{shown.hold.nonce}-Finish")
+        return shown.joined or outcome is not Outcome.LOST
 
     async def nack(self, shown: Shown, settlement: Requeue | Bury) -> bool:
-        """The message is visible again after a while, or dead. What was staged of its state is kept for the next."""
+        """The message is visible again after a while, or dead. What was staged of its state is kept for the next; with
+        a transaction it is rolled back."""
+        if shown.joined:
+            await self._end(shown, commit=False)
         if shown.state is not None:
+            state = await self.keys(shown.namespace).held_state(shown.state)
             with suppress(KeyRefused):  # its lease ended with that of the message, or before
-                await self._leases.release(shown.namespace, shown.state, commit=True)
+                await self._leases.release(shown.namespace, state, commit=not shown.joined)
         return await self._settle(shown, settlement) is not Outcome.LOST
+
+    async def _end(self, shown: Shown, *, commit: bool) -> None:
+        """Decides the transaction of a message. If it was decided otherwise, so is the message, and that is told."""
+        key = shown.namespace, ack_key(shown.queue, shown.hold.id)
+        self._joined.pop(key, None)  # what becomes of the message is seen to here
+        try:
+            await self.keys(shown.namespace).end(shown.queue, shown.hold, shown.transaction, commit=commit)
+        except KeyRefused:
+            await self._decided(shown)
+            raise
+
+    def _heard(self, namespace: str, key: str) -> None:
+        shown = self._joined.get((namespace, key))
+        if shown is not None:
+            self._afterwards.soon(self._decided(shown))
+
+    async def _decided(self, shown: Shown) -> None:
+        """Does with a message what its transaction came to, if it came to anything."""
+        committed = await self.keys(shown.namespace).decided(shown.queue, shown.hold.id)
+        if committed is None:
+            return
+        self._joined.pop((shown.namespace, ack_key(shown.queue, shown.hold.id)), None)
+        jobs = self.jobs(shown.namespace)
+        if committed:
+            await jobs.finish(shown.hold, request=f"{shown.hold.nonce}-Finish")
+            return
+        state = await jobs.state(shown.hold.id)
+        if state is not None:
+            await self._settle(shown, failure(shown.hold, state, "its transaction was rolled back", timedelta(0)))
 
     async def extend(self, shown: Shown, by: timedelta) -> tuple[datetime, datetime | None] | None:
         """The message, and its state, held for so long from now; None if it was somebody else's by then."""
         until = await self.jobs(shown.namespace).extend(shown.hold, by)
         if until is None:
             return None
+        keys = self.keys(shown.namespace)
+        if shown.joined:
+            await keys.renew(shown.queue, shown.hold, by)
         if shown.state is None:
             return until, None
-        leased = await self._leases.renew(shown.namespace, shown.state, by)
+        leased = await self._leases.renew(shown.namespace, await keys.held_state(shown.state), by)
         return until, leased.grant.until
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
+        await self._afterwards.finished()
         for jobs in self._jobs.values():
             await jobs.close()
 
@@ -159,21 +234,6 @@ class QueueDesk:
         (outcome,) = await jobs.settle([settlement], request=request)
         return outcome
 
-    async def _drop_state(self, shown: Shown) -> None:
-        """Nobody will ask for the state of this message again: its id is never used twice."""
-        keys, key = self._leases.keys(shown.namespace), state_key(shown.queue, shown.hold.id)
-        kept = await keys.look(key)
-        grant = None if kept is None else kept.meta.grant
-        if kept is not None and grant is not None and over(grant, at := await keys.now(), self._leases.terms):
-            kept = await keys.clear(key, kept, at)  # of a consumer that died
-        if kept is not None and kept.meta.grant is None:
-            await keys.delete(key, kept)
-
-
-def state_key(queue: str, id: str) -> str:
-    """The key of the state of a message."""
-    return f"q/{queue}/state/{id}"
-
 
 def visibility_of(job: Job) -> timedelta:
     """For how long its producer wants it to be held by who takes it."""
@@ -190,3 +250,10 @@ def attempts_of(job: Job) -> int:
 def spent(state: JobState, attempts: int) -> bool:
     """Whether one more attempt that failed is the last."""
     return state.failures + state.rescues + 1 >= attempts
+
+
+def failure(hold: Hold, state: JobState, error: str, delay: timedelta) -> Requeue | Bury:
+    """What a failed attempt makes of a message: ready again, or dead if it was its last."""
+    if spent(state, ATTEMPTS if state.retries_max is None else state.retries_max + 1):
+        return Bury(hold, Reason.FAILED, error=error, spends=Budget.FAILURES)
+    return Requeue(hold, Budget.FAILURES, Reason.FAILED, error=error, delay=delay)
