@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 AGED, STREAMS = "conformance/test_aged_entries.py", "conformance/test_streams.py"
+REDIS_STREAMS = "backends/test_redis_streams.py"
 RETENTION = "unit/streams/test_retention.py"
 ARCHIVER, FAULTS, BATCH = (f"unit/archives/test_{name}.py" for name in ("archiver", "archiver_faults", "batch"))
 LINES, NAMING, LAG = (f"unit/archives/test_{name}.py" for name in ("lines", "naming", "lag"))
@@ -19,16 +20,21 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "125": (f"{AGED}::test_only_what_is_below_the_oldest_pending_entry_is_trimmed",),
     "126": (f"{AGED}::test_what_is_older_than_its_retention_is_trimmed_and_nothing_else",),
     "127": (f"{AGED}::test_an_approximate_rule_waits_for_a_hundredth_more_and_never_trims_more",),
-    "128": (f"{STREAMS}::test_a_trim_and_a_reader_race_and_nothing_unacked_is_lost",),
-    "129": (f"{RETENTION}::test_nothing_is_due_that_a_group_still_needs",
+    "128": (f"{STREAMS}::test_a_trim_and_a_reader_race_and_nothing_unacked_is_lost",
+            f"{REDIS_STREAMS}::test_no_trim_takes_what_a_racing_archiver_was_given_and_has_not_acked"),
+    "129": (f"{REDIS_STREAMS}::test_a_wrong_lag_does_not_change_a_trim",
+            f"{RETENTION}::test_nothing_is_due_that_a_group_still_needs",
             f"{STREAMS}::test_what_a_protecting_group_has_not_read_is_kept"),
     "130": (f"{AGED}::test_a_queue_is_protected_by_its_workers_also_before_their_group_exists",
             f"{RETENTION}::test_groups_that_a_rule_names_protect_as_well"),
     "131": (f"{AGED}::test_allowed_loss_counts_and_tells_what_was_pending_or_never_read",),
-    "132": (f"{STREAMS}::test_a_trim_removes_what_is_older_than_its_age",),
+    "132": (f"{STREAMS}::test_a_trim_removes_what_is_older_than_its_age",
+            "backends/test_redis_upkeep.py::test_a_trim_goes_by_the_servers_clock_however_wrong_ours_is"),
     "133": (f"{RETENTION}::test_the_rule_that_names_a_stream_most_closely_is_about_it",
             f"{AGED}::test_a_stream_without_a_rule_is_never_trimmed"),
-    "134": (f"{STREAMS}::test_what_a_protecting_group_has_not_acked_is_kept",),
+    "134": (f"{STREAMS}::test_what_a_protecting_group_has_not_acked_is_kept",
+            "backends/test_nats_streams.py::test_no_stream_of_ours_has_a_maximal_age",
+            "app/test_archiver_nats.py::test_what_a_limit_of_the_server_took_unarchived_is_counted_and_told"),
     # the archiver
     "135": (f"{BATCH}::test_a_batch_is_complete_at_its_size",
             f"{BATCH}::test_a_batch_is_complete_before_it_has_more_bytes_than_it_may",

@@ -1,4 +1,6 @@
-"""The archiver on NATS: a server that lost its disk is another one, however much it holds by now."""
+"""The archiver on NATS: a server that lost its disk is another one, however much it holds by now; what a server deletes
+by a limit of its own is counted.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import asyncio
 import shutil
 from collections import Counter
 from pathlib import Path
+
+from nats import connect
 
 from app.test_archiver_redis import CHANGE, drained, read_numbers, wrasse_publish
 from app.typed import wrasse
@@ -31,3 +35,29 @@ def test_a_server_that_lost_its_disk_is_noticed_and_gone_on_from(place: Path) ->
         assert asyncio.run(drained()) == ""
         assert read_numbers() == Counter([*range(6), *range(100, 120)])
         assert wrasse("archives", "verify").code == 0
+
+
+def test_what_a_limit_of_the_server_took_unarchived_is_counted_and_told(place: Path) -> None:
+    """A stream that somebody made by hand, of which the server deletes what is old whether it was archived or not."""
+    with nats() as server:
+        asyncio.run(made_by_hand(server.url))
+        (place / "wrasse.yaml").write_text(
+            f"backends: {{streams: '{server.url}', objects: 'file:wrasse-data'}}\n"
+            "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10}]}\n"
+        )
+        wrasse_publish(range(3))
+        assert asyncio.run(drained()) == ""
+        wrasse_publish(range(3, 5))
+        wrasse_publish(range(5, 8))
+        assert asyncio.run(drained()) == ""
+        assert read_numbers() == Counter([0, 1, 2, 5, 6, 7])
+        verified = wrasse("archives", "verify")
+        assert "2 entries before it were trimmed" in verified.out + verified.err
+        told = wrasse("streams", "read", "gbe.events.system.error", "--json").out
+        assert "2 entries of 'gbe.events.audit.change' were trimmed before they could be archived" in told
+
+
+async def made_by_hand(url: str) -> None:
+    client = await connect(url)
+    await client.jetstream().add_stream(name="BYHAND", subjects=["gbe.events.audit.>"], max_msgs_per_subject=3)
+    await client.close()

@@ -261,6 +261,18 @@ async def test_a_stream_that_was_made_by_hand_is_used_as_it_is(stage: Scene) -> 
     assert len(await bodies(flows)) == len(delivered) == 150
 
 
+async def test_no_stream_of_ours_has_a_maximal_age(stage: Scene) -> None:
+    flows = await stage.flows()
+    await flows.streams.append(drafts(2))
+    await flows.streams.ensure("gbe.tasks.mail.queue", StreamLimits(entries_max=5))
+
+    listed = (await (await stage.js()).call("STREAM.LIST", {}))["streams"]
+
+    ours = [each["config"] for each in listed if any(stage.root in taken for taken in each["config"]["subjects"])]
+    assert len(ours) >= 2
+    assert {each["max_age"] for each in ours} == {0}
+
+
 # Old servers
 
 

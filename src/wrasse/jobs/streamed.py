@@ -19,7 +19,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, UnknownName, UsageError
+from wrasse.errors import StoreBroken, StoreUnavailable, UnknownName, UsageError
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.streamed_takes import Claim, Takes
@@ -206,7 +206,15 @@ class StreamedJobs:
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         ids = [each.id if isinstance(each, Cancel) else each.hold.id for each in _bounded(moves)]
-        return await _by_id(ids, [partial(self._move, each) for each in moves])
+        one = self._move if len(moves) == 1 else self._moved
+        return await _by_id(ids, [partial(one, each) for each in moves])
+
+    async def _moved(self, move: Move) -> Outcome:
+        """One of several: a record that is broken fails alone, and what was moved beside it counts."""
+        try:
+            return await self._move(move)
+        except StoreBroken:
+            return Outcome.FAILED
 
     async def get(self, id: str) -> JobRecord | None:
         task = await self._ids.find(id)

@@ -12,10 +12,12 @@ from unit.jobs.tasking import MAIL, RETRIES, STEP, TaskWorld
 from wrasse.clock import to_micros
 from wrasse.errors import TooLarge, UnknownName, UsageError
 from wrasse.jobs.streamed import StreamedJobs, TaskPorts
-from wrasse.jobs.task_names import TASKS, progress_of
+from wrasse.jobs.task_names import TASKS, progress_of, queue_of
 from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Budget, Cancel, Delete, Finish, Job, JobGroup, Place, Progress, Rate, Reason, Requeue
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import START
+from wrasse.streams.envelope import decode
 
 LATER = STEP + timedelta(seconds=1)
 MAX = 128 << 10
@@ -128,6 +130,17 @@ async def test_a_stuck_task_waits_again_with_one_retry_more_and_one_event(world:
     assert [each["retry_count"] for each in events] == [0, 1]
     assert (events[1]["source"], events[1]["reason"], events[1]["previous_worker"]) == ("watcher", "stuck", "w1")
     assert [(each["retried"], each["failed"]) for each in await world.reports()] == [(1, 0)]
+
+
+async def test_events_of_tasks_that_are_rescued_together_have_ids_of_their_own(world: TaskWorld) -> None:
+    for id in ("task_1", "task_2"):
+        await held(world, id)
+    world.clock.advance(LATER)
+
+    await world.swept()
+
+    entries = (await world.memory.streams.read(queue_of(MAIL), START, 100)).items
+    assert len({decode(entry.body).message_id for entry in entries}) == len(entries) == 4
 
 
 async def test_a_task_whose_budget_is_spent_fails_with_one_terminal_and_one_error_event(world: TaskWorld) -> None:

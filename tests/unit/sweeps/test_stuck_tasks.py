@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
 
-from unit.jobs.tasking import MAIL, STEP, TaskWorld
+from unit.jobs.tasking import MAIL, STEP, Apart, TaskWorld
 from wrasse.backends.memory.connect import Memory
 from wrasse.engine.plain_lock import DOCUMENT_LOCK, OWNER, PlainLockGuard
+from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
+from wrasse.errors import StoreBroken
+from wrasse.ids import Ids
 from wrasse.jobs.task_reports import EVERY
 from wrasse.ports.jobs import Bury, JobState, Place, Requeue
+from wrasse.ports.records import Collection, Records, Written
 from wrasse.sweeps.stuck_jobs import RETRIES_MAX, StuckJobs
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,6 +92,30 @@ async def test_a_run_is_held_while_another_program_has_the_lock() -> None:
     assert OWNER != "rust-1"
 
 
+class Stolen(Locks):
+    """A lock that another program has from the third time on that we ask."""
+
+    asked = 0
+
+    async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
+        self.asked += 1
+        return owner if self.asked < 3 else "rust-1"
+
+
+async def test_a_run_that_loses_the_lock_on_the_way_stops() -> None:
+    world = TaskWorld()
+    for number in range(3):
+        await world.desk.put(f"task_{number}")
+    await world.desk.take(3, silence=STEP)
+    world.clock.advance(2 * STEP)
+    sweep = replace(world.sweep, batch_max=1)
+
+    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    report = await run_once(sweep, frame, guards=[PlainLockGuard(Stolen(), STEP)])
+
+    assert (report.done, report.stopped_by) == (1, PlainLockGuard.name)
+
+
 async def test_a_look_at_what_is_stuck_changes_nothing() -> None:
     world = TaskWorld()
     await world.desk.put("task_1")
@@ -98,3 +127,37 @@ async def test_a_look_at_what_is_stuck_changes_nothing() -> None:
     page = await world.sweep.find(None, 10)
 
     assert ([state.queue for state in page], await world.fields("task_1")) == ([MAIL], before)
+
+
+class DamagedWorld(TaskWorld):
+    """Tasks of which one cannot be written any more."""
+
+    damaged = ""
+
+    def _records(self, collection: Collection) -> Records:
+        world, found = self, super()._records(collection)
+
+        class Damaged(Apart):
+            emits = True
+
+            async def put(self, key: str, value: bytes, **rest: object) -> Written:
+                if key == world.damaged:
+                    raise StoreBroken("a record that nobody can write", do="look at it")
+                return await found.put(key, value, **rest)  # type: ignore[arg-type]
+
+        return Damaged(found)  # type: ignore[return-value]
+
+
+async def test_a_task_whose_record_cannot_be_written_does_not_stop_the_others() -> None:
+    world = DamagedWorld()
+    for id in ("task_1", "task_2", "task_3"):
+        await world.desk.put(id)
+        await world.desk.take(silence=STEP)
+    world.clock.advance(2 * STEP)
+    world.damaged = f"{MAIL}:task_2"
+
+    report = await run_once(world.sweep, Frame(world.memory.journal, world.clock, Ids(world.clock)))
+
+    states = [(await world.fields(id))["state"] for id in ("task_1", "task_2", "task_3")]
+    assert (report.done, report.failed, states) == (2, 1, ["pending", "claimed", "pending"])
+    assert len(await world.queued()) == 5
