@@ -58,3 +58,14 @@ async def test_a_removal_that_is_asked_for_again_gives_the_same_answer(place: Pl
     version = lease.meta.version
     first = await leases.remove(NS, lease.held, if_version=version)
     assert await leases.remove(NS, lease.held, if_version=version) == first == version + 1
+
+
+@OURS
+async def test_a_change_of_attributes_that_is_asked_for_again_gives_the_same_answer(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    version = lease.meta.version
+    first = await leases.hide(NS, lease.held, True, if_version=version)
+    assert await leases.hide(NS, lease.held, True, if_version=version) == first == version + 1
+    with pytest.raises(KeyRefused):
+        await leases.hide(NS, lease.held, False, if_version=version)

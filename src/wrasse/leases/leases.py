@@ -247,7 +247,13 @@ class Leases(Counting):
     async def hide(self, namespace: str, held: Held, hidden: bool, *, if_version: int | None = None) -> int:
         """Stages whether queries leave the key out; gives the version."""
         self.note_traffic()
-        staged = (await self.keys(namespace).stage_hidden(held, hidden, if_version)).staged
+        keys = self.keys(namespace)
+        try:
+            staged = (await keys.stage_hidden(held, hidden, if_version)).staged
+        except KeyRefused as refused:
+            staged = await staged_over(keys, held, refused, if_version, None)
+            if staged is None or staged.hidden is not hidden:
+                raise
         assert staged is not None, "a change of attributes stages"
         return staged.version
 
