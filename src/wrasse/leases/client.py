@@ -283,7 +283,7 @@ def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
         )
     if status == 413:
         raise TooLarge(answer.detail, do="make it smaller")
-    raise UsageError(f"{answer.error}: {answer.detail}", do="see docs/reference/lease-api.md")
+    raise UsageError(f"{answer.error}: {answer.detail}", do="see docs/how-to/lease-api.md")
 
 
 def _lasts(text: str) -> float | None:
