@@ -121,8 +121,11 @@ async def test_under_a_backlog_of_ten_timeouts_every_task_runs_once_and_none_fai
         await desk.finish(*(taken.hold for taken in late))
 
     done = await store.jobs.page(Place.DONE, JobFilter(), None, 100)
-    assert sorted((state.id, state.attempts) for state in done) == [(name, 1) for name in names]
+    queue = await store.backend.streams.info(rule.pattern)
     await store.close()
+    assert queue is not None
+    assert sorted((state.id, state.attempts) for state in done) == [(name, 1) for name in names]
+    assert queue.appended == len(names), "a task that waits was told of again"
 
 
 async def swept(store: TaskStore) -> datetime:
