@@ -15,7 +15,7 @@ from simulation.orphans_world import ROOT_OF_ALL, OrphanBug
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import to_micros
-from wrasse.orphans import look, merge, verdict
+from wrasse.orphans import look, merge, removal, trash, verdict
 from wrasse.orphans.look import Look
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Graces, Root
@@ -120,6 +120,10 @@ async def _take_over(self: Any, copy: str, file: Listed) -> Outcome:
     return Outcome.DONE
 
 
+def _marker_last(files: Sequence[Listed], marker: str) -> list[Listed]:
+    return sorted(files, key=lambda file: file.key.endswith(marker.encode()))
+
+
 async def _forgetful(self: MemorySightings, name: str, *args: Any, **named: Any) -> Page[Sighting]:
     """Timers that end by themselves, an hour after the delay, as those of the design document do."""
     here, old = self._root(name), self._clock.now() - timedelta(hours=3)
@@ -164,5 +168,11 @@ BUGS = (
         scenario="written again",
     ),
     OrphanBug("bringing back overwrites", "loss", put((Trash, "_take", _take_over)), scenario="written again"),
+    OrphanBug(
+        "the marker goes last",
+        "torn",
+        put((trash, "ordered", _marker_last), (removal, "ordered", _marker_last)),
+        scenario="pauses and deaths",
+    ),
     OrphanBug("timers that expire", "liveness", put((MemorySightings, "page", _forgetful))),
 )
