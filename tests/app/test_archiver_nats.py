@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from nats import connect
 
 from app.test_archiver_redis import CHANGE, drained, read_numbers, wrasse_publish
@@ -16,12 +17,12 @@ from app.typed import wrasse
 from servers.nats import nats
 
 
-def test_a_server_that_lost_its_disk_is_noticed_and_gone_on_from(place: Path) -> None:
+@pytest.mark.parametrize("engine", ["{}", "{backend: 'sqlite:engine.db'}"], ids=["cursors there", "cursors elsewhere"])
+def test_a_server_that_lost_its_disk_is_noticed_and_gone_on_from(place: Path, engine: str) -> None:
     """Its sequences begin anew: read on after the cursor, what it holds before that would be passed over."""
     with nats() as server:
-        # Cursors are elsewhere: had they been lost as well, everything would begin at the first entry.
         (place / "wrasse.yaml").write_text(
-            f"backends: {{streams: '{server.url}'}}\nengine: {{backend: 'sqlite:engine.db'}}\n"
+            f"backends: {{streams: '{server.url}', objects: 'file:wrasse-data'}}\nengine: {engine}\n"
             "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10}]}\n"
         )
         wrasse_publish(range(6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from conformance.desk import Desk, fresh
 from faults import CRASH, LOST_REPLY, Crashed, Network, Script
 from leases_proof.places import Place
 from recorded_proof.scene import process, stored
+from wrasse.app.application import connect
+from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs
 from wrasse.jobs.recorded_changes import RecordedOptions
@@ -77,6 +80,7 @@ async def test_follow_ups_come_although_the_finished_job_is_gone(place: Place) -
     assert (following.job.id, await stored(place)) == ("next", [])
 
 
+# D12: a crash in the middle of burying blocked the queue; here it is one of the ways
 WAYS = ("finish", "finish with more to do", "requeue", "bury", "put", "take")
 
 
@@ -173,7 +177,7 @@ async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place)
     assert (list(again), list(another)) == ([Outcome.UNKNOWN], [Outcome.LOST])
 
 
-# Workers that die
+# D13: a worker that died never spent anything
 
 
 @FEW
@@ -189,6 +193,23 @@ async def test_a_consumer_that_dies_spends_the_rescue_budget_without_any_sweep(p
     record = await jobs.get("a")
     assert record is not None
     assert (record.state.place, record.state.reason) == (In.DEAD, Reason.WORKER_DIED)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+async def test_the_budget_in_the_settings_is_kept_without_any_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setenv("WRASSE_WORKER_RESCUES_MAX", str(number))
+    clock = ManualClock()
+    async with connect(f"file://{tmp_path}/data", clock=clock) as app:
+        await app.jobs.put("resize", {}, id="a")
+        _, jobs = await app._jobs()
+        queues, taken = list(app.config.settings.worker.queues.values()), 0
+        for _ in range(5):
+            found = await jobs.take(queues, 1, worker="w", silence=SILENCE, request=fresh())
+            taken += len(found.jobs)
+            clock.advance(LATER)
+    assert taken == 1 + number
 
 
 @MEMORY

@@ -22,6 +22,7 @@ from wrasse.jobs.periodic import LATE_MAX, Every, Missed
 from wrasse.jobs.repeating import Mark
 from wrasse.ports.jobs import Job, JobGroup, JobRecord, Place, Put, Rate
 from wrasse.ports.records import Records, Written
+from wrasse.ports.streams import Draft
 
 SLOW = Rate("slow", 3, timedelta(seconds=20))
 # What a repeater needs from its decision to the stored job, when nothing arrives late: its patience and a bad clock.
@@ -196,9 +197,15 @@ class MarkRecords(FaultyRecords):
         self._comforts = comforts
 
     async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
     ) -> Written:
-        written = await super().create(key, value, due_at=due_at, nonce=nonce)
+        written = await super().create(key, value, due_at=due_at, nonce=nonce, emit=emit)
         if written:
             self._comforts.begun.setdefault(key, _last(value))
         return written
@@ -212,9 +219,12 @@ class MarkRecords(FaultyRecords):
         due_at: datetime | None = None,
         nonce: str | None = None,
         entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
     ) -> Written:
         before = await self._records.get(key)
-        written = await super().put(key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays)
+        written = await super().put(
+            key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit
+        )
         if written and before is not None and before.version == at:
             self._comforts.marked(key, _last(before.value), _last(value))
         return written

@@ -30,7 +30,11 @@ class Backends:
     """Where things are kept: a URL per port."""
 
     jobs: Annotated[
-        str, Key("where jobs live: sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0 or memory:")
+        str,
+        Key(
+            "where jobs live: sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0, memory:, or a bucket or "
+            "directory: s3://bucket/prefix, file:wrasse-data"
+        ),
     ] = EMBEDDED
     records: Annotated[
         str,

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import ConfigError
-from wrasse.jobs.recorded import RecordedJobs
-from wrasse.jobs.recorded_changes import RecordedOptions
 from wrasse.ports.catalog import Catalog, Query
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
@@ -25,6 +23,9 @@ from wrasse.ports.pulse import Examined, Pulse
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.sightings import Sightings
 from wrasse.ports.streams import Streams
+
+if TYPE_CHECKING:
+    from wrasse.jobs.recorded import RecordedJobs
 
 DONE_MAX = 10_000
 RESCUES_MAX = 3
@@ -162,6 +163,9 @@ class RecordsAlone:
 
 def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int, rescues_max: int) -> RecordedJobs:
     """Jobs on the records and objects of a store. A bucket is asked less often whether there is something new."""
+    from wrasse.jobs.recorded import RecordedJobs
+    from wrasse.jobs.recorded_changes import RecordedOptions
+
     poll_max = 1.0 if hasattr(store, "requests") else 0.2
     options = RecordedOptions(done_max=done_max, rescues_max=rescues_max, poll_max=poll_max)
     return RecordedJobs(store.records, store.objects, clock, options)

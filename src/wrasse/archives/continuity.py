@@ -10,7 +10,10 @@ Where all of them were trimmed, as many must have been: a server that lost its d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wrasse.archives.cursor import Cursor
+from wrasse.archives.facts import Facts
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Streams, StreamState
@@ -45,6 +48,14 @@ async def check_continuity(streams: Streams, cursor: Cursor, state: StreamState,
             f"after a failover or a restart it held {state.appended - beyond} entries up to {cursor.after},"
             f" and {cursor.passed} were archived",
         )
+
+
+async def check_archive(streams: Streams, subject: str, facts: Facts, state: StreamState, group: str) -> Cursor:
+    """The cursor that the newest archive of a stream would have left; Refused if it is not about the stream as it is
+    now. Asked where nothing else says how far it is archived."""
+    cursor = Cursor(subject, facts.last, facts.passed, history="of whoever wrote it")
+    await check_continuity(streams, cursor, replace(state, history=state.history or "of this one"), group)
+    return cursor
 
 
 async def _beyond(streams: Streams, cursor: Cursor, state: StreamState, group: str) -> int | None:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from wrasse.archives.announce import Announcer
 from wrasse.archives.batch import Batch
 from wrasse.archives.comparing import holds_all
-from wrasse.archives.continuity import check_continuity, set_back
+from wrasse.archives.continuity import check_archive, check_continuity, set_back
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.facts import Facts, facts_of, to_metadata
 from wrasse.archives.filling import fill, sealed_of
@@ -138,19 +138,25 @@ class Drain:
         """How far the stream is archived by all else that is known: its group, and its newest archive."""
         tools = self._tools
         floor = _group(await tools.streams.info(self.subject)).floor
-        facts, epoch = await self._newest()
+        name, facts = await self._newest()
         after = floor if facts is None else max(floor, facts.last)
-        if after > floor:
-            await tools.groups.mark(self.subject, GROUP, after)
         state = await tools.streams.info(self.subject)
+        if name is not None and facts is not None and state is not None and after > floor:
+            # The group knows nothing of this archive: it may be that of a stream which was lost, cursor and all.
+            found = await check_archive(tools.streams, self.subject, facts, state, GROUP)
+            if not await holds_all(tools.streams, self.rule.objects, name, facts.last):
+                raise set_back(found, "its newest archive holds something else than it does")
+            await tools.groups.mark(self.subject, GROUP, after)
+            state = await tools.streams.info(self.subject)
         lag = _group(state).lag
         passed = None if state is None or lag is None else state.appended - lag
+        epoch = 1 if name is None else name.epoch
         return Cursor(self.subject, after, passed, epoch=epoch, history="" if state is None else state.history)
 
-    async def _newest(self) -> tuple[Facts | None, int]:
-        """The facts and the epoch of the newest archive of the stream."""
+    async def _newest(self) -> tuple[ArchiveName | None, Facts | None]:
+        """The newest archive of the stream."""
         shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
-        return (None, 1) if shelved is None else (await facts_at(self.rule.objects, shelved.name), shelved.name.epoch)
+        return (None, None) if shelved is None else (shelved.name, await facts_at(self.rule.objects, shelved.name))
 
     async def _checked(self, cursor: Cursor) -> Cursor | None:
         """The cursor, once it is known to be the latest and about this very stream; None: look again."""
@@ -203,10 +209,10 @@ class Drain:
     async def _caught_up(self, cursor: Cursor) -> Cursor | None:
         """Where the archives say to go on, if the record is from a backup: they were written, and the first entries of
         the next may be trimmed, so that what would be read now would get another name."""
-        facts, epoch = await self._newest()
-        if facts is None or (epoch, facts.last) <= (cursor.epoch, cursor.after):
+        name, facts = await self._newest()
+        if name is None or facts is None or (name.epoch, facts.last) <= (cursor.epoch, cursor.after):
             return None
-        return replace(cursor, after=facts.last, passed=facts.passed, epoch=epoch)
+        return replace(cursor, after=facts.last, passed=facts.passed, epoch=name.epoch)
 
     async def _tell_overtaken(self, floor: EntryId) -> None:
         """Somebody else acks in our group. What is still there is archived all the same."""

@@ -14,7 +14,7 @@ from wrasse.archives.comparing import entries_after, same_entry
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.reader import facts_at, read_archive
 from wrasse.archives.rule import Rule
-from wrasse.archives.shelf import shelved
+from wrasse.archives.shelf import newest, shelved
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Entry, EntryId, Streams
@@ -38,6 +38,10 @@ class Restart:
 async def plan_restart(streams: Streams, cursors: Cursors, rule: Rule, subject: str, group: str) -> Restart:
     """Finds out where a new epoch begins. Changes nothing."""
     cursor, state = await cursors.load(subject), await streams.info(subject)
+    if cursor is None:
+        last = await newest(rule.objects, rule.prefix, rule.domain_of(subject), subject)
+        # Lost with its stream: its archives are all that is left of it.
+        cursor = None if last is None else Cursor(subject, START, None, epoch=last.name.epoch)
     if cursor is None or state is None:
         raise UsageError(f"the stream {subject!r} is not there, or was never archived", do="see `wrasse streams info`")
     common, gone = await _compared(streams, rule, subject, cursor.epoch)
@@ -57,7 +61,8 @@ async def plan_restart(streams: Streams, cursors: Cursors, rule: Rule, subject: 
 
 async def restart(cursors: Cursors, planned: Restart) -> None:
     """Begins the epoch; Refused if the cursor changed since it was planned."""
-    if await cursors.move(planned.cursor) is None:
+    cursor = planned.cursor
+    if await (cursors.move(cursor) if cursor.version else cursors.create(cursor)) is None:
         raise Refused(f"the cursor of {planned.subject!r} has moved meanwhile", do="look again: an archiver is at work")
 
 

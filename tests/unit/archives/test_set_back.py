@@ -187,3 +187,24 @@ def test_what_others_acked_in_the_group_is_archived_all_the_same_and_told_once()
         return await scene.world.broken(), len(await scene.world.events(ALARMS))
 
     assert run_virtual(story()) == ("", 1)
+
+
+def test_a_stream_that_was_lost_with_group_and_cursor_is_not_taken_for_the_archived_one() -> None:
+    async def story() -> list[Entry]:
+        scene = await Scene().begun()
+        records = scene.memory.records(CURSORS)
+        before = await records.get(CHANGE)
+        assert before is not None
+        await records.delete(CHANGE, at=before.version)
+        scene.memory.streams._logs._logs.pop(CHANGE)
+        scene.memory.streams._logs.names.remove(CHANGE)
+        await scene.memory.streams.append([Draft(CHANGE, envelope(payload=b"new %d" % each)) for each in range(9)])
+        scene.drain.forget()
+        with pytest.raises(Refused, match="set back"):
+            await scene.drain.step(flush=True)
+        await restart(scene.cursors, await plan_restart(scene.streams, scene.cursors, scene.rule, CHANGE, GROUP))
+        while await scene.drain.step(flush=True) is Stepped.MOVED:
+            pass
+        return await scene.missing()
+
+    assert run_virtual(story()) == []
