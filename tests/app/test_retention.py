@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import redis
 
 from app.typed import wrasse
+from servers.valkey import Valkey
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.ports.groups import StartAt
@@ -91,3 +94,18 @@ def test_a_rule_that_is_not_right_is_refused_with_what_to_write(
     answer = wrasse("sweep", "aged-entries")
 
     assert (answer.code, told in answer.err) == (2, True), answer.err
+
+
+def test_nothing_is_trimmed_while_a_sweeper_of_the_origin_has_the_lock(place: Path, redis_server: Valkey) -> None:
+    prefix = f"t{secrets.token_hex(6)}:"
+    url = f"{redis_server.url}?root={prefix}w&streams_prefix={prefix}"
+    (place / "wrasse.yaml").write_text(f'backends: {{streams: "{url}"}}\nretention: {{"gbe.notify.*": 1h}}\n', "utf-8")
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.xadd(f"{prefix}gbe:notify:a", {"envelope": b"{}"}, id="1000-0")
+        client.set(f"{prefix}gbe:lock:sweeper", "origin-1", px=600_000)
+
+        held, kept = wrasse("sweep", "aged-entries").code, client.xlen(f"{prefix}gbe:notify:a")
+        client.delete(f"{prefix}gbe:lock:sweeper")
+
+        assert (held, kept) == (3, 1)
+        assert (wrasse("sweep", "aged-entries").code, client.xlen(f"{prefix}gbe:notify:a")) == (0, 0)

@@ -11,9 +11,12 @@ from wrasse.app.sweep_ports import Opened
 from wrasse.app.wiring import Store
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
+from wrasse.engine.guard import Guard
 from wrasse.engine.loop import Scheduled
+from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
+from wrasse.ports.plain_locks import HasPlainLocks
 from wrasse.ports.surveys import HasSurveys, Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import Census
@@ -51,12 +54,16 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         census = Census(surveys_of(store), store.groups, alerts, Looks())
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
+    guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, silence, skew_max=settings.engine.skew_max))
+    if isinstance(store, HasPlainLocks):
+        # The document's sweeper trims under the same lock under which it looks for what is stuck.
+        guards = (PlainLockGuard(store.plain_locks, settings.sweeper.lock_ttl), *guards)
     return Scheduled(
         sweep,
         interval=own.interval,
         jitter=own.jitter,
         budget=Budget(own.actions_max, own.runtime_max, own.pause),
-        guards=backend_guards(store, clock, silence, skew_max=settings.engine.skew_max),
+        guards=guards,
         enabled=own.enabled,
         name=name,
     )
