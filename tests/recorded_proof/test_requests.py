@@ -10,9 +10,11 @@ import pytest
 from conformance.desk import fresh
 from leases_proof.places import Place
 from leases_proof.watched import WatchedWire
+from wrasse.app.leases_http.queues_desk import QueueDesk, Shown
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.wire import Ask
 from wrasse.jobs.recorded import RecordedJobs
+from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import Budget, Finish, Job, Reason, Requeue, TakenJob, WorkerInfo
 
 SILENCE = timedelta(seconds=5)
@@ -137,3 +139,27 @@ async def test_a_look_at_an_empty_queue_costs_the_same_whatever_is_stored_elsewh
     await process.told()
     await process.take()
     assert (await process.told(), len(empty) <= 6) == (empty, True)
+
+
+@BUCKETS
+async def test_a_message_over_http_costs_no_more_than_a_job(place: Place) -> None:
+    address = await place.s3.address()
+    wire = WatchedWire(address, place.clock)
+    wire.seen = []
+    backend = await S3.open(address, place.clock, wire=wire)
+    place.opened.append(backend)
+    desk = QueueDesk(Leases(backend.records, backend.objects, place.clock), place.clock)
+    process = Watched(wire, desk.jobs("default"))
+    await aligned(place)
+    costs = []
+    for id in ("first", "second"):
+        await desk.put("default", Job(id, queue="low", minted=True))
+        await process.told()
+        (taken,) = await desk.take("default", "low", "me", 1, SILENCE, timedelta(0))
+        costs = [await process.told()]
+        shown = Shown("default", "low", taken.hold)
+        state = await desk.held(shown)
+        acked = not isinstance(state, str) and await desk.ack(shown, state.attempts)
+        costs.append(await process.told())
+        assert acked
+    assert costs == [["GET", "PUT", "PUT", "delete"], ["DELETE", "DELETE"]]

@@ -26,6 +26,7 @@ HOMES = {
     "attachments": ("cli_leases_attach", "the files of a key"),
     "fetch": ("cli_leases_attach", "the bytes of one file of a key"),
     "transaction": ("cli_leases_transaction", "what became of several keys that change together, or decide it"),
+    "messages": ("cli_leases_messages", "what is in a queue of the lease API, and what is dead there"),
     "fsck": ("cli_leases_fsck", "look at every key, object and index entry, and repair what can be"),
 }
 

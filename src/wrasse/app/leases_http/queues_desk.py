@@ -24,7 +24,20 @@ from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.rules import Held
 from wrasse.leases.transaction import Decision
 from wrasse.leases.xid import Xids
-from wrasse.ports.jobs import Budget, Bury, Finish, Hold, Job, JobState, Place, Reason, Requeue, TakenJob
+from wrasse.ports.jobs import (
+    Budget,
+    Bury,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobState,
+    Place,
+    Reason,
+    Requeue,
+    Revive,
+    TakenJob,
+)
 from wrasse.ports.outcome import Outcome
 
 NAMESPACES_MAX = 1_000
@@ -210,6 +223,27 @@ class QueueDesk:
             return until, None
         leased = await self._leases.renew(shown.namespace, await keys.held_state(shown.state), by)
         return until, leased.grant.until
+
+    async def revive(self, namespace: str, queue: str, id: str) -> bool:
+        """A dead message is handed out again, with all its attempts; False if there is none."""
+        state = await self._dead(namespace, queue, id)
+        if state is None:
+            return False
+        (outcome,) = await self.jobs(namespace).move([Revive(state.hold)])
+        return outcome is not Outcome.LOST
+
+    async def bin(self, namespace: str, queue: str, id: str) -> bool:
+        """A dead message is gone, its keys first; False if there is none."""
+        state = await self._dead(namespace, queue, id)
+        if state is None:
+            return False
+        await self.keys(namespace).ended(state)
+        (outcome,) = await self.jobs(namespace).delete([Delete(state.hold, Place.DEAD)])
+        return outcome is not Outcome.LOST
+
+    async def _dead(self, namespace: str, queue: str, id: str) -> JobState | None:
+        state = await self.jobs(namespace).state(id)
+        return state if state is not None and state.queue == queue and state.place is Place.DEAD else None
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
