@@ -24,6 +24,7 @@ from wrasse.jobs.recorded_names import Names
 from wrasse.leases.leases import Leases
 from wrasse.leases.lessor import leases_in
 from wrasse.leases.refusal import KeyRefused
+from wrasse.leases.rules import Terms
 from wrasse.leases.transaction import TRANSACTIONS
 from wrasse.ports.jobs import Job, Place as In, TakenJob
 
@@ -122,6 +123,24 @@ async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Pl
     await place.pass_time(LATER)
     again = await finish_all(place)
     assert (kept is not None, again, await left(place)) == (True, 1, [])
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place) -> None:
+    terms = Terms(margin=timedelta(seconds=5))
+    leases = await place.process(terms)
+    desk = QueueDesk(leases, place.clock)
+    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
+    taken = await take(desk)
+    assert taken is not None
+    leased = await desk.take_state(NS, taken, "me", VISIBLE, "")
+    await leases.update(NS, leased.held, b'{"step":1}')
+    await place.pass_time(VISIBLE - timedelta(seconds=1))  # too late for its holder, too early for others
+    acked = await desk.ack(Shown(NS, QUEUE, taken.hold, leased.held, stateful=True), 1)
+    await desk.close()
+    stays = await left(place)
+    again = await finish_all(place)
+    assert (acked, stays != [], again, await left(place)) == (True, True, 0, [])
 
 
 # Within a transaction

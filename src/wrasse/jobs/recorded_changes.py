@@ -58,8 +58,8 @@ class Beside(Protocol):
         """Asked before a job is taken from a worker that is silent: its end may have been written elsewhere."""
         ...
 
-    async def ended(self, state: JobState) -> None:
-        """Takes away what is beside a job that has ended. May be asked again."""
+    async def ended(self, state: JobState) -> bool:
+        """Takes away what is beside a job that has ended; False if not all of it can go yet. It is asked again then."""
         ...
 
 
@@ -151,8 +151,9 @@ class Changes:
         if seen.recorded.leaving:
             if seen.stored.job.lasting:
                 await self._ids.keep(seen.stored.state.id, await self._store.time.now() + IDS_KEPT)
-            if seen.recorded.beside and self._options.beside is not None:
-                await self._options.beside.ended(seen.stored.state)
+            beside = self._options.beside if seen.recorded.beside else None
+            if beside is not None and not await beside.ended(seen.stored.state):
+                return
             await self._store.drop_parts(seen)
             await self._store.delete(seen)
 

@@ -233,11 +233,10 @@ class QueueDesk:
         return outcome is not Outcome.LOST
 
     async def bin(self, namespace: str, queue: str, id: str) -> bool:
-        """A dead message is gone, its keys first; False if there is none."""
+        """A dead message is gone, its keys first; False if there is none, or somebody has its state."""
         state = await self._dead(namespace, queue, id)
-        if state is None:
+        if state is None or not await self.keys(namespace).ended(state):
             return False
-        await self.keys(namespace).ended(state)
         (outcome,) = await self.jobs(namespace).delete([Delete(state.hold, Place.DEAD)])
         return outcome is not Outcome.LOST
 

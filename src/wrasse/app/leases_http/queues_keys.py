@@ -9,6 +9,7 @@ Both keys go with the message. Its record says so until they are gone.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -107,27 +108,30 @@ class MessageKeys:
             await keys.clear(key, kept, at)  # which settles its transaction first
         return Fate.LEFT
 
-    async def ended(self, state: JobState) -> None:
+    async def ended(self, state: JobState) -> bool:
         """Nobody will ask for the keys of this message again: its id is never used twice."""
-        for key in (state_key(state.queue, state.id), ack_key(state.queue, state.id)):
-            await self._drop(key)
+        keys = (state_key(state.queue, state.id), ack_key(state.queue, state.id))
+        return all([await self._drop(key) for key in keys])
 
-    async def _drop(self, key: str) -> None:
+    async def _drop(self, key: str) -> bool:
+        """Whether it is gone. One whose lease is over for its holder, and not yet for others, stays a little longer."""
         keys = self._leases.keys(self._namespace)
         for _ in range(TRIES_MAX):
             kept = await keys.look(key)
             if kept is None:
                 await keys.clean(key, first_token(await keys.now()))  # a crash may have left its objects
-                return
+                return True
             grant, at = kept.meta.grant, await keys.now()
             if grant is None:
                 if await keys.delete(key, kept) is Outcome.DONE:
-                    return
+                    return True
             elif over(grant, at, self._leases.terms):
                 await keys.clear(key, kept, at)  # of a consumer that died
             else:  # of the one that acked, or of somebody who has no message for it any more
                 held = Held(key, grant.id, grant.token, grant.transaction)
-                await keys.release(held, commit=False, alone=True)
+                with suppress(KeyRefused):
+                    await keys.release(held, commit=False, alone=True)
+        return False
 
     async def _joined(self, queue: str, hold: Hold) -> Held | None:
         """The lease by which this delivery is in its transaction, while nothing is decided."""
