@@ -256,12 +256,12 @@ async def test_lockds_clients_name_the_message_s_transaction_and_not_that_of_its
     message = await scene.one("dequeueWithState")
     await scene.state(message, {"step": 1})
     shown = {name: value for name, value in message.items() if name != "state_txn_id"}
-    status, _ = await scene.call(call, shown, txn_id=message["txn_id"])
+    answers = [await scene.call(call, shown, txn_id=message["txn_id"])]
     if call == "extend":
-        status, _ = await scene.call("nack", shown, txn_id=message["txn_id"])
+        answers += [await scene.call("nack", shown, txn_id=message["txn_id"])]
     left = await scene.left()
     kept = await scene.state(await scene.one("dequeueWithState")) if call != "ack" else left
-    assert (status, kept) == (200, {"step": 1} if call != "ack" else [])
+    assert ({status for status, _ in answers}, kept) == ({200}, {"step": 1} if call != "ack" else [])
 
 
 async def test_the_state_of_a_consumer_that_died_goes_to_the_next(scene: Scene) -> None:

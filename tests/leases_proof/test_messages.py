@@ -234,3 +234,30 @@ async def test_a_message_is_not_taken_from_a_consumer_whose_transaction_lasts(pl
     await place.pass_time(LATER)
     assert await take(other) is None
     assert await desk.ack(Shown(NS, QUEUE, taken.hold, joined=True, transaction=MARK), 1)
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+async def test_a_message_that_was_not_handed_out_after_all_is_not_acked_by_the_commit(place: Place) -> None:
+    leases = await place.process()
+    desk = QueueDesk(leases, place.clock)
+    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
+    taken = await take(desk)
+    assert taken is not None
+    await desk.join(NS, taken, VISIBLE, MARK)
+    await desk.give_back(NS, taken, MARK)
+    await leases.decide(MARK, commit=True)
+    assert await take(desk) is not None  # by a consumer that dies
+    await desk.close()
+    await leases.close()
+    assert (await finish_all(place), await left(place)) == (1, [])
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+async def test_a_message_that_somebody_else_has_by_now_joins_no_transaction(place: Place) -> None:
+    desk, other = QueueDesk(await place.process(), place.clock), QueueDesk(await place.process(), place.clock)
+    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
+    taken = await take(desk)
+    assert taken is not None
+    await place.pass_time(LATER)
+    assert await take(other) is not None
+    assert not await desk.join(NS, taken, VISIBLE, MARK)
