@@ -124,12 +124,15 @@ async def test_the_transaction_that_an_acquire_gave_may_have_messages(scene: Tog
 
 async def test_a_transaction_that_is_over_takes_no_message(scene: Together) -> None:
     await scene.enqueue()
+    await scene.enqueue()
     await scene.decide("commit")
-    asked = {"queue": QUEUE, "owner": "me", "wait_seconds": -1, "txn_id": MARK}
+    asked = {"queue": QUEUE, "owner": "me", "wait_seconds": -1, "txn_id": MARK, "page_size": 2}
     status, told = await scene.post("/v1/queue/dequeue", asked)
-    again = await scene.one()
-    await scene.call("ack", again)
-    assert (status, told["error"], again.get("failure_attempts", 0)) == (409, "txn_conflict", 0)
+    again = await scene.dequeue(page_size=2)
+    for message, _ in again:
+        await scene.call("ack", message)
+    assert (status, told["error"]) == (409, "txn_conflict")
+    assert [message.get("failure_attempts", 0) for message, _ in again] == [0, 0]
     assert [key for key in await scene.left() if key != MARK] == []
 
 

@@ -136,26 +136,27 @@ class QueueApi:
         _checked(asked.visibility_timeout_seconds)
         taken = await self._waited(asked, namespace, queue, 1 if with_state else asked.page_size or 1)
         messages: list[tuple[MessagePart, bytes]] = []
-        for each in taken:
-            visibility = timedelta(seconds=asked.visibility_timeout_seconds) or visibility_of(each.job)
-            leased = await self._keys(namespace, each, asked, visibility, with_state)
-            message = self._message(namespace, each, visibility, name, leased, asked.txn_id)
-            messages.append((MessagePart(message, each.job.id), each.job.payload))
+        try:
+            for each in taken:
+                visibility = timedelta(seconds=asked.visibility_timeout_seconds) or visibility_of(each.job)
+                leased = await self._keys(namespace, each, asked, visibility, with_state)
+                message = self._message(namespace, each, visibility, name, leased, asked.txn_id)
+                messages.append((MessagePart(message, each.job.id), each.job.payload))
+        except BaseException:
+            for each in taken:
+                await self.desk.give_back(namespace, each, asked.txn_id)
+            raise
         return handed_out(messages, name)
 
     async def _keys(
         self, namespace: str, taken: TakenJob, asked: DequeueBody, visibility: timedelta, with_state: bool
     ) -> Leased | None:
-        """Takes the keys that go with a message; gives it back if they are not to be had."""
-        try:
-            if asked.txn_id and not await self.desk.join(namespace, taken, visibility, asked.txn_id):
-                raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
-            if not with_state:
-                return None
-            return await self.desk.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
-        except BaseException:
-            await self.desk.give_back(namespace, taken, asked.txn_id)
-            raise
+        """Takes the keys that go with a message."""
+        if asked.txn_id and not await self.desk.join(namespace, taken, visibility, asked.txn_id):
+            raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
+        if not with_state:
+            return None
+        return await self.desk.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
 
     async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[TakenJob]:
         visibility = timedelta(seconds=asked.visibility_timeout_seconds) or None
