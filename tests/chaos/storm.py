@@ -44,6 +44,7 @@ class Weather:
     poison: bool = True  # one job kills every worker that takes it
     aim: tuple[str, ...] = ("worker", "producer", "engine")  # whom the blows hit
     actor: Path = ACTOR
+    gap: float = 0.4  # seconds between two blows, at most
     look: float = 0.02  # seconds between two looks whether all is at rest
 
 
@@ -99,7 +100,7 @@ class Storm:
     async def rounds(self, hits: asyncio.TaskGroup, count: int) -> None:
         """So many blows, one after the other; what lasts goes on in the group."""
         for _ in range(count):
-            await asyncio.sleep(self.draw.uniform(0.02, 0.4))
+            await asyncio.sleep(self.draw.uniform(0.02, self.weather.gap))
             self.replace_the_dead()
             self.blows += 1
             if self.blows % self.weather.restart_every == 0:

@@ -19,7 +19,8 @@ from wrasse.backends.nats.layout import stream_name
 from wrasse.jobs.task_names import queue_of
 
 ELECTION_MAX_S = 60
-ROUGH = replace(MILD, poison=True, restart_every=15, blows=("kill", "kill", "pause", "freeze", "cut", "slow"), look=1.0)
+BLOWS = ("kill", "kill", "pause", "freeze", "cut", "slow")
+ROUGH = replace(MILD, poison=True, restart_every=15, blows=BLOWS, gap=1.0, look=1.0)
 
 
 class Leaders:
@@ -74,12 +75,12 @@ def masters() -> Iterator[Masters]:
 @pytest.mark.full
 @pytest.mark.timeout(600)
 async def test_a_jetstream_cluster_whose_leaders_are_killed_loses_no_task(tmp_path: Path, leaders: Leaders) -> None:
-    print(await weathered(tmp_path, leaders, ROUGH, rounds=60))
+    print(await weathered(tmp_path, leaders, ROUGH, rounds=45))
     assert leaders.killed
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 async def test_a_redis_cluster_whose_masters_are_killed_loses_no_task(tmp_path: Path, masters: Masters) -> None:
-    print(await weathered(tmp_path, masters, ROUGH, rounds=60))
+    print(await weathered(tmp_path, masters, ROUGH, rounds=45))
     assert masters.killed
