@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+import fast_place
 from servers.cluster import SHARED_CLUSTER
 from servers.mariadb import NAMED as MYSQL, mariadb
 from servers.nats import SHARED_NATS, Nats
@@ -35,6 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the long forms of tests, marked `full`")
 
 
+_PLACE = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and (place := fast_place.settle()) is not None:  # workers inherit it
+        config.stash[_PLACE] = place
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--full"):
         return
@@ -44,10 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     SHARED.stop()
     SHARED_CLUSTER.stop()
     SHARED_NATS.stop()
+    if _PLACE in config.stash:
+        fast_place.leave(config.stash[_PLACE])
 
 
 @pytest.fixture(scope="session")
