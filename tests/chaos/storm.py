@@ -22,6 +22,7 @@ from typing import Protocol
 from app.kill_yard import Yard, children, eventually
 from servers.proxy import Proxy, proxy
 from wrasse.clock import SystemClock
+from wrasse.errors import StoreUnavailable
 from wrasse.jobs.producer import Producer
 
 ACTOR = Path(__file__).with_name("storm_actor.py")
@@ -181,7 +182,11 @@ class Storm:
 
         async def at_rest() -> bool:
             self.replace_the_dead()
-            return all(q.ready + q.delayed + q.held == 0 for q in (await self.yard.jobs.counts()).queues)
+            try:
+                counts = await self.yard.jobs.counts()
+            except StoreUnavailable:  # servers that have not found each other again
+                return False
+            return all(q.ready + q.delayed + q.held == 0 for q in counts.queues)
 
         await eventually(at_rest, within=200, every=self.weather.look)
         self.replace_the_dead()
