@@ -37,9 +37,9 @@ class Leaders:
         """The leader is killed; the others choose another one, and it comes back with what it had."""
         stream = next(self._streams)
         end = time.monotonic() + ELECTION_MAX_S
-        while (leader := self._servers.leader(stream)) is None or not self._servers.elected():
-            assert time.monotonic() < end, f"nobody leads {stream}"
-            time.sleep(0.05)
+        while (leader := self._servers.leader(stream)) is None or not self._servers.whole():
+            assert time.monotonic() < end, f"nobody leads {stream}, or a copy is behind"
+            time.sleep(0.1)  # two of three at once would be more than the servers promise to bear
         leader.restart()
         self.killed.append(stream)
 
@@ -75,12 +75,12 @@ def masters() -> Iterator[Masters]:
 @pytest.mark.full
 @pytest.mark.timeout(600)
 async def test_a_jetstream_cluster_whose_leaders_are_killed_loses_no_task(tmp_path: Path, leaders: Leaders) -> None:
-    print(await weathered(tmp_path, leaders, ROUGH, rounds=45))
+    print(await weathered(tmp_path, leaders, ROUGH, rounds=32))
     assert leaders.killed
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 async def test_a_redis_cluster_whose_masters_are_killed_loses_no_task(tmp_path: Path, masters: Masters) -> None:
-    print(await weathered(tmp_path, masters, ROUGH, rounds=45))
+    print(await weathered(tmp_path, masters, ROUGH, rounds=32))
     assert masters.killed

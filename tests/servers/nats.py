@@ -60,6 +60,21 @@ class NatsCluster:
                             return self.nodes[int(each["cluster"]["leader"][1:])]
         return None
 
+    def whole(self) -> bool:
+        """Whether every stream has a leader, and every copy all that its leader has."""
+        try:
+            for number, monitor in enumerate(self.monitors):
+                for account in _monitored(monitor, "jsz?streams=1&accounts=1").get("account_details", ()):
+                    for each in account.get("stream_detail", ()):
+                        known = each.get("cluster", {})
+                        leads = known.get("leader") == f"n{number}"  # only a leader knows how far the others are
+                        behind = leads and not all(one.get("current") for one in known.get("replicas", ()))
+                        if behind or not known.get("leader"):
+                            return False
+        except OSError:
+            return False
+        return self.elected()
+
     def elected(self) -> bool:
         """Whether every server knows the leader of all."""
         try:
