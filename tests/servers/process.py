@@ -32,7 +32,7 @@ def free_ports(count: int) -> list[int]:
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
     """A folder outside pytest's: servers write much, and PostgreSQL wants short socket paths."""
-    place = Path(tempfile.mkdtemp(prefix="wrt-", dir="/tmp"))
+    place = Path(tempfile.mkdtemp(prefix="wrt-"))
     try:
         yield place
     finally:
