@@ -103,6 +103,8 @@ class Meta:
     def objects(self) -> list[State]:
         """Every object that counts, or would after a commit; one of both is there once."""
         staged = self.staged
+        if staged is None and not self.attachments:
+            return [] if self.state is None else [self.state]
         found = [self.state, None if staged is None else staged.state]
         found += [each.object for each in self.attachments]
         if staged is not None and staged.attachments is not None:

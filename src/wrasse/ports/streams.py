@@ -169,6 +169,8 @@ class Streams(Protocol):
 
 def check_drafts(drafts: Sequence[Draft]) -> None:
     """Refuses what no backend could keep, before anything is sent."""
+    if not drafts:
+        return
     if len(drafts) > APPENDS_MAX:
         raise UsageError(f"{len(drafts)} entries in one append", do=f"append at most {APPENDS_MAX} at once")
     for subject in {draft.subject for draft in drafts}:

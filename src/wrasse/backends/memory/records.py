@@ -145,6 +145,8 @@ class MemoryRecords:
         self, key: str, value: bytes, due_at: datetime | None, nonce: str | None, emit: Sequence[Draft]
     ) -> Written:
         """The write and its entries, without an await in between; a stream without room refuses both."""
+        if not emit:
+            return self._store(key, value, due_at, nonce)
         now = self._logs.now()
         self._logs.check_room(emit, now)
         written = self._store(key, value, due_at, nonce)
