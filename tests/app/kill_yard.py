@@ -70,7 +70,7 @@ class Yard:
         path = self.folder / "log"
         if not path.exists():
             return []
-        lines = (json.loads(line) for line in path.read_text().splitlines())
+        lines = (json.loads(line) for line in path.read_text().split("\n")[:-1])  # whole lines only
         return [Line(what, pid, tuple(facts)) for what, pid, *facts in lines]
 
     def writable(self) -> bool:

@@ -79,11 +79,16 @@ def test_a_public_key_follows_from_its_seed() -> None:
     assert public_key(key.seed) == key.public
 
 
+def miswritten(seed: str) -> str:
+    """With one letter that is another; the last one has bits that mean nothing."""
+    return seed[:20] + ("A" if seed[20] != "A" else "B") + seed[21:]
+
+
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
         ("nkey", lambda: NKey.new("account").seed),
-        ("nkey", lambda: NKey.new("user").seed[:-1] + "A"),
+        ("nkey", lambda: miswritten(NKey.new("user").seed)),
         ("nkey", lambda: "PLANTED nonsense"),
         ("nkey", lambda: ""),
         ("creds", lambda: NKey.new("user").seed),
