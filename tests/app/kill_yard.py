@@ -66,7 +66,7 @@ class Yard:
         self.running.remove(process)
 
     def log(self) -> list[Line]:
-        """The side log so far. A line that is not whole was cut off by nobody: each is one write."""
+        """The side log so far. Each line is one write; the last one may be on its way, and counts when it is whole."""
         path = self.folder / "log"
         if not path.exists():
             return []
