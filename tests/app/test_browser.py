@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from app.daemons import Daemon, running
 from app.typed import typed
+from wrasse.sweeps import CATALOGUE
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
@@ -31,7 +32,7 @@ WORKER = ("--role=worker", "--handler=shop:work")
 # It shows and leaves the rescue to others, so that what is stuck stays so until somebody has seen it.
 WATCHER = ("--role=sweeper", "--set=sweeps.stuck_jobs.enabled=false", "--set=observability.queue_sample_interval=200ms")
 # It shows what others do and does nothing itself, not even a run that finds nothing.
-IDLE = (*WATCHER, "--set=sweeps.finished_jobs.enabled=false", "--set=sweeps.expired_leases.enabled=false")
+IDLE = (*WATCHER, *(f"--set=sweeps.{name}.enabled=false" for name in CATALOGUE))
 
 NOTE_MARKS = """
 window.marks = [];

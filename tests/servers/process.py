@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 START_MAX_S = 60
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def _ends_with_its_parent() -> None:
+    """A run of the tests that is killed cannot stop its servers, so the kernel does."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_ports(count: int) -> list[int]:
@@ -86,6 +95,8 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                # The kernel means the thread that started it, and a pool's threads end long before the tests do.
+                preexec_fn=_ends_with_its_parent if threading.current_thread() is threading.main_thread() else None,
                 cwd=self.place,
                 env=None if self.env is None else dict(self.env),
                 user=self.user,
