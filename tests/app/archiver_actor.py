@@ -2,7 +2,10 @@
 
 Forked from a process that has everything imported, so that a round costs milliseconds. A line is `count seed store`;
 the answer is a line with the number of children that died by SIGKILL. Until it dies, a child lives with a store that
-fails at random: requests and replies are lost, and some are slow.
+fails at random: requests and replies are lost, some are slow, and some arrive after the child has given them up.
+
+`stand store` forks one that stops itself before its first put, and answers once it stands; `go` lets it go on to its
+end, and answers with its exit code.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
-from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyRecords, Network, Script
+from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyRecords, Network, Plan, Script
 from stream_faults import FaultyGroups, FaultyStreams
 from unit.archives.scene import FaultyObjects, Overwrites, RandomNames
 from wrasse.app.wiring import Stores
@@ -33,8 +38,10 @@ from wrasse.ports.objects import NO_METADATA, Data, Objects, Stored
 
 PATTERN = "gbe.events.audit.*"
 LEASE = timedelta(milliseconds=30)
+POLL = timedelta(milliseconds=1)  # so that who met a failing store tries again before it dies
 STORES: Mapping[str, type[FaultyObjects]] = {"true": FaultyObjects, "random": RandomNames, "overwrite": Overwrites}
 FAILING = 0.1  # of the calls to the store
+FAULTS = (LOST_REPLY, LOST_REQUEST, Fault(slow_request=0.01), Fault(slow_reply=0.01), Fault(late=0.02))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +70,26 @@ class Deadly:
                 _die()
             threading.Timer(self._within, _die).start()
         if call in ("store", "head") and self._draw.random() < FAILING:
-            return self._draw.choice([LOST_REPLY, LOST_REQUEST, Fault(slow_request=0.01), Fault(slow_reply=0.01)])
+            return self._draw.choice(FAULTS)
         return GOOD
 
     def stored(self) -> None:
         """An archive was stored just now."""
         if self._at == "after store":
             _die()
+
+
+class Standing:
+    """The plan of a process that stops itself between what it has read and its first put."""
+
+    def __init__(self) -> None:
+        self._stood = False
+
+    def next(self, call: str) -> Fault:
+        if call == "store" and not self._stood:
+            self._stood = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return GOOD
 
 
 class Watched(FaultyObjects):
@@ -89,9 +109,9 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def archiver(stores: Stores, yard: Yard, store: str, owner: str, deadly: Deadly | None = None) -> Archiver:
+async def archiver(stores: Stores, yard: Yard, store: str, owner: str, plan: Plan | None = None) -> Archiver:
     """An archiver whose every call passes a network."""
-    clock, network, backend = SystemClock(), Network(deadly or Script({})), await stores.open_streams(yard.transport)
+    clock, network, backend = SystemClock(), Network(plan or Script({})), await stores.open_streams(yard.transport)
     leases = FaultyRecords(backend.records(leases_in(".wrasse")), network)
     ports = ArchivePorts(
         FaultyStreams(backend.streams, network),
@@ -100,10 +120,10 @@ async def archiver(stores: Stores, yard: Yard, store: str, owner: str, deadly: D
         Lessor(leases, clock, indexed=False),
     )
     objects: FaultyObjects = STORES[store](await stores.open_objects(yard.objects), network)
-    if deadly is not None:
-        objects = Watched(objects, deadly)
+    if isinstance(plan, Deadly):
+        objects = Watched(objects, plan)
     rule = Rule(PATTERN, objects, "somewhere", limits=BatchLimits(size=7))
-    return Archiver(ports, [rule], clock, owner, lease_ttl=LEASE)
+    return Archiver(ports, [rule], clock, owner, poll=POLL, lease_ttl=LEASE)
 
 
 async def live(yard: Yard, seed: int, store: str) -> None:
@@ -116,20 +136,46 @@ async def live(yard: Yard, seed: int, store: str) -> None:
         await asyncio.sleep(0.005)
 
 
+async def stand(yard: Yard, store: str) -> None:
+    """Archives all there is, and stands still in the middle of it."""
+    stores = Stores(SystemClock())
+    try:
+        await (await archiver(stores, yard, store, "standing", Standing())).drain()
+    finally:
+        await stores.close()
+
+
+def fork(life: Callable[[], Coroutine[None, None, None]]) -> int:
+    """A child that leads this life."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            asyncio.run(life())
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
 def main() -> None:
     """Forks and buries until stdin ends."""
-    yard = Yard(sys.argv[1], sys.argv[2])
+    yard, standing = Yard(sys.argv[1], sys.argv[2]), 0
     for line in sys.stdin:
-        count, seed, store = line.split()
-        born = []
-        for number in range(int(count)):
-            pid = os.fork()
-            if pid == 0:
-                asyncio.run(live(yard, int(seed) * 100 + number, store))
-                os._exit(3)
-            born.append(pid)
-        ends = [os.waitpid(pid, 0)[1] for pid in born]
-        sys.stdout.write(f"{sum(os.WIFSIGNALED(end) and os.WTERMSIG(end) == signal.SIGKILL for end in ends)}\n")
+        match line.split():
+            case ["stand", store]:
+                standing = fork(partial(stand, yard, store))
+                answer = int(os.WIFSTOPPED(os.waitpid(standing, os.WUNTRACED)[1]))
+            case ["go"]:
+                os.kill(standing, signal.SIGCONT)
+                answer = os.waitstatus_to_exitcode(os.waitpid(standing, 0)[1])
+            case [count, seed, store]:
+                born = [fork(partial(live, yard, int(seed) * 100 + nth, store)) for nth in range(int(count))]
+                ends = [os.waitpid(pid, 0)[1] for pid in born]
+                answer = sum(os.WIFSIGNALED(end) and os.WTERMSIG(end) == signal.SIGKILL for end in ends)
+            case _:
+                raise ValueError(line)
+        sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
 

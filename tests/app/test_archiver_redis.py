@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from app.test_archiver_kills import Yards, archived_ids, yards
+from app.archiver_story import Yards, archived_ids
+from app.test_archiver_kills import yards
 from app.typed import wrasse
 from servers.nats import Nats
 from servers.proxy import Proxy
