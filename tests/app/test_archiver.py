@@ -97,6 +97,10 @@ def test_archives_are_listed_read_and_verified(archived: Path) -> None:
     broken = wrasse("archives", "verify")
     assert broken.code == 1
     assert "an archive is missing before it" in broken.out
+    for each in archives(archived):
+        each.unlink()
+    emptied = wrasse("archives", "verify")
+    assert (emptied.code, "it has no archive, and the group 'archiver' is at" in emptied.out) == (1, True)
     assert wrasse("archives", "read", AUDIT, "--since=tomorrow").code == 2
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import click
 
-from wrasse.app.archiving import shelves
+from wrasse.app.archiving import build_rules, shelves
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_streams_read import entry_json
 from wrasse.app.cli_table import printable, show_table
@@ -26,7 +26,7 @@ from wrasse.archives.naming import instant_of
 from wrasse.archives.reader import Archived, facts_at, read
 from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import Shelved, shelved
-from wrasse.archives.verify import Verified, verify
+from wrasse.archives.verify import Verified, verify, without
 from wrasse.clock import SystemClock
 from wrasse.duration import parse_duration
 from wrasse.errors import BadDuration, StoreBroken, UsageError
@@ -37,9 +37,10 @@ from wrasse.streams.letters import envelope_in
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where archives are looked for, and the streams they came from."""
+    """Where archives are looked for, which streams should have some, and the streams they came from."""
 
     rules: Sequence[Rule]
+    archived: Sequence[Rule]
     streams: Streams
 
 
@@ -49,7 +50,8 @@ async def opened(config: Config) -> AsyncIterator[Places]:
     stores = Stores(SystemClock())
     try:
         streams = (await stores.open_streams(homes(config).streams)).streams
-        yield Places(await shelves(config, stores), streams)
+        looked_for = await shelves(config, stores)
+        yield Places(looked_for, await build_rules(config, stores) or looked_for, streams)
     finally:
         await stores.close()
 
@@ -176,34 +178,41 @@ def moment_of(text: str | None, now: datetime) -> datetime | None:
 
 @click.command("verify")
 @click.argument("pattern", default=">")
+@click.option("--since", metavar="WHEN", help="Only archives of this day and later: older ones may be gone.")
 @asks
-def verify_(asked: Asked, pattern: str) -> None:
-    """Prove the archives of the streams that match PATTERN: every archive is whole, starts where the one before it
-    ended, and the last one ends where the stream says. Ends with 1 if anything is missing, twice or damaged.
+def verify_(asked: Asked, pattern: str, since: str | None) -> None:
+    """Prove the archives of the streams that match PATTERN: every archive is whole, the first starts where the stream
+    did, each other one where the one before it ended, and the last one ends where the stream says. Ends with 1 if
+    anything is missing, twice or damaged.
 
     \b
     Examples:
       wrasse archives verify
-      wrasse archives verify 'gbe.events.audit.*' --json
+      wrasse archives verify 'gbe.events.audit.*' --since=90d --json
     """
     check_pattern(pattern)
-    found = finish(_verify(asked, pattern))
+    found = finish(_verify(asked, pattern, moment_of(since, SystemClock().now())))
     whole = all(each.whole for each in found)
     asked.answer({"whole": whole, "streams": [*map(_verified, found)]}, lambda: _tell(found))
     if not whole:
         raise click.exceptions.Exit(1)
 
 
-async def _verify(asked: Asked, pattern: str) -> list[Verified]:
+async def _verify(asked: Asked, pattern: str, since: datetime | None) -> list[Verified]:
+    found: list[Verified] = []
     async with opened(asked.config()) as places:
         with progress("archives") as looked:
-            return [
-                each
-                for rule in places.rules
-                async for each in verify(
-                    rule.objects, rule.prefix, pattern, group=GROUP, streams=places.streams, looked=looked
-                )
-            ]
+            for rule in places.rules:
+                chains = verify(
+                    rule.objects, rule.prefix, pattern,
+                    group=GROUP, streams=places.streams, since=since, looked=looked,
+                )  # fmt: skip
+                found += [each async for each in chains]
+        known = {each.subject for each in found}
+        for rule in places.archived:
+            lost = without(places.streams, rule, pattern, group=GROUP, known=known, since=since)
+            found += [each async for each in lost]
+    return found
 
 
 def _verified(each: Verified) -> Mapping[str, object]:

@@ -42,13 +42,16 @@ class StreamOutlook:
     def pairs(self) -> list[tuple[str, object]]:
         """The same for people."""
         state, bound, first = self.state, self.bound, _moment(self.state)
-        return [
+        groups = ", ".join(each.name for each in state.groups)
+        rows: list[tuple[str, object]] = [
             ("stream", state.subject),
             ("entries", state.length),
             ("first", "none" if first is None else ago(first, state.at)),
             ("kept", "for ever" if bound is None else f"{format_duration(bound.rule.age)} by {bound.rule.pattern}"),
-            ("protected by", ", ".join(bound.protect) if bound is not None and bound.protect else "no group"),
+            ("groups", groups or "none"),
         ]
+        # Where nothing is trimmed, nothing needs to be protected.
+        return rows if bound is None else [*rows, ("protected by", ", ".join(bound.protect) or "no group")]
 
 
 async def stream_outlook(config: Config, stores: Stores, id: str) -> StreamOutlook | None:

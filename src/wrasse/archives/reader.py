@@ -62,7 +62,7 @@ async def read(
 async def read_archive(objects: Objects, name: ArchiveName) -> AsyncGenerator[Archived, None]:
     """The messages of one archive."""
     async for line in lines_at(objects, str(name)):
-        yield Archived(entry_of(line, name.subject), is_marked(line), str(name))
+        yield Archived(_entry(line, name), is_marked(line), str(name))
 
 
 async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
@@ -100,7 +100,7 @@ async def scan(objects: Objects, name: ArchiveName) -> Facts | None:
     try:
         async for line in lines_at(objects, str(name)):
             digest.update(line + b"\n")
-            entry = entry_of(line, name.subject)
+            entry = _entry(line, name)
             if entry.subject != name.subject or entry.id <= (last or name.after):
                 raise _broken(str(name), "its messages are not in order, or of another stream")
             first, last = first or entry.id, entry.id
@@ -112,5 +112,21 @@ async def scan(objects: Objects, name: ArchiveName) -> Facts | None:
     return Facts(name.after, first, last, count, marked, size, digest.hexdigest(), None)
 
 
+def spoilt(why: StoreBroken, key: str) -> str:
+    """What is wrong with an archive, for whoever names it already."""
+    return why.message.removeprefix(_called(key))
+
+
+def _entry(line: bytes, name: ArchiveName) -> Entry:
+    try:
+        return entry_of(line, name.subject)
+    except StoreBroken as why:
+        raise _broken(str(name), "it has a line that is not of an archive") from why
+
+
+def _called(key: str) -> str:
+    return f"the archive {key!r} is broken: "
+
+
 def _broken(key: str, what: str) -> StoreBroken:
-    return StoreBroken(f"the archive {key!r} is broken: {what}", do="bring it back from a copy of the store")
+    return StoreBroken(f"{_called(key)}{what}", do="bring it back from a copy of the store")

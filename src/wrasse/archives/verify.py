@@ -1,22 +1,27 @@
 """Verifying archives: that the chain of a stream is whole, from the objects alone, and fits the stream it came from.
 
 Each archive must start where the one before it ended, hold what its metadata says, in order, once; and `passed` must
-grow by exactly what it holds: a larger step means that entries were gone before they could be archived.
+grow by exactly what it holds: a larger step means that entries were gone before they could be archived. The first one
+starts where the stream did, and a stream whose group went on has archives: what was deleted leaves no other trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from wrasse.archives.facts import Facts, from_metadata
-from wrasse.archives.naming import ArchiveName
-from wrasse.archives.reader import scan
+from wrasse.archives.naming import ArchiveName, instant_of
+from wrasse.archives.reader import scan, spoilt
+from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import Shelved, newest, shelved
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import Objects
-from wrasse.ports.streams import EntryId, Streams
+from wrasse.ports.streams import START, EntryId, Streams
+from wrasse.ports.subjects import matches
 
+SUBJECTS = 1_000
 PROBLEMS_MAX = 100  # of one stream; one broken store should not fill the memory
 
 
@@ -65,14 +70,19 @@ async def verify(
     group: str,
     domain: str | None = None,
     streams: Streams | None = None,
+    since: datetime | None = None,
     looked: Callable[[int], None] = lambda count: None,
 ) -> AsyncIterator[Verified]:
-    """Every stream that matches and has archives, in the order of their names, each epoch on its own. `looked` is told
-    of every archive that was looked at."""
+    """Every stream that matches and has archives, in the order of their names, each epoch on its own. With `since`,
+    only archives of that day and later ones: older ones may be gone. `looked` is told of every archive."""
     chains: dict[tuple[str, int], Verified] = {}
     async for each in shelved(objects, prefix, pattern, domain):
+        if since is not None and each.name.day < since.date():
+            continue
         place = each.name.subject, each.name.epoch
         so_far = chains.get(place, Verified(each.name.subject, each.name.domain, epoch=each.name.epoch))
+        if so_far.archives == 0 and since is None and each.name.epoch == 1 and each.name.after > START:
+            so_far = _noted(so_far, str(each.name), f"what came up to {each.name.after} is in no archive")
         chains[place] = await _link(objects, so_far, each)
         looked(1)
     for subject, epoch in sorted(chains):
@@ -81,12 +91,36 @@ async def verify(
         yield chain if streams is None or ended else await _against(streams, chain, group, _Shelf(objects, prefix))
 
 
+async def without(
+    streams: Streams, rule: Rule, pattern: str, *, group: str, known: Collection[str], since: datetime | None = None
+) -> AsyncIterator[Verified]:
+    """The streams of a rule that were archived, as their group says, and have no archive. Those in `known` have."""
+    after: str | None = None
+    while True:
+        page = await streams.subjects(rule.pattern, after, SUBJECTS)
+        for subject in page:
+            state = await streams.info(subject) if matches(pattern, subject) and subject not in known else None
+            floor = next((each.floor for each in state.groups if each.name == group), START) if state else START
+            if floor == START or (since is not None and instant_of(floor) < since):
+                continue
+            # The group moves after the archive is there, so one that was written while we looked is found now.
+            if await newest(rule.objects, rule.prefix, rule.domain_of(subject), subject) is None:
+                gone = Verified(subject, rule.domain_of(subject))
+                yield _noted(gone, "", f"it has no archive, and the group {group!r} is at {floor}")
+        after = page.cursor
+        if after is None:
+            return
+
+
 async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:
     key = str(each.name)
+    said = await _said(objects, each.name)
     try:
-        seen, said = await scan(objects, each.name), await _said(objects, each.name)
+        seen = await scan(objects, each.name)
     except StoreBroken as why:
-        return replace(_noted(chain, key, why.message), archives=chain.archives + 1)
+        chain = replace(_noted(chain, key, spoilt(why, key)), archives=chain.archives + 1)
+        # What it held is known all the same: the next one is not blamed for it.
+        return chain if said is None else replace(chain, last=said.last, passed=said.passed)
     if seen is None:
         return _noted(chain, key, "it was deleted while it was looked at")
     for what in _differences(chain, each.name, seen, said):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
 from virtual_time import START as BEGAN, VirtualClock, run_virtual
+from wrasse.archives.drain import GROUP
 from wrasse.archives.reader import read
+from wrasse.archives.rule import Rule
+from wrasse.archives.verify import verify, without
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import NO_METADATA, ObjectDelete, ObjectInfo
 
-from .scene import CHANGE, LOGIN, World
+from .scene import CHANGE, LOGIN, PATTERN, World
 
 Spoil = Callable[[World, ObjectInfo], Awaitable[object]]
 
@@ -99,10 +103,11 @@ async def problems_after(spoil: Spoil, number: int) -> list[str]:
 @pytest.mark.parametrize(
     ("spoil", "number", "said"),
     [
+        (remove, 0, "what came up to 1767225600000-3 is in no archive"),
         (remove, 1, "an archive is missing before it"),
         (remove, -1, "an archive is missing at the end"),
         (cut, 1, "does not end where it should"),
-        (damage, 1, "broken"),
+        (damage, 1, "its bytes are damaged"),
         (lengthen, 1, "does not end where it should"),
         (swap, 1, "not in order"),
     ],
@@ -111,6 +116,53 @@ def test_what_is_missing_or_damaged_is_found(spoil: Spoil, number: int, said: st
     # The keys of one millisecond do not sort as their numbers do: 0, 3, 6, 9 do.
     found = run_virtual(problems_after(spoil, number))
     assert said in found[0]
+
+
+def test_what_is_damaged_is_told_once_and_not_of_others() -> None:
+    assert run_virtual(problems_after(damage, 1)) == ["its bytes are damaged"]
+
+
+def test_a_line_that_is_none_names_its_archive() -> None:
+    async def story() -> list[int]:
+        world = await archived_world(per_archive=3)
+        third = (await world.memory.objects.page("", None, 100)).items[2]
+        await change(world, third, lambda _: gzip.compress(b"hello\n"))
+        return await numbers(world)
+
+    with pytest.raises(StoreBroken, match=r"-6\.jsonl\.gz' is broken: it has a line that is not of an archive"):
+        run_virtual(story())
+
+
+def test_a_stream_that_has_lost_all_of_its_archives_is_found() -> None:
+    async def story() -> list[str]:
+        world = await archived_world()
+        await world.publish(LOGIN, 1)  # not archived yet, and nothing to complain about
+        for info in (await world.memory.objects.page("", None, 100)).items:
+            await remove(world, info)
+        rule = Rule(PATTERN, world.memory.objects, "memory:")
+        found = without(world.memory.streams, rule, ">", group=GROUP, known=())
+        return [f"{each.subject}: {problem.what}" async for each in found for problem in each.problems]
+
+    assert run_virtual(story()) == [f"{CHANGE}: it has no archive, and the group 'archiver' is at 1767225600000-12"]
+
+
+def test_archives_that_were_deleted_on_purpose_may_be_left_out() -> None:
+    async def story() -> list[tuple[bool, int]]:
+        world = World(VirtualClock(), size=2)
+        for _ in range(3):
+            await world.publish(CHANGE, 2)
+            await world.archiver().drain()
+            await asyncio.sleep(timedelta(days=1).total_seconds())
+        await remove(world, (await world.memory.objects.page("", None, 1)).items[0])
+        return [
+            (each.whole, each.archives)
+            for since in (None, BEGAN + timedelta(days=1), BEGAN + timedelta(days=2))
+            async for each in verify(
+                world.memory.objects, "archive", ">", group=GROUP, streams=world.memory.streams, since=since
+            )
+        ]
+
+    assert run_virtual(story()) == [(False, 2), (True, 2), (True, 1)]
 
 
 def test_an_archive_that_was_written_twice_is_found() -> None:
