@@ -61,7 +61,9 @@ def test_a_good_server_has_nothing_to_do() -> None:
     ("check", "changes", "state", "word"),
     [
         ("nats", {"numbers": (2, 8, 4)}, FAIL, "2.9"),
-        ("nats", {"numbers": (2, 9, 10)}, WARN, "2.10"),
+        ("nats", {"numbers": (2, 9, 20)}, FAIL, "2.9.21"),
+        ("nats", {"numbers": (2, 9, 21)}, WARN, "2.10"),
+        ("nats", {"numbers": (2, 9, 10), "replicas": 1, "replicas_wanted": 1}, WARN, "2.10"),
         ("jetstream", {"storage_used": 950}, WARN, "max_file"),
         ("jetstream", {"storage_max": 0}, FAIL, "max_file"),
         ("jetstream", {"streams_max": 3}, WARN, "max_streams"),

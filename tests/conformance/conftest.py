@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.recorded_stores import RECORDED_BACKENDS
-from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, STREAMS_BACKENDS, Store
+from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, OLD_SERVERS, STREAMS_BACKENDS, Store
 from conformance.task_stores import LONG_TASKS_BACKENDS, NOT_FOR_TASKS, TASKS_BACKENDS
 from wrasse.clock import SystemClock
 
@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     named = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "open_store" in metafunc.fixturenames and "open_store" not in named:
         suite = metafunc.module.__name__.rpartition(".")[2]
-        long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-6.2", CLUSTER)]
+        long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-6.2", CLUSTER)]
         stores: tuple[object, ...] = (*JOBS_BACKENDS, *long) if suite in JOBS_SUITES else BACKENDS
         if suite in TASKS_SUITES and metafunc.definition.name not in NOT_FOR_TASKS:
             long = [pytest.param(name, marks=pytest.mark.full) for name in LONG_TASKS_BACKENDS]
@@ -32,7 +32,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if suite in TASKS_SUITES:
             stores = (*stores, *RECORDED_BACKENDS)
         if suite in STREAMS_SUITES:
-            stores = (*STREAMS_BACKENDS, pytest.param(CLUSTER, marks=pytest.mark.full))
+            long = [pytest.param(name, marks=pytest.mark.full) for name in (*OLD_SERVERS, CLUSTER)]
+            stores = (*STREAMS_BACKENDS, *long)
         if suite == "test_scale":  # half a minute there, and the server's part of it is seconds
             stores = (*BACKENDS, pytest.param("redis", marks=pytest.mark.full))
         metafunc.parametrize("open_store", stores, indirect=True)

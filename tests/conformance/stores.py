@@ -16,7 +16,8 @@ from conformance.object_stores import S3Place
 from conformance.recorded_stores import PREFIX as RECORDED, RecordedBackend
 from conformance.task_stores import APART, PREFIX, tasks_on
 from servers.cluster import SHARED_CLUSTER
-from servers.nats import SHARED_NATS
+from servers.nats import SHARED_NATS, newest_nats
+from servers.old import nats_2_9, redis_7_0
 from servers.seaweed import S3 as S3Server
 from servers.valkey import SHARED, newest, oldest
 from wrasse.backends.memory.connect import Memory
@@ -28,7 +29,9 @@ from wrasse.ports.records import Collection, Records, stored_name
 
 BACKENDS = ("memory", "sqlite")
 CLUSTER = "redis-cluster"
-REDIS_SERVERS = {"redis": newest, "redis-6.2": oldest}
+REDIS_SERVERS = {"redis": newest, "redis-7.0": redis_7_0, "redis-6.2": oldest}
+NATS_SERVERS = {"nats": newest_nats, "nats-2.9": nats_2_9}
+OLD_SERVERS = ("redis-7.0", "nats-2.9")  # the oldest that streams run on
 JOBS_BACKENDS = (*BACKENDS, "redis")
 STREAMS_BACKENDS = (*BACKENDS, "redis", "nats")
 RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3", "nats")
@@ -96,7 +99,7 @@ class Store:
             return await Directory.open(self._place / "data", self.clock)
         if self.name in (*REDIS_SERVERS, CLUSTER):
             return await self._redis()
-        if self.name == "nats":
+        if self.name in NATS_SERVERS:
             return await self._nats()
         if self.name.endswith("s3"):
             from wrasse.backends.s3.connect import S3
@@ -128,7 +131,7 @@ class Store:
         from wrasse.backends.nats.options import NatsOptions
 
         prefix = f"{self._root}.s."  # a stream named `a` is not that of another test
-        node = ("127.0.0.1", SHARED_NATS.get().port)
+        node = ("127.0.0.1", SHARED_NATS.at(NATS_SERVERS[self.name]()).port)
         options = NatsOptions(nodes=(node,), root=self._root, streams_prefix=prefix)
         told = self.clock if isinstance(self.clock, ManualClock) else None
         return await Nats.open(options, self.clock, time=told)
@@ -143,7 +146,7 @@ class Store:
         if self._backend is not None:
             if self.name in (*REDIS_SERVERS, CLUSTER) and not keeps:
                 await forget(getattr(self._backend, "inner", self._backend), self._root)
-            if self.name == "nats" and not keeps:
+            if self.name in NATS_SERVERS and not keeps:
                 await forget_bucket(getattr(self._backend, "inner", self._backend), self._root)
             await self._backend.close()
             self._backend = None

@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conformance.stores import CLUSTER, STREAMS_BACKENDS, Store
+from conformance.stores import CLUSTER, OLD_SERVERS, STREAMS_BACKENDS, Store
 from conformance.upkeep import DAY, ERRORS, Upkeep
 from wrasse.jobs.task_names import SWEEPS
 from wrasse.ports.groups import Ack, StartAt
@@ -15,8 +15,8 @@ from wrasse.ports.streams import Draft
 from wrasse.streams.envelope import decode
 from wrasse.streams.retention import RetentionRule
 
-ON_A_CLUSTER = pytest.param(CLUSTER, marks=pytest.mark.full)
-pytestmark = pytest.mark.parametrize("open_store", [*STREAMS_BACKENDS, ON_A_CLUSTER], indirect=True)
+LONG = [pytest.param(name, marks=pytest.mark.full) for name in (*OLD_SERVERS, CLUSTER)]
+pytestmark = pytest.mark.parametrize("open_store", [*STREAMS_BACKENDS, *LONG], indirect=True)
 
 AUDIT, QUEUE, DEAD = "gbe.events.audit.change", "gbe.tasks.mail.queue", "gbe._deadletter.tasks"
 HOUR = timedelta(hours=1)

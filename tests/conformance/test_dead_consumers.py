@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.stores import CLUSTER, STREAMS_BACKENDS, Store
+from conformance.stores import CLUSTER, OLD_SERVERS, STREAMS_BACKENDS, Store
 from conformance.upkeep import DAY, Upkeep
 from wrasse.ports.groups import Ack, StartAt
 
-ON_A_CLUSTER = pytest.param(CLUSTER, marks=pytest.mark.full)
-pytestmark = pytest.mark.parametrize("open_store", [*STREAMS_BACKENDS, ON_A_CLUSTER], indirect=True)
+LONG = [pytest.param(name, marks=pytest.mark.full) for name in (*OLD_SERVERS, CLUSTER)]
+pytestmark = pytest.mark.parametrize("open_store", [*STREAMS_BACKENDS, *LONG], indirect=True)
 
 S, G = "gbe.tasks.mail.queue", "mail-workers"
 MINUTE = timedelta(minutes=1)

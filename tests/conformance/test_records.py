@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from conformance.stores import RECORDS_BACKENDS, Store
+from conformance.stores import OLD_SERVERS, RECORDS_BACKENDS, Store
 from faults import CRASH, LOST_REPLY, Crashed, FaultyRecords, Network, Script
 from wrasse.errors import StoreUnavailable, TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
@@ -22,7 +22,8 @@ from wrasse.ports.records import (
     stored_name,
 )
 
-pytestmark = pytest.mark.parametrize("open_store", RECORDS_BACKENDS, indirect=True)
+LONG = [pytest.param(name, marks=pytest.mark.full) for name in OLD_SERVERS]
+pytestmark = pytest.mark.parametrize("open_store", [*RECORDS_BACKENDS, *LONG], indirect=True)
 
 SHORT = timedelta(milliseconds=300)
 PRINTABLE = "".join(chr(n) for n in range(32, 127))

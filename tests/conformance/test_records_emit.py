@@ -13,7 +13,8 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records
 from wrasse.ports.streams import START, Draft, StreamLimits, Streams
 
-emitting = pytest.mark.parametrize("open_store", EMITTING_BACKENDS, indirect=True)
+LONG = pytest.param("redis-7.0", marks=pytest.mark.full)
+emitting = pytest.mark.parametrize("open_store", [*EMITTING_BACKENDS, LONG], indirect=True)
 SUBJECT = "gbe.tasks.mail.queue"
 
 

@@ -1,11 +1,13 @@
 """Twenty thousand of everything: the thousandth page costs what the first one costs.
 
-Work is counted, not timed: lines of Python executed in memory, steps of SQLite's machine.
+Work is counted, not timed: lines of Python executed in memory, steps of SQLite's machine, commands that Redis runs, also
+for scripts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
@@ -16,7 +18,7 @@ import apsw
 import pytest
 
 from conformance.desk import Desk
-from conformance.stores import Store
+from conformance.stores import REDIS_SERVERS, Store
 from wrasse.ports.jobs import BATCH_MAX, Job, JobFilter, Place
 from wrasse.ports.records import Records
 
@@ -49,13 +51,25 @@ def machine() -> Iterator[Machine]:
 
 
 async def cost(store: Store, machine: Machine, call: Call) -> int:
-    """What one call costs: lines executed in memory, steps in SQLite."""
+    """What one call costs."""
     if store.name == "memory":
         return await _lines(call)
+    if store.name in REDIS_SERVERS:
+        return await _commands(store, call)
     before = machine.steps
     await call()
     assert machine.steps > before, "SQLite was asked"
     return machine.steps - before
+
+
+async def _commands(store: Store, call: Call) -> int:
+    async def run() -> int:
+        told: bytes = await getattr(store.backend, "inner", store.backend).link.ask("INFO", "commandstats")
+        return sum(int(calls) for calls in re.findall(rb"calls=(\d+)", told))
+
+    before = await run()
+    await call()
+    return await run() - before
 
 
 async def _lines(call: Call) -> int:

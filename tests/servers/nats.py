@@ -24,14 +24,14 @@ class Nats(ServerProcess):
 
 
 @contextlib.contextmanager
-def nats(config: str = "") -> Iterator[Nats]:
+def nats(config: str = "", binary: Path | None = None) -> Iterator[Nats]:
     """A server of its own; `config` is in the language of its settings file."""
     with folder() as place:
         (port,) = free_ports(1)
         file = place / "nats.conf"
         file.write_text(config)
         options = ("-a", "127.0.0.1", "-p", port, "-js", "-sd", place / "js", "-c", file)
-        server = Nats([_binary(), *options], port, place)
+        server = Nats([binary or newest_nats(), *options], port, place)
         server.start()
         try:
             yield server
@@ -84,7 +84,7 @@ class NatsCluster:
 
 
 @contextlib.contextmanager
-def nats_cluster() -> Iterator[NatsCluster]:
+def nats_cluster(binary: Path | None = None) -> Iterator[NatsCluster]:
     """Three servers, ready to keep streams in three copies."""
     with contextlib.ExitStack() as stack:
         ports, routes, monitors = free_ports(3), free_ports(3), free_ports(3)
@@ -98,7 +98,7 @@ def nats_cluster() -> Iterator[NatsCluster]:
                 f"jetstream {{ store_dir: '{place}/js' }}\n"
                 f"cluster {{ name: test, listen: 127.0.0.1:{routes[number]}, routes: [{near}] }}\n"
             )
-            node = Nats([_binary(), "-c", file], ports[number], place)
+            node = Nats([binary or newest_nats(), "-c", file], ports[number], place)
             stack.callback(node.kill)
             node.start()
             nodes.append(node)
@@ -124,13 +124,14 @@ def nats_leaf() -> Iterator[tuple[Nats, Nats]]:
             f"listen: 127.0.0.1:{port}\nserver_name: leaf\n"
             f"leafnodes {{ remotes: [ {{ url: 'nats-leaf://127.0.0.1:{near}' }} ] }}\n"
         )
-        leaf = Nats([_binary(), "-c", file], port, place)
+        leaf = Nats([newest_nats(), "-c", file], port, place)
         stack.callback(leaf.stop)
         leaf.start()
         yield hub, leaf
 
 
-def _binary() -> Path:
+def newest_nats() -> Path:
+    """The server binary most tests run on."""
     return Path(os.environ.get("WRASSE_TEST_NATS_SERVER") or Path(sys.executable).parent / "nats-server")
 
 
@@ -140,19 +141,23 @@ def _monitored(port: int, path: str) -> dict[str, object]:
 
 
 class _Shared:
-    """One server that all tests of a process use, started by the first that asks for it. Never restart it."""
+    """Servers that all tests of a process use, by binary: each started by the first that asks. Never restart one."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
-        self._server: Nats | None = None
+        self._servers: dict[Path, Nats] = {}
 
     def get(self) -> Nats:
-        if self._server is None:
-            self._server = self._stack.enter_context(nats("max_payload: 8MB\n"))  # an entry may have 2 MB
-        return self._server
+        return self.at(newest_nats())
+
+    def at(self, binary: Path) -> Nats:
+        if binary not in self._servers:
+            roomy = nats("max_payload: 8MB\n", binary)  # an entry may have 2 MB
+            self._servers[binary] = self._stack.enter_context(roomy)
+        return self._servers[binary]
 
     def stop(self) -> None:
-        self._server = None
+        self._servers.clear()
         self._stack.close()
 
 

@@ -9,6 +9,7 @@ from wrasse.ports.finding import FAIL, OK, WARN, Finding
 from wrasse.ports.records import VALUE_BYTES_MAX
 
 OLDEST, TELLS_TIME = (2, 9), (2, 10)
+ONE_WINS = (2, 9, 21)  # before, a cluster confirmed two writes that expected the same last message (nats-server #4320)
 FULL = 0.9
 ENVELOPE = 4 << 10
 SMALL = 256 << 10
@@ -26,10 +27,17 @@ def judge(health: Health) -> Iterator[Finding]:
         yield Finding("domain", OK, f"JetStream is in the domain {health.domain}")
 
 
+def loses_writes(numbers: tuple[int, ...], replicas: int) -> bool:
+    """Whether of two who change a record at once both may be told that they did."""
+    return replicas > 1 and numbers < ONE_WINS
+
+
 def _version(health: Health) -> Iterator[Finding]:
     text = f"nats-server {health.version}"
     if health.numbers < OLDEST:
         yield Finding("nats", FAIL, f"{text} is too old", "use 2.9 or newer")
+    elif loses_writes(health.numbers, max(health.replicas, health.replicas_wanted)):
+        yield Finding("nats", FAIL, f"{text} loses writes where there are copies", "use 2.9.21 or newer, or one copy")
     elif health.numbers < TELLS_TIME:
         what = f"{text} does not tell the time: it is asked by a message of our own; listings cost by all keys it has"
         yield Finding("nats", WARN, what, "use 2.10 or newer")

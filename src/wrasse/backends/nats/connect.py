@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.backends.nats.advice import OLDEST, judge
+from wrasse.backends.nats.advice import OLDEST, judge, loses_writes
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.health import health
 from wrasse.backends.nats.kv_bucket import Bucket
@@ -58,8 +58,10 @@ class Nats:
         try:
             if link.server.numbers < OLDEST:
                 raise Refused(f"{wanted.where} is nats-server {link.server.version}", do="use 2.9 or newer")
+            _refuse_copies(link, wanted.replicas)
             bucket = Bucket(link, clock, time)
             await bucket.open()
+            _refuse_copies(link, bucket.replicas)
             flows = await Flows.open(link, clock, time, patterns=wanted.patterns)
         except BaseException:
             await link.close()
@@ -111,3 +113,12 @@ class Nats:
     async def close(self) -> None:
         """Ends the connection."""
         await self.link.close()
+
+
+def _refuse_copies(link: Link, replicas: int) -> None:
+    if loses_writes(link.server.numbers, replicas):
+        raise Refused(
+            f"{link.options.where} is nats-server {link.server.version}, which with {replicas} copies may confirm "
+            "two writes of which it keeps one",
+            do="use 2.9.21 or newer, or one copy: nats.replicas: 1",
+        )

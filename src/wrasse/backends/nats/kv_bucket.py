@@ -124,6 +124,7 @@ class Bucket:
         self._js = JetStream(link)
         self._options: NatsOptions = link.options
         self._by_leader = True
+        self.replicas = 1  # copies, as `open` found them
         self._clock = clock
         self.time = KvTime(self._asked_time, clock, told)
 
@@ -164,7 +165,8 @@ class Bucket:
             info = await self.info()
         if problem := _problem(info.config):
             raise Refused(f"{self.where} {problem}", do="correct it with `nats stream edit`, or name another nats.root")
-        self._by_leader = info.config.num_replicas > 1 or not info.config.allow_direct
+        self.replicas = info.config.num_replicas
+        self._by_leader = self.replicas > 1 or not info.config.allow_direct
 
     async def _make(self) -> None:
         try:

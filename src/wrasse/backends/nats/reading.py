@@ -25,12 +25,13 @@ _STOPPED_MAX = 1_000
 class Reader:
     """Reads what streams hold."""
 
-    __slots__ = ("_batches", "_js", "_link", "_pullers", "_stopped")
+    __slots__ = ("_batches", "_direct", "_js", "_link", "_pullers", "_stopped")
 
     def __init__(self, js: JetStream, *, batches: bool | None = None) -> None:
         self._js = js
         self._link = js.link
         self._batches = batches  # None: as the server's version says
+        self._direct: dict[str, bool] = {}
         self._pullers: dict[tuple[str, str], Puller] = {}
         self._stopped: dict[tuple[str, str], int] = {}  # where long pages ended
 
@@ -55,7 +56,7 @@ class Reader:
 
     async def one(self, stream: str, asked: Mapping[str, object], *, leader: bool = False) -> Stored | None:
         """One message: `{"seq": n}`, `{"last_by_subj": s}` or `{"seq": n, "next_by_subj": s}`."""
-        if leader:
+        if leader or not await self._answers_directly(stream):
             return await self._from_leader(stream, asked)
         body = json.dumps(asked, separators=(",", ":")).encode()
         try:
@@ -66,6 +67,24 @@ class Reader:
         if answer.status:
             return None
         return _direct(answer.header, answer.payload)
+
+    async def _answers_directly(self, stream: str) -> bool:
+        """Whether a direct read is answered at all. Old servers are silent where a stream was made without direct
+        reads, so they are asked once how it was made."""
+        if self._link.server.at_least(2, 11):
+            return True
+        known = self._direct.get(stream)
+        if known is None:
+            try:
+                info = await self._js.call(f"STREAM.INFO.{stream}")
+            except JsError as refused:
+                if refused.code == STREAM_NOT_FOUND:
+                    return False  # whoever makes it may make it otherwise
+                raise
+            known = self._direct[stream] = bool(info.get("config", {}).get("allow_direct"))
+            if len(self._direct) > _STOPPED_MAX:
+                self._direct.pop(next(iter(self._direct)))
+        return known
 
     async def _from_leader(self, stream: str, asked: Mapping[str, object]) -> Stored | None:
         try:

@@ -73,9 +73,10 @@ class ServerTime:
         if "ts" in answer:
             self.heard(str(answer["ts"]))
             return
-        # Servers before 2.10: a message on our own subject, and when it was stored.
-        seq = await self._js.store(self._layout.clock, b"", {"Nats-Rollup": "sub"})
-        read = await self._js.call(f"STREAM.MSG.GET.{self._layout.books}", {"seq": seq})
+        # Servers before 2.10: a message on our own subject, and when it was stored. Not by its number: another process
+        # that asks for the time may have followed, and its message says what is later and yet not after this answer.
+        await self._js.store(self._layout.clock, b"", {"Nats-Rollup": "sub"})
+        read = await self._js.call(f"STREAM.MSG.GET.{self._layout.books}", {"last_by_subj": self._layout.clock})
         if "message" not in read:
             raise StoreBroken("the clock of NATS cannot be read", do=f"look at the stream {self._layout.books}")
         self.heard(str(read["message"]["time"]))
