@@ -1,7 +1,6 @@
 """Twenty thousand of everything: the thousandth page costs what the first one costs.
 
-Work is counted, not timed: lines of Python executed in memory, steps of SQLite's machine, commands that Redis runs, also
-for scripts.
+Work is counted, not timed: lines of Python executed in memory, steps of SQLite's machine, commands that Redis runs.
 """
 
 from __future__ import annotations
