@@ -8,7 +8,10 @@ stops the process; a restart is safe, going on is not.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+
+KNOWN_MAX = 40  # names that one message lists; nobody reads more
 
 
 class WrasseError(Exception):
@@ -64,12 +67,15 @@ class BadDuration(ConfigError):
 class UnknownName(UsageError):
     """A setting, command, sweep, queue or handler that does not exist; suggests the nearest that does."""
 
-    def __init__(self, name: str, known: Iterable[str], *, what: str = "setting", where: str = "") -> None:
+    def __init__(
+        self, name: str, known: Iterable[str], *, what: str = "setting", where: str = "", do: str = "see what there is"
+    ) -> None:
+        """`do` is said where there are none to name, or too many."""
         known = sorted(known)
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         place = f" in {where}" if where else ""
-        hint = f"write {near[0]!r}" if near else f"use one of: {', '.join(known) or 'none is known'}"
-        super().__init__(f"there is no {what} {name!r}{place}", do=hint)
+        few = f"use one of: {', '.join(known)}" if 0 < len(known) <= KNOWN_MAX else do
+        super().__init__(f"there is no {what} {name!r}{place}", do=f"write {near[0]!r}" if near else few)
 
 
 class TooLarge(UsageError):
@@ -96,3 +102,8 @@ class JobFailed(WrasseError):
 
 class BadPayload(WrasseError):
     """A payload that the handler's kind cannot be decoded to. The job is buried with its bytes."""
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says of it. asyncio puts the address where the reason should be, and no address is a reason."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)

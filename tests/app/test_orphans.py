@@ -74,6 +74,14 @@ def test_a_plan_is_read_carried_out_and_taken_back(place: Path) -> None:
     assert sorted(told) == ["quarantine", "restore"]
 
 
+def test_a_run_that_came_too_late_has_nothing_to_take_back(place: Path) -> None:
+    planned(place)
+    wrasse("orphans", "apply", "plan.jsonl")
+    late = wrasse("orphans", "apply", "plan.jsonl", "--json")
+    assert (late.json["lost"], wrasse("orphans", "undo", late.json["run"]).code) == (1, 2)
+    assert archives(place) == ALL[:2]
+
+
 def test_an_undoing_may_name_the_round_of_the_plan(place: Path) -> None:
     header = json.loads(planned(place).read_text().splitlines()[0])
     wrasse("orphans", "apply", "plan.jsonl")

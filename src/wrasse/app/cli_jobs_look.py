@@ -38,7 +38,8 @@ async def known_job(queue: JobQueue, id: str) -> JobRecord:
     record = await queue.get(id)
     if record is None:
         seen = [state.id for place in Place for state in await queue.page(place, JobFilter(), None, 100, newest=True)]
-        raise UnknownName(id, seen[:200] if len(seen) <= 20 else _near(id, seen), what="job")
+        known = seen if len(seen) <= 20 else _near(id, seen)
+        raise UnknownName(id, known, what="job", do="see `wrasse jobs list`")
     return record
 
 

@@ -18,6 +18,7 @@ from wrasse.orphans.desk import Desk
 from wrasse.orphans.passing import known_of, text, unit_of
 from wrasse.orphans.verdict import RESTORE, Suspected
 from wrasse.ports.journal import LineFilter
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import Sighting, Standing, State
 
 _PAGE = 1_000
@@ -108,7 +109,8 @@ async def _undo(asked: Asked, run: str) -> list[Report]:
                 suspects = [Suspected(RESTORE, known_of(each), f"undo of {run}") for each in found]
                 reports.append(await carry_out(here, desk, given(standing.last, suspects)))
     if not reports:
-        raise UnknownName(run, (), what="run that has anything in quarantine")
+        do = "see `wrasse orphans why KEY`, which names the run; what was purged does not come back"
+        raise UnknownName(run, (), what="run that has anything in quarantine", do=do)
     return reports
 
 
@@ -118,7 +120,9 @@ async def _taken(here: Yard, desk: Desk, run: str) -> list[Sighting]:
     after: str | None = None
     while len(units) < _UNDO_MAX:
         lines = await here.opened.journal.page(LineFilter(sweep=instance_of(root), run=run), after, _PAGE)
-        units |= {text(unit_of(line.intent.suspect)) for line in lines if line.intent.verb == "quarantine"}
+        # What it lost another run had taken, whose doing is not undone under this name.
+        taken = [line.intent for line in lines if line.outcome is not Outcome.LOST]
+        units |= {text(unit_of(intent.suspect)) for intent in taken if intent.verb == "quarantine"}
         after = lines.cursor
         if after is None:
             break

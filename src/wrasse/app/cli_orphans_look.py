@@ -178,10 +178,14 @@ async def _roots(asked: Asked) -> None:
     columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
     asked.answer(
         {"roots": found},
-        lambda: show_table(columns, [[plain(row[name]) for name in columns] for row in found])
+        lambda: show_table(columns, [[_cell(row[name]) for name in columns] for row in found])
         if found
         else click.echo("no root of orphans is configured; see docs/how-to/reclaim-storage.md"),
     )
+
+
+def _cell(value: object) -> object:
+    return ("no", "yes")[value] if isinstance(value, bool) else plain(value)
 
 
 async def _root(desk: Desk) -> Mapping[str, object]:

@@ -118,7 +118,8 @@ def _tell(reports: Sequence[Report]) -> None:
 
 def _text(report: Report) -> None:
     if report.dry_run:
-        click.echo(click.style(f"{report.sweep}: would take {report.planned} actions", bold=True))
+        actions = "1 action" if report.planned == 1 else f"{report.planned} actions"
+        click.echo(click.style(f"{report.sweep}: would take {actions}", bold=True))
         if report.plan:
             show_table(("would", "to", "because"), [(each.verb, each.suspect, each.reason) for each in report.plan])
     else:

@@ -19,6 +19,7 @@ STYLES = {
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
     """Writes the rows under their headings."""
     texts = [[printable(cell) for cell in row] for row in rows]
+    columns = [name.replace("_", " ") for name in columns]
     if sys.stdout.isatty():
         _rich(columns, texts, title)
         return

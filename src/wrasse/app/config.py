@@ -32,6 +32,7 @@ from wrasse.errors import ConfigError, UnknownName, UsageError
 from wrasse.sweeps import CATALOGUE, Catalogued
 
 DEFAULT_FILE = "wrasse.yaml"
+_ALL = "see `wrasse config show`, which names every setting"
 FOREIGN = ("exactly_once", "tracing", "observability.tracing.")
 
 
@@ -178,7 +179,7 @@ def _doubles(node: yaml.MappingNode) -> set[str]:
 
 
 def _unknown(name: str, known: frozenset[str], section: str, where: str) -> Mistake:
-    why = UnknownName(name, known, where=section or "the configuration")
+    why = UnknownName(name, known, where=section or "the configuration", do=_ALL)
     return Mistake(where, why.message, why.do)
 
 
@@ -196,7 +197,7 @@ def _read_overrides(overrides: Mapping[str, str], draft: _Draft) -> None:
     known = leaves(draft.own)
     for path, text in overrides.items():
         if path not in known:
-            raise UnknownName(path, known, where="the command line")
+            raise UnknownName(path, known, where="the command line", do=_ALL)
         draft.take(known[path], scalar(text), "command line", flat=True)
 
 

@@ -94,7 +94,9 @@ def parse_store(text: str) -> StoreUrl:
         near = difflib.get_close_matches(scheme, HERE, n=1)
         raise ConfigError(
             f"there is no backend {scheme!r}",
-            do=f"write {near[0]}:{hide(rest)}" if near else "write sqlite:wrasse.db, redis://host:6379/0 or memory:",
+            do=f"write {near[0]}:{hide(rest)}"
+            if near
+            else "write sqlite:wrasse.db, redis://host:6379/0, s3://bucket/prefix, file:directory or memory:",
         )
     if scheme in SCHEMES:
         RedisOptions.of(text)  # says what is wrong with it

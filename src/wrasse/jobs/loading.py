@@ -34,7 +34,8 @@ def _module(name: str, named: str) -> object:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
             known = (file.stem for file in Path.cwd().glob("*.py"))
-            raise UnknownName(missing, known, what="module", where=named) from None
+            do = "write the name of a file of this directory without .py, or of a package that is installed"
+            raise UnknownName(missing, known, what="module", where=named, do=do) from None
         raise UsageError(
             f"the module of {named} imports {missing!r}, which is not installed", do="install it here"
         ) from error

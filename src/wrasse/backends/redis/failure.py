@@ -10,7 +10,7 @@ import socket
 import ssl
 
 from wrasse.backends.redis.wire import Cut, Refusal
-from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError
+from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 
 _UP = "check that the server is up and that redis.addr is its address"
 _SOON = "nothing, if it passes: it is tried again"
@@ -59,7 +59,7 @@ def ours(error: Exception, where: str) -> Exception:
         case socket.gaierror():
             return StoreUnavailable(f"the host of {where} has no address: {error.strerror}", do="check redis.addr")
         case OSError():
-            return StoreUnavailable(f"{where} cannot be reached: {error.strerror or error}", do=_UP)
+            return StoreUnavailable(f"{where} cannot be reached: {reason_of(error)}", do=_UP)
     return error
 
 

@@ -64,7 +64,8 @@ class Failure:
             return ConfigError(f"{where} is served elsewhere ({self.code})", do=hint)
         if self.code in _DENIED:
             return Denied(
-                f"{where} denies access", do="allow s3:GetObject, PutObject, DeleteObject and ListBucket for these keys"
+                f"{where} denies access",
+                do="check the credentials; allow s3:GetObject, PutObject, DeleteObject and ListBucket for these keys",
             )
         if self.code in _FULL:
             return StoreFull(f"{where} has no room left", do="free some space or raise the quota; nothing was changed")

@@ -25,7 +25,7 @@ from wrasse.backends.s3.failures import Denied, Failure, failure_of, unavailable
 from wrasse.backends.s3.signing import EMPTY_HASH, Signer, Unsigned, query_of, quoted
 from wrasse.backends.s3.store_clock import StoreClock
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import StoreUnavailable, WrasseError, reason_of
 from wrasse.ports.request_counts import note_request
 
 TRIES = 5
@@ -198,7 +198,7 @@ class _named:
                 f"{self._where} did not answer in time", do="check the endpoint and the network"
             ) from error
         if isinstance(error, aiohttp.ClientError | OSError):
-            said = type(error).__name__
+            said = reason_of(error) if isinstance(error, OSError) else type(error).__name__
             raise StoreUnavailable(
                 f"{self._where} cannot be reached ({said})", do="check the endpoint and the network"
             ) from error
