@@ -1,4 +1,8 @@
-"""SIGTERM and SIGINT: the first asks, the second ends the process at once with exit code 1."""
+"""SIGTERM and SIGINT: the first asks, the second ends the process at once with exit code 1.
+
+Whoever stops a process often tells it and its group in one breath (timeout, a shell that passes Ctrl-C on), so a signal
+right after the first is its echo.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,10 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from wrasse.clock import SystemClock
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+ECHO_S = 0.3  # nobody means two things in that time
 
 
 @contextlib.contextmanager
@@ -20,15 +27,17 @@ def on_stop(ask: Callable[[str], None], *, heard: bool = True) -> Iterator[None]
     if not heard or threading.current_thread() is not threading.main_thread():
         yield
         return
-    loop = asyncio.get_running_loop()
-    asked: list[str] = []
+    loop, clock = asyncio.get_running_loop(), SystemClock()
+    asked: list[float] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
+        if asked and clock.monotonic() - asked[0] < ECHO_S:
+            return
         if asked:
             # Straight out: whatever holds up the first stop, a blocked loop for one, must not hold up the second.
             os._exit(1)
-        asked.append(signal.Signals(number).name)
-        loop.call_soon_threadsafe(ask, asked[0])
+        asked.append(clock.monotonic())
+        loop.call_soon_threadsafe(ask, signal.Signals(number).name)
 
     before = {number: signal.signal(number, hear) for number in SIGNALS}
     try:
