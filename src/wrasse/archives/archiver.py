@@ -205,6 +205,9 @@ class Archiver:
             post.behind = True
             post.not_before = self._clock.monotonic() + _backoff(post.troubles, self._poll)
             self._meet(why, post.troubles, post.drain.subject)
+            if not isinstance(why, StoreUnavailable):
+                with contextlib.suppress(StoreUnavailable):  # else it ends by itself
+                    await self._turns.give_up(post.drain.subject)  # to whoever is to mend this
             if flush:
                 raise
             if not isinstance(why, StoreUnavailable) and post.told != why.message:

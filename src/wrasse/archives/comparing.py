@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from wrasse.archives.naming import ArchiveName
 from wrasse.archives.reader import read_archive
@@ -37,13 +38,30 @@ def same_entry(one: Entry, other: Entry) -> bool:
 async def holds_all(streams: Streams, objects: Objects, name: ArchiveName, last: EntryId) -> bool:
     """Whether everything that the stream holds between both ends of an archive is in it. What was trimmed meanwhile is
     no difference."""
+    return (await compared(streams, objects, name, last)).holds_all
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Whether an archive holds all that its stream holds in its place, and how many of its own the stream has not."""
+
+    holds_all: bool
+    missing: int = 0
+
+
+async def compared(streams: Streams, objects: Objects, name: ArchiveName, last: EntryId) -> Compared:
+    """Compares an archive with its stream; what is missing is not counted to the end if they differ."""
+    missing = 0
     async with aclosing(read_archive(objects, name)) as archived:
         there = await anext(archived, None)
         async for entry in entries_after(streams, name.subject, name.after):
             if entry.id > last:
                 break
             while there is not None and there.entry.id < entry.id:
-                there = await anext(archived, None)
+                there, missing = await anext(archived, None), missing + 1
             if there is None or not same_entry(there.entry, entry):
-                return False
-    return True
+                return Compared(False)
+            there = await anext(archived, None)
+        while there is not None:
+            there, missing = await anext(archived, None), missing + 1
+    return Compared(True, missing)

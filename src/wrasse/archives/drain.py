@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from wrasse.archives.announce import Announcer
 from wrasse.archives.batch import Batch
-from wrasse.archives.comparing import holds_all
+from wrasse.archives.comparing import compared, holds_all
 from wrasse.archives.continuity import check_archive, check_continuity, set_back
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.facts import Facts, facts_of, to_metadata
@@ -236,13 +236,24 @@ class Drain:
 
     async def _adopt(self, cursor: Cursor, name: ArchiveName, facts: Facts) -> None:
         """Commits an archive that somebody wrote, if it is about the stream as it is now."""
-        if not await holds_all(self._tools.streams, self.rule.objects, name, facts.last):
+        found = await compared(self._tools.streams, self.rule.objects, name, facts.last)
+        if not found.holds_all or await self._never_held(cursor, facts, found.missing):
             stored = await self._tools.cursors.load(self.subject)
             if stored is None or stored.version != cursor.version:
                 self.forget()
                 return
             raise set_back(cursor, f"the archive that follows {cursor.after} holds something else than it does")
         await self._settled(cursor, name, facts)
+
+    async def _never_held(self, cursor: Cursor, facts: Facts, missing: int) -> bool:
+        """Whether the stream never had so many entries of the archive that follows the cursor: it was set back, and the
+        cursor with it. Else somebody trimmed them."""
+        state = await self._tools.streams.info(self.subject) if missing else None
+        if state is None or facts.passed is None:
+            return False
+        if state.first is not None and state.first <= cursor.after:
+            return True  # a trim takes from the front
+        return state.appended - state.length < facts.passed - (facts.count - missing)
 
     async def _steady(self) -> bool:
         """Whether all that was read since the step began came from the server that was looked at."""

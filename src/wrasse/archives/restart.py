@@ -44,9 +44,9 @@ async def plan_restart(streams: Streams, cursors: Cursors, rule: Rule, subject: 
         cursor = None if last is None else Cursor(subject, START, None, epoch=last.name.epoch)
     if cursor is None or state is None:
         raise UsageError(f"the stream {subject!r} is not there, or was never archived", do="see `wrasse streams info`")
-    common, gone = await _compared(streams, rule, subject, cursor.epoch)
-    after = common or (state.last or START if state.first is None else state.first.previous)
     floor = next((each.floor for each in state.groups if each.name == group), START)
+    common, gone = await _compared(streams, rule, subject, cursor.epoch, floor)
+    after = common or (state.last or START if state.first is None else state.first.previous)
     if floor > after:
         raise Refused(
             f"the group {group!r} of {subject!r} is at {floor}, and its archives share nothing beyond {after}",
@@ -66,29 +66,36 @@ async def restart(cursors: Cursors, planned: Restart) -> None:
         raise Refused(f"the cursor of {planned.subject!r} has moved meanwhile", do="look again: an archiver is at work")
 
 
-async def _compared(streams: Streams, rule: Rule, subject: str, epoch: int) -> tuple[EntryId | None, int]:
+async def _compared(
+    streams: Streams, rule: Rule, subject: str, epoch: int, floor: EntryId
+) -> tuple[EntryId | None, int]:
     """The last entry up to which stream and archives are the same, from the first of the stream on, and how many of the
     archives' come after it."""
     common: EntryId | None = None
     parted, gone = False, 0
     entries = entries_after(streams, subject, START)
     ours = await anext(entries, None)
-    async for entry in _archived(rule, subject, epoch, START if ours is None else ours.id):
+    first = None if ours is None else ours.id
+    before = START if first is None else first.previous
+    # Up to here it was trimmed, as it may be. Where no group tells, all that is older than the stream was.
+    trimmed = before if floor == START else floor if first is None else min(floor, before)
+    async for entry in _archived(rule, subject, epoch, trimmed):
         if not parted and ours is not None and same_entry(entry, ours):
             common = entry.id
             ours = await anext(entries, None)
-        elif common is not None or ours is None or entry.id >= ours.id:  # what is older was trimmed, as it may be
-            parted, gone = True, gone + 1
+        elif entry.id > trimmed:
+            # What somebody else trimmed from the front tells nothing about the rest.
+            parted, gone = parted or first is None or entry.id >= first, gone + 1
     return common, gone
 
 
 async def _archived(rule: Rule, subject: str, epoch: int, since: EntryId) -> AsyncIterator[Entry]:
-    """What archives of one epoch hold, from the one on that has this entry."""
+    """What archives of one epoch hold, from the one on that goes beyond this entry."""
     async for each in shelved(rule.objects, rule.prefix, subject, rule.domain_of(subject)):
         if each.name.epoch != epoch:
             continue
         facts = await facts_at(rule.objects, each.name)
-        if facts is not None and facts.last >= since:
+        if facts is not None and facts.last > since:
             async for archived in read_archive(rule.objects, each.name):
                 yield archived.entry
 

@@ -56,9 +56,13 @@ class Turns:
     async def give_back(self) -> None:
         """Gives back what is held, so that others need not wait."""
         while self._held:
-            _, (lease, ends) = self._held.popitem()
-            if ends > self._clock.monotonic():
-                await self._lessor.release(lease)
+            await self.give_up(next(iter(self._held)))
+
+    async def give_up(self, subject: str) -> None:
+        """Gives back one stream, if it is held."""
+        lease, ends = self._held.pop(subject, (None, 0.0))
+        if lease is not None and ends > self._clock.monotonic():
+            await self._lessor.release(lease)
 
 
 def lease_key(subject: str) -> str:

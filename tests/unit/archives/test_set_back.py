@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -42,11 +43,11 @@ class Failover(FaultyStreams):
             await self.after_looks[1]()
         return shown
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int, *, ahead: int = 0) -> Stretch:
         if self.before_read is not None:
             then, self.before_read = self.before_read, None
             await then()
-        return await stretch_from(self._streams, subject, after, limit)
+        return await stretch_from(self._streams, subject, after, limit, ahead=ahead)
 
 
 class Scene:
@@ -162,6 +163,77 @@ def test_after_such_a_failover_a_new_epoch_archives_what_is_new() -> None:
         return await scene.missing()
 
     assert run_virtual(story()) == []
+
+
+async def stored_but_not_committed(scene: Scene) -> None:
+    """An archive that its writer could not commit."""
+    records = scene.memory.records(CURSORS)
+    before = await records.get(CHANGE)
+    assert before is not None
+    await scene.drain.step(flush=True)
+    now = await records.get(CHANGE)
+    assert now is not None
+    await records.put(CHANGE, before.value, at=now.version)
+    scene.drain.forget()
+
+
+async def lost_and_trimmed(scene: Scene) -> None:
+    """A failover that took back cursor and stream, to just what was archived first; all of that is trimmed, and what
+    comes then is younger than what was lost."""
+    await stored_but_not_committed(scene)
+    await scene.set_back(kept=ARCHIVED, new=0)
+    await asyncio.sleep(60)
+    await scene.world.trim()
+    await scene.memory.streams.append([Draft(CHANGE, envelope(payload=b"new"))] * 9)
+
+
+def test_an_archive_that_the_stream_never_held_is_not_taken_for_one_that_was_trimmed() -> None:
+    async def story() -> list[EntryId]:
+        scene = await Scene().begun()
+        await lost_and_trimmed(scene)
+        with pytest.raises(Refused, match="holds something else"):
+            await scene.drain.step(flush=True)
+        return await scene.trimmable()
+
+    assert run_virtual(story()) == []
+
+
+def test_what_was_lost_is_counted_also_where_all_before_it_is_trimmed() -> None:
+    async def story() -> tuple[int, int]:
+        scene = await Scene().begun()
+        await lost_and_trimmed(scene)
+        planned = await plan_restart(scene.streams, scene.cursors, scene.rule, CHANGE, GROUP)
+        return planned.new, planned.gone
+
+    assert run_virtual(story()) == (9, 3)
+
+
+def test_what_somebody_else_trimmed_from_the_front_makes_nothing_new() -> None:
+    async def story() -> int:
+        scene = await Scene().begun()
+        await scene.drain.step(flush=True)
+        await scene.set_back(kept=ARCHIVED + 2, new=4)
+        last_but_one = scene.world.published[ARCHIVED + 1].id
+        await scene.memory.streams.trim(CHANGE, age=None, below=last_but_one, protect=[], limit=100)
+        return (await plan_restart(scene.streams, scene.cursors, scene.rule, CHANGE, GROUP)).new
+
+    assert run_virtual(story()) == 4
+
+
+def test_an_archive_whose_messages_somebody_trimmed_before_it_was_committed_counts() -> None:
+    async def story() -> str:
+        scene = await Scene().begun()
+        await stored_but_not_committed(scene)
+        await scene.set_back(kept=len(scene.world.published), new=0)  # nothing but the group
+        scene.streams.history = "one"
+        await scene.world.publish(CHANGE, 2)
+        first_new = scene.world.published[-2].id
+        await scene.memory.streams.trim(CHANGE, age=None, below=first_new, protect=[], limit=100)
+        while await scene.drain.step(flush=True) is Stepped.MOVED:
+            pass
+        return await scene.world.broken()
+
+    assert run_virtual(story()) == ""
 
 
 def test_while_it_cannot_be_told_which_server_answers_nothing_moves() -> None:
