@@ -117,6 +117,14 @@ def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(shop: Path) ->
         assert daemon.end() == 1
 
 
+def test_the_first_line_names_the_queues_of_tasks_too(shop: Path) -> None:
+    with running(shop, "--handler=shop:work", "--set=task_types={mail: {workers: 3}}") as daemon:
+        line = daemon.said("started")
+        daemon.signal(signal.SIGTERM)
+        assert daemon.end() == 0
+    assert (line["queues"], line["slots"]) == (["high", "low", "mail"], 19)
+
+
 def test_a_busy_port_is_an_error_at_the_start(shop: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -329,13 +329,13 @@ class Daemon:
         return tuple(addresses)
 
     def _say(self, addresses: tuple[Address, ...], leases: Address | None) -> None:
-        own = None if self._working is None else self._working.worker.settings
+        workers = (*(() if self._working is None else (self._working.worker,)), *self._tasking)
         settings = self._config.settings
         started = Started(
             roles=self._roles,
-            handlers=tuple(self._handlers) if own else (),
-            queues=own.queues if own else (),
-            slots=own.concurrency if own else 0,
+            handlers=tuple(self._handlers) if workers else (),
+            queues=tuple(queue for worker in workers for queue in worker.settings.queues),
+            slots=sum(worker.settings.concurrency for worker in workers),
             sweeps=tuple(name for name in self._sweeps if settings.sweeps[name].enabled),
             streams=self._streams,
             messages=tuple(each.pattern for each in self._messages),
