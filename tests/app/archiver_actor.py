@@ -145,6 +145,15 @@ async def stand(yard: Yard, store: str) -> None:
         await stores.close()
 
 
+async def warm(yard: Yard) -> None:
+    """Imports what is imported late, once for all children."""
+    stores = Stores(SystemClock())
+    try:
+        await archiver(stores, yard, "true", "warming")
+    finally:
+        await stores.close()
+
+
 def fork(life: Callable[[], Coroutine[None, None, None]]) -> int:
     """A child that leads this life."""
     pid = os.fork()
@@ -161,6 +170,7 @@ def fork(life: Callable[[], Coroutine[None, None, None]]) -> int:
 def main() -> None:
     """Forks and buries until stdin ends."""
     yard, standing = Yard(sys.argv[1], sys.argv[2]), 0
+    asyncio.run(warm(yard))
     for line in sys.stdin:
         match line.split():
             case ["stand", store]:
