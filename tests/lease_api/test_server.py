@@ -50,6 +50,17 @@ async def test_who_has_the_token_gets_in(shown: str, status: int) -> None:
         assert answer.status == status
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [("GET", "/v1/nosuch", 404, "not_found"), ("DELETE", "/v1/acquire", 405, "method_not_allowed")],
+)
+async def test_a_call_that_there_is_not_is_answered_like_every_mistake(
+    method: str, path: str, status: int, code: str
+) -> None:
+    async with running(Access()) as (_, client), client.request(method, path) as answer:
+        assert (answer.status, (await answer.json())["error"]) == (status, code)
+
+
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
 async def test_a_web_site_does_not_get_in_through_a_browser(headers: dict[str, str]) -> None:
     async with running(Access()) as (_, client), client.post("/v1/acquire", json=ASKED, headers=headers) as answer:

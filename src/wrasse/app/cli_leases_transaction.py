@@ -7,7 +7,7 @@ import click
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_leases import opened_leases
 from wrasse.app.cli_table import show_pairs
-from wrasse.errors import UsageError
+from wrasse.errors import Refused, UsageError
 from wrasse.leases.transaction import Decision, Transaction
 from wrasse.leases.xid import checked_transaction
 
@@ -18,8 +18,9 @@ from wrasse.leases.xid import checked_transaction
 @click.option("--rollback", is_flag=True, help="Roll it back, on all of its keys.")
 @asks
 def transaction(asked: Asked, id: str, commit: bool, rollback: bool) -> None:
-    """Show what became of the transaction ID, or decide it. What was decided before stays, and is what is shown. It is
-    remembered for 24 hours after it was carried out. Fails if nobody knows it.
+    """Show what became of the transaction ID, or decide it. What was decided before stays, and is what is shown; if
+    that is not what was asked for, it ends with 3. It is remembered for 24 hours after it was carried out. Fails if
+    nobody knows it.
 
     \b
     Examples:
@@ -34,6 +35,8 @@ def transaction(asked: Asked, id: str, commit: bool, rollback: bool) -> None:
     keys = [f"{each.namespace}/{each.key}" for each in open_.participants] if open_ is not None else []
     answer = {"transaction": id, "state": state.value, "open": open_ is not None, "keys": keys}
     asked.answer(answer, lambda: _tell(id, state, keys, open_))
+    if (commit and state is not Decision.COMMIT) or (rollback and state is not Decision.ROLLBACK):
+        raise Refused(f"{id} was decided before: {state.value}", do="nothing: what was decided first counts")
 
 
 async def _transaction(
