@@ -261,7 +261,7 @@ async def test_a_stream_that_was_made_by_hand_is_used_as_it_is(stage: Scene) -> 
     assert len(await bodies(flows)) == len(delivered) == 150
 
 
-async def test_no_stream_of_ours_has_a_maximal_age(stage: Scene) -> None:
+async def test_no_stream_is_made_with_a_maximal_age(stage: Scene) -> None:
     flows = await stage.flows()
     await flows.streams.append(drafts(2))
     await flows.streams.ensure("gbe.tasks.mail.queue", StreamLimits(entries_max=5))

@@ -17,6 +17,7 @@ from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.ports.plain_locks import HasPlainLocks
+from wrasse.ports.server_ages import ServerAges
 from wrasse.ports.surveys import HasSurveys, Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import Census
@@ -34,10 +35,12 @@ def retention(settings: Settings) -> Retention:
 
 
 def stream_sweeps(settings: Settings, opened: Opened) -> tuple[str, ...]:
-    """The sweeps of streams that have something to do here: without rules nothing is trimmed."""
+    """The sweeps of streams that have something to do here. Without rules nothing is trimmed; but a server may still
+    have the age of a rule that is gone."""
     if opened.streams is None:
         return ()
-    return STREAM_SWEEPS if settings.retention else (DeadConsumers.name,)
+    aged = settings.retention or ages_of(opened.streams) is not None
+    return STREAM_SWEEPS if aged else (DeadConsumers.name,)
 
 
 def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
@@ -49,7 +52,8 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
     silence = timedelta(0)  # a trim judges by what is stored
     if name == AgedEntries.name:
         trimmer = Trimmer(store.streams, alerts, clock, opened.retention)
-        sweep = AgedEntries(surveys_of(store), retention(settings), trimmer, alerts, **own.fields)  # type: ignore[arg-type]
+        rules, ages = retention(settings), ages_of(store)
+        sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
         census = Census(surveys_of(store), store.groups, alerts, Looks())
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
@@ -67,6 +71,11 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         enabled=own.enabled,
         name=name,
     )
+
+
+def ages_of(store: Store) -> ServerAges | None:
+    """What has a backend's server remove by age on its own, where it can."""
+    return store.streams if isinstance(store.streams, ServerAges) else None
 
 
 def surveys_of(store: Store) -> Surveys:

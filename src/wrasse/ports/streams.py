@@ -25,6 +25,7 @@ import msgspec
 
 from wrasse.errors import StoreFull, TooLarge, UsageError
 from wrasse.ports.page import Page
+from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.subjects import check_subject
 
 BODY_BYTES_MAX = 2 << 20
@@ -106,7 +107,8 @@ class GroupState:
 @dataclass(frozen=True, slots=True)
 class StreamState:
     """One stream in numbers. `appended` counts every entry it ever held. `history` is what the backend calls itself: it
-    changes when what was stored may have gone back, by a failover or a restart; empty where that cannot be told."""
+    changes when what was stored may have gone back, by a failover or a restart; empty where that cannot be told.
+    `server_age` is what the server removes by age on its own; None where no server does such a thing."""
 
     subject: str
     length: int
@@ -117,6 +119,7 @@ class StreamState:
     groups: tuple[GroupState, ...]
     at: datetime
     history: str = ""
+    server_age: ServerAge | None = None
 
 
 @dataclass(frozen=True, slots=True)

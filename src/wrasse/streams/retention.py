@@ -57,9 +57,9 @@ class Retention:
         rule = rule_for(self.rules, subject)
         return None if rule is None else Bound(rule, self.protecting(subject, rule))
 
-    def protecting(self, subject: str, rule: RetentionRule) -> tuple[str, ...]:
+    def protecting(self, subject: str, rule: RetentionRule | None) -> tuple[str, ...]:
         """The groups that must have acked what is trimmed."""
-        found = list(rule.protect)
+        found = [] if rule is None else list(rule.protect)
         if is_dead_letter_subject(subject, self.root) or any(matches(pattern, subject) for pattern in self.archived):
             found.append(ARCHIVER)
         if (workers := workers_of(subject, self.root)) is not None:
@@ -123,6 +123,16 @@ def judge(state: StreamState, bound: Bound, at: datetime) -> Judged:
     if lowest and floors[lowest] < state.first:
         return Judged(Stand.HELD, lowest, state.first < horizon(at, rule.age * OVERDUE))
     return Judged(Stand.DUE)
+
+
+def server_age_for(state: StreamState, bound: Bound | None) -> timedelta | None:
+    """The age to which the server itself should keep a stream: that of its rule, where nobody has a say but the rule.
+    Never less than the rule says, and none where anybody reads in a group or protects it, allowed to be lost or not:
+    what is lost there is to be counted."""
+    server = state.server_age
+    if server is None or bound is None or bound.protect or state.groups or server.read:
+        return None
+    return max(bound.rule.age, server.least)
 
 
 def horizon(at: datetime, age: timedelta) -> EntryId:

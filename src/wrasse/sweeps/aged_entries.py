@@ -10,21 +10,23 @@ if wrong      with a rule that is too short, entries are gone that somebody want
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar
 
 import msgspec
 
-from wrasse.engine.sweep import Action, Keep
+from wrasse.duration import format_duration
+from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.task_events import SweepReport
 from wrasse.jobs.task_names import SWEEPS
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.server_ages import ServerAges
 from wrasse.ports.streams import StreamState
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import Alert, Alerts, Told, worth_telling
-from wrasse.streams.retention import ARCHIVER, Bound, Judged, Retention, Stand, judge
+from wrasse.streams.retention import ARCHIVER, Bound, Judged, Retention, Stand, judge, server_age_for
 from wrasse.streams.trimmer import Trimmer, TrimOrder
 
 LOOK = 1_000  # streams that one look sees
@@ -32,11 +34,22 @@ LOOK = 1_000  # streams that one look sees
 
 @dataclass(frozen=True, slots=True)
 class AgedStream:
-    """A stream with something to do: entries that are old enough, or alerts that were told about it."""
+    """A stream with something to do: entries that are old enough, alerts that were told about it, or a server that
+    removes by age what `protected` names groups for."""
 
     state: StreamState
     bound: Bound | None
     told: tuple[Told, ...]
+    protected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherAge:
+    """A stream that its server should keep to another age than it does, None: for ever."""
+
+    subject: str
+    wanted: timedelta | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,22 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAge:
+    """Have the server keep this stream to this age by itself, or no longer."""
+
+    subject: str
+    age: timedelta | None
+
+
+Suspect = AgedStream | OtherAge | Gone | Quiet
+Change = TrimOrder | SetAge | Tell | Settle
+
+
+@dataclass(frozen=True, slots=True)
 class AgedEntries:
-    """Trims streams to their retention, as far as those who still need them allow."""
+    """Trims streams to their retention, as far as those who still need them allow. A server that can remove by age on
+    its own is told the age of those streams that nobody reads in a group, so that they stay within it while no sweep
+    runs, and told to stop when that is not so any more."""
 
     name: ClassVar[str] = "aged_entries"
     each: ClassVar[bool] = True
@@ -83,8 +110,9 @@ class AgedEntries:
     entries_max: int = 10_000
     alerts_every: timedelta = timedelta(hours=1)
     batch_max: int = 10
+    ages: ServerAges | None = field(default=None, metadata=WIRED)
 
-    async def find(self, after: str | None, limit: int) -> Page[AgedStream | Gone | Quiet]:
+    async def find(self, after: str | None, limit: int) -> Page[Suspect]:
         page = await self.surveys.survey(">", after, LOOK)
         told = await self.alerts.told()
         last = None if not page.more else page.cursors[-1]
@@ -100,21 +128,22 @@ class AgedEntries:
             cursors[-1] = last  # nothing worth a look stands between the last suspect and the end of this look
         return Page(tuple(suspect for _, suspect in found), tuple(cursors), page.at, page.more)
 
-    def decide(
-        self, suspect: AgedStream | Gone | Quiet, at: datetime
-    ) -> Action[TrimOrder | Tell | Settle] | Keep:
+    def decide(self, suspect: Suspect, at: datetime) -> Action[Change] | Keep:
         if isinstance(suspect, Quiet):
             return Keep(Stand.YOUNG.value)
         if isinstance(suspect, Gone):
             return Action("settle", suspect.told.stream, "the stream is gone", Settle(suspect.told))
+        if isinstance(suspect, OtherAge):
+            verb = "end_age" if suspect.wanted is None else "set_age"
+            return Action(verb, suspect.subject, suspect.why, SetAge(suspect.subject, suspect.wanted))
         subject, bound = suspect.state.subject, suspect.bound
         found = Judged(Stand.YOUNG) if bound is None else judge(suspect.state, bound, at)
-        alert = _alert(subject, found)
-        if alert is not None:
-            told = next((each for each in suspect.told if each.name == alert.name), None)
-            if worth_telling(alert, told, at, self.alerts_every):
-                return Action("alert", subject, alert.what, Tell(alert, told, at))
-        over = next((each for each in suspect.told if alert is None or each.name != alert.name), None)
+        told = {each.name: each for each in suspect.told}
+        alerts = [alert for alert in (_alert(subject, found), _aged_by_others(suspect)) if alert is not None]
+        for alert in alerts:
+            if worth_telling(alert, told.get(alert.name), at, self.alerts_every):
+                return Action("alert", subject, alert.what, Tell(alert, told.get(alert.name), at))
+        over = next((each for each in suspect.told if each.name not in {alert.name for alert in alerts}), None)
         if over is not None:
             return Action("settle", subject, f"no longer so: {over.what}", Settle(over))
         if found.stand is not Stand.DUE or bound is None:
@@ -124,7 +153,7 @@ class AgedEntries:
             reason += f"; may lose what {' and '.join(bound.protect)} did not ack"
         return Action("trim", subject, reason, TrimOrder(subject, bound, self.entries_max))
 
-    async def apply(self, actions: Sequence[Action[TrimOrder | Tell | Settle]]) -> Sequence[Outcome]:
+    async def apply(self, actions: Sequence[Action[Change]]) -> Sequence[Outcome]:
         ends = self.trimmer.ends()
         outcomes = [await self._applied(action.change, ends) for action in actions]
         await self._report()
@@ -138,19 +167,20 @@ class AgedEntries:
             event = SweepReport(0, 0, streams_trimmed=len(removed), entries_trimmed=sum(removed))
             await self.trimmer.publish(SWEEPS, msgspec.json.encode(event))
 
-    async def _applied(self, change: TrimOrder | Tell | Settle, ends: float) -> Outcome:
+    async def _applied(self, change: Change, ends: float) -> Outcome:
         match change:
             case TrimOrder():
                 return await self.trimmer.trim(change, ends)
+            case SetAge():
+                assert self.ages is not None, "found by who has them"
+                return await self.ages.keep_for(change.subject, change.age)
             case Tell():
                 self.trimmer.tally.alerts += 1
                 return await self.alerts.tell(change.alert, change.told, change.at)
             case Settle():
                 return await self.alerts.settle(change.told)
 
-    def _worth(
-        self, page: Page[StreamState], told: Mapping[str, Told]
-    ) -> Iterator[tuple[str, AgedStream | Gone | Quiet]]:
+    def _worth(self, page: Page[StreamState], told: Mapping[str, Told]) -> Iterator[tuple[str, Suspect]]:
         """The streams of a page that something is to be said about."""
         by_stream: dict[str, list[Told]] = {}
         for each in told.values():
@@ -158,19 +188,54 @@ class AgedEntries:
         for state in page:
             bound, known = self.retention.of(state.subject), tuple(by_stream.get(state.subject, ()))
             due = bound is not None and judge(state, bound, page.at).stand is not Stand.YOUNG
-            if due or known:
-                yield state.subject, AgedStream(state, bound, known)
+            protected = self._unasked(state, bound)
+            if self.ages is not None and (other := _other_age(state, bound)) is not None:
+                yield state.subject, other
+            if due or known or protected:
+                yield state.subject, AgedStream(state, bound, known, protected)
+
+    def _unasked(self, state: StreamState, bound: Bound | None) -> tuple[str, ...]:
+        """The groups that protect a stream in vain, since somebody else has its server remove entries by age."""
+        server = state.server_age
+        if server is None or server.age is None or server.ours:
+            return ()
+        return self.retention.protecting(state.subject, None if bound is None else bound.rule)
+
+
+def _other_age(state: StreamState, bound: Bound | None) -> OtherAge | None:
+    """Whether the server should be told another age."""
+    server, wanted = state.server_age, server_age_for(state, bound)
+    if server is None or not server.ours or server.age == wanted:
+        return None
+    if wanted is None:
+        why = "no rule is about it any more" if bound is None else "somebody reads or protects it: only trims may go on"
+    else:
+        why = f"nobody reads it in a group: its server keeps it to {format_duration(wanted)}, also while no sweep runs"
+    return OtherAge(state.subject, wanted, why)
 
 
 def _gone(
     page: Page[StreamState], told: Mapping[str, Told], after: str, last: str | None
-) -> Iterator[tuple[str, AgedStream | Gone | Quiet]]:
+) -> Iterator[tuple[str, Suspect]]:
     """Alerts about streams that this look would have seen if they were there."""
     there = {state.subject for state in page}
     for each in told.values():
         subject = each.stream
         if subject > after and (last is None or subject <= last) and subject not in there:
             yield subject, Gone(each)
+
+
+def _aged_by_others(suspect: AgedStream) -> Alert | None:
+    if not suspect.protected:
+        return None
+    return Alert(
+        suspect.state.subject,
+        "the server removes entries of this stream by age, whether or not they were acked, and it was not wrasse that"
+        " told it to",
+        "take the maximal age from the stream: nats stream edit --max-age=0",
+        ", ".join(suspect.protected),
+        topic="max_age",
+    )
 
 
 def _alert(subject: str, found: Judged) -> Alert | None:

@@ -19,6 +19,7 @@ from wrasse.backends.nats.ledger_entries import ACK, NAK, Extend, Join, Mark, Re
 from wrasse.backends.nats.ledgers import Ledgers
 from wrasse.backends.nats.link import Link, Subscription
 from wrasse.backends.nats.positions import last_upto
+from wrasse.backends.nats.server_ages import Ages
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import Refused
@@ -52,14 +53,18 @@ class NatsGroups:
         self._appender = appender
         self._time = time
         self._handouts = Handouts(lanes, ledgers, time)
+        self._ages = Ages(lanes, ledgers)
 
     async def join(self, subject: str, group: str, start: StartAt) -> bool:
         check_group(subject, group)
-        await self._lanes.make(subject)
+        lane = await self._lanes.make(subject)
+        await self._ages.end(lane)  # before the group is there: what it is promised stays
         ledger = self._ledgers.of(subject, group)
         if (await ledger.catch_up()).joined:
             return False
-        return bool(await ledger.submit(await self._beginning(subject, start)))
+        made = bool(await ledger.submit(await self._beginning(subject, start)))
+        await self._ages.end(lane)  # somebody who saw no group may have set one meanwhile
+        return made
 
     async def _beginning(self, subject: str, start: StartAt) -> Join:
         if start.first:

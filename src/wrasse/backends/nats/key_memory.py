@@ -11,7 +11,8 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from wrasse.backends.nats.js import JsError
-from wrasse.backends.nats.lanes import DEDUP_SECONDS, Lane, Lanes
+from wrasse.backends.nats.lanes import Lane, Lanes
+from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.ports.streams import EntryId
 

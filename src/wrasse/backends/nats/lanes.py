@@ -1,7 +1,8 @@
 """Lanes: which stream of JetStream holds a subject, what it may hold, and how far it has come.
 
-A subject that no stream takes yet gets one of its own (or the one of its pattern), without a maximal age: only trims
-that know the floors remove anything. A stream that somebody else made for the subject is used as it is.
+A subject that no stream takes yet gets one of its own (or the one of its pattern), without a maximal age: where nobody
+reads it in a group it may get one later, see `server_ages.py`. A stream that somebody else made for the subject is used
+as it is.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from wrasse.backends.nats.js import (
 from wrasse.backends.nats.layout import Layout, stream_name
 from wrasse.backends.nats.reading import Reader
 from wrasse.backends.nats.stored import Stored, fields_of, millis
+from wrasse.backends.nats.stream_config import is_ours, new_config, server_age, with_age
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import Draft, EntryId, StreamLimits
 
-DEDUP_SECONDS = 120
-_NANO = 1_000_000_000
 _LANES_MAX = 20_000
 NOTE_SECONDS = 1.0  # how soon limits that another process set are seen
 _TRIES = 50
@@ -95,6 +96,8 @@ class LaneState:
     last_ms: int
     at: str  # the server's clock, empty on servers that do not tell
     history: str  # changes when another server leads it, or the only one was started again
+    age: ServerAge  # what the server removes by itself
+    consumers: int  # that JetStream has there, whoever they belong to
 
 
 class Waiting:
@@ -210,10 +213,20 @@ class Lanes:
         if (note.known or there) and note.limits == limits:
             return False
         if lane.own:
-            config = self._config(lane.stream, lane.subject, limits)
-            await self.js.call(f"STREAM.UPDATE.{lane.stream}", config)
+            await self._limit(lane, limits)
         await self.change(subject, lane, lambda old: replace(old, limits=limits, known=True))
         return True
+
+    async def _limit(self, lane: Lane, limits: StreamLimits) -> None:
+        """Has the server refuse what is too much as well. In a stream of somebody else's only our appends are."""
+        config = self._config(lane.stream, lane.subject, limits)
+        if self.js.link.server.at_least(2, 10):
+            there = (await self.js.call(f"STREAM.INFO.{lane.stream}"))["config"]
+            if not is_ours(there, self.layout):
+                return
+            # What others set up stays; not its age: who ends one meanwhile must not have it back from us.
+            config = {**with_age(there, None), "max_msgs": config["max_msgs"]}
+        await self.js.call(f"STREAM.UPDATE.{lane.stream}", config)
 
     async def remember(self, subject: str, lane: Lane, last: Tip) -> None:
         """Notes the newest entry, before a trim takes it away."""
@@ -237,7 +250,10 @@ class Lanes:
         leads = f"{cluster.get('leader')} {cluster.get('leader_since')}"
         leads = leads if cluster.get("name") else self.js.link.server.id
         history = f"{told.get('created')} {leads}"
-        return LaneState(count, size, last_seq, max(last_ms, 0), str(told.get("ts", "")), history)
+        age = server_age(told["config"], self.layout)
+        age = replace(age, ours=age.ours and lane.own)
+        at, consumers = str(told.get("ts", "")), int(state.get("consumer_count", 0))
+        return LaneState(count, size, last_seq, max(last_ms, 0), at, history, age, consumers)
 
     async def tip_of(self, subject: str, lane: Lane, *, leader: bool = False) -> Tip:
         """The newest entry there is or was, from the server."""
@@ -292,22 +308,7 @@ class Lanes:
             await self.js.call(f"STREAM.INFO.{name}")  # made by another version or by hand: used as it is
 
     def _config(self, name: str, takes: str, limits: StreamLimits) -> dict[str, object]:
-        config: dict[str, object] = {
-            "name": name,
-            "subjects": [takes],
-            "retention": "limits",
-            "storage": self.layout.storage,
-            "num_replicas": self.layout.replicas,
-            "discard": "new",
-            "max_msgs": limits.entries_max or -1,
-            "max_bytes": -1,
-            "max_age": 0,
-            "allow_direct": True,
-            "duplicate_window": DEDUP_SECONDS * _NANO,
-        }
-        if self.js.link.server.at_least(2, 12):
-            config["allow_atomic"] = True
-        return config
+        return new_config(self.layout, name, takes, limits, self.js.link.server)
 
     def _met(self, subject: str, lane: Lane) -> Lane:
         if len(self._lanes) >= _LANES_MAX:

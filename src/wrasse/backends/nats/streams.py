@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from wrasse.backends.nats.appending import Appender
-from wrasse.backends.nats.lanes import DEDUP_SECONDS, Lane, Lanes, LaneState, Tip, size_between
+from wrasse.backends.nats.lanes import Lane, Lanes, LaneState, Tip, size_between
 from wrasse.backends.nats.ledger_state import LedgerState
 from wrasse.backends.nats.ledgers import Ledgers
 from wrasse.backends.nats.positions import last_upto
+from wrasse.backends.nats.server_ages import Ages
 from wrasse.backends.nats.stored import Stored, entry, fields_of
+from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
 from wrasse.ports.drains import PLAIN, Stretch
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import (
     SEQ_MAX,
     Draft,
@@ -44,6 +49,7 @@ class NatsStreams:
         self._appender = appender
         self._time = time
         self._trimmer = Trimmer(lanes, ledgers, time)
+        self._ages = Ages(lanes, ledgers)
 
     @property
     def dedup_window(self) -> timedelta:
@@ -131,7 +137,14 @@ class NatsStreams:
             groups=tuple(shown),
             at=at,
             history="" if self._time.told is not None else state.history,
+            server_age=await self._age(lane, state, grouped=bool(shown)),
         )
+
+    async def _age(self, lane: Lane, state: LaneState, *, grouped: bool) -> ServerAge:
+        """What the server removes by itself; who else reads is asked for only where it decides anything."""
+        if grouped or not state.age.ours or not state.consumers:
+            return state.age
+        return replace(state.age, read=await self._ages.durable(lane))
 
     async def _group(self, lane: Lane, name: str, group: LedgerState, first: Stored | None, tip: Tip) -> GroupState:
         stored_from = tip.seq + 1 if first is None else first.seq
@@ -199,6 +212,11 @@ class NatsStreams:
         check_subject(subject)
         check_page(limit)
         return await self._trimmer.trim(subject, age=age, below=below, protect=protect, limit=limit)
+
+    async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
+        """As `ServerAges` promises."""
+        check_subject(subject)
+        return await self._ages.keep_for(subject, age)
 
 
 def _size(state: LaneState, first: Stored | None, tip: Tip) -> int:

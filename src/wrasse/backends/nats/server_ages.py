@@ -1,0 +1,83 @@
+"""Maximal ages: who sets and who ends them, in an order that leaves none on a stream with a group.
+
+JetStream changes a stream without any condition, so two who change it at once are kept apart by what each looks at
+afterwards. Whoever sets an age looks for groups before it and after it, and takes it back. Whoever makes a group ends
+the age first, writes the group down, and looks at the age again. Each writes before it looks, so of two that meet at
+least one sees the other. See `docs/design/018-retention.md` for what is left of the race.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from wrasse.backends.nats.js import STREAM_NOT_FOUND, JsError
+from wrasse.backends.nats.lanes import Lane, Lanes
+from wrasse.backends.nats.ledgers import Ledgers
+from wrasse.backends.nats.stream_config import Config, server_age, with_age
+from wrasse.ports.outcome import Outcome
+
+
+class Ages:
+    """The maximal ages of one backend's streams."""
+
+    def __init__(self, lanes: Lanes, ledgers: Ledgers) -> None:
+        self._lanes = lanes
+        self._ledgers = ledgers
+
+    async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
+        """As `ServerAges` promises."""
+        lane = await self._lanes.find(subject)
+        # Of several subjects in one stream each may be read by somebody else, so such a stream gets none.
+        config = None if lane is None or not lane.own else await self._config(lane)
+        if lane is None or config is None:
+            return Outcome.LOST
+        now = server_age(config, self._lanes.layout)
+        if not now.ours or now.age == age:
+            return Outcome.LOST
+        if age is None:
+            await self._update(lane, with_age(config, None))
+            return Outcome.DONE
+        if await self._is_read(subject, lane):
+            return Outcome.LOST
+        await self._update(lane, with_age(config, max(age, now.least)))
+        if await self._is_read(subject, lane):  # whoever came after the look above may have seen no age
+            await self.end(lane)
+            return Outcome.LOST
+        return Outcome.DONE
+
+    async def end(self, lane: Lane) -> None:
+        """Ends the age that wrasse set, if there is one. Somebody else's stays: who set it is asked to end it."""
+        config = await self._config(lane) if lane.own else None
+        if config is None:
+            return
+        now = server_age(config, self._lanes.layout)
+        if now.ours and now.age is not None:
+            await self._update(lane, with_age(config, None))
+
+    async def durable(self, lane: Lane) -> bool:
+        """Whether another program has a durable consumer there. Ours have none: they read without one that lasts."""
+        seen = 0
+        while True:
+            told = await self._lanes.js.call(f"CONSUMER.LIST.{lane.stream}", {"offset": seen})
+            found = told.get("consumers") or []
+            if any(each["config"].get("durable_name") for each in found):
+                return True
+            seen += len(found)
+            if not found or seen >= int(told.get("total", 0)):
+                return False
+
+    async def _is_read(self, subject: str, lane: Lane) -> bool:
+        return bool(await self._ledgers.groups(subject)) or await self.durable(lane)
+
+    async def _config(self, lane: Lane) -> Config | None:
+        try:
+            told = await self._lanes.js.call(f"STREAM.INFO.{lane.stream}")
+        except JsError as refused:
+            if refused.code == STREAM_NOT_FOUND:
+                return None
+            raise
+        config: Config = told["config"]
+        return config
+
+    async def _update(self, lane: Lane, config: Config) -> None:
+        await self._lanes.js.call(f"STREAM.UPDATE.{lane.stream}", config)
