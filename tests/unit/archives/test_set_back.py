@@ -43,11 +43,11 @@ class Failover(FaultyStreams):
             await self.after_looks[1]()
         return shown
 
-    async def stretch(self, subject: str, after: EntryId, limit: int, *, ahead: int = 0) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
         if self.before_read is not None:
             then, self.before_read = self.before_read, None
             await then()
-        return await stretch_from(self._streams, subject, after, limit, ahead=ahead)
+        return await stretch_from(self._streams, subject, after, limit)
 
 
 class Scene:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
-from wrasse.backends.nats.wire import Cut, Denied, Heard, ServerInfo, Wire, dial
+from wrasse.backends.nats.wire import Cut, Denied, Heard, ServerInfo, Taken, Wire, dial
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
@@ -118,7 +118,7 @@ class Link:
 
     __slots__ = (
         "_asked", "_attempts", "_closed", "_failure", "_heard", "_inbox", "_inboxes", "_lock", "_nodes", "_numbers",
-        "_subscriptions", "_tokens", "_wire", "connections", "options", "server",
+        "_subscriptions", "_taken", "_tokens", "_wire", "connections", "options", "server",
     )  # fmt: skip
 
     def __init__(self, options: NatsOptions) -> None:
@@ -138,6 +138,7 @@ class Link:
         self._inboxes: dict[bytes, _Inbox] = {}
         self._heard: dict[bytes, Heard] = {b"1": self._answered}
         self._subscriptions: dict[bytes, bytes] = {b"1": self._inbox + b"*"}
+        self._taken: dict[bytes, Taken] = {}
 
     @classmethod
     async def open(cls, options: NatsOptions) -> Link:
@@ -194,8 +195,8 @@ class Link:
 
         return await self.listen(subject.encode(), heard)
 
-    async def listen(self, subject: bytes, heard: Heard) -> Subscription:
-        """Like `subscribe`, with the bytes as they come."""
+    async def listen(self, subject: bytes, heard: Heard, taken: Taken | None = None) -> Subscription:
+        """Like `subscribe`, with the bytes as they come; `taken` is asked first where they come by the thousand."""
         wire = await self.ready()
         number = b"%d" % next(self._numbers)
         self._heard[number] = heard
@@ -205,6 +206,8 @@ class Link:
         except Cut as cut:
             del self._heard[number], self._subscriptions[number]
             raise self._unavailable(str(cut)) from cut
+        if taken is not None:
+            self._taken[number] = taken
         return Subscription(self, subject, number)
 
     def open_inbox(
@@ -265,6 +268,7 @@ class Link:
         if self._heard.pop(subscription.number, None) is None:
             return
         del self._subscriptions[subscription.number]
+        self._taken.pop(subscription.number, None)
         if self._wire is not None and self._wire.open:
             self._wire.send(b"UNSUB %b\r\n" % subscription.number)
 
@@ -326,7 +330,7 @@ class Link:
                 if self._closed:
                     raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
                 try:
-                    wire = await dial(host, port, self.options, self._heard, self._complained)
+                    wire = await dial(host, port, self.options, self._heard, self._complained, self._taken)
                 except Denied as denied:
                     raise self._denied(str(denied)) from denied
                 except (OSError, ssl.SSLError, TimeoutError, Cut) as error:

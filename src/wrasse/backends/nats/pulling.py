@@ -1,15 +1,22 @@
-"""A consumer of the server's own that pages are read by: it acks nothing, keeps nothing, and is dropped when unused."""
+"""A consumer of the server's own that pages are read by: it acks nothing, keeps nothing, and is dropped when unused.
+
+The server numbers what a consumer gives. Where a number is missing the page is not given, and whoever reads begins anew
+where the last one ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from wrasse.backends.nats.frames import Frame, frame_of, place_of
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.link import NoResponders, Subscription, packed, status_of
-from wrasse.backends.nats.stored import Stored, pulled
 from wrasse.errors import StoreUnavailable
 
 _LIFE = 30_000_000_000  # nanoseconds without a question after which the server drops it
+_BYTES_MAX = 8 << 20  # of one question
+_ENVELOPE = 64 << 10  # what a message may take beyond its payload
 
 
 class Ending:
@@ -49,12 +56,14 @@ class Puller:
     """One consumer. `position` is the sequence it has given last."""
 
     def __init__(self, js: JetStream, stream: str, name: str, position: int, inbox: bytes) -> None:
-        self._js = js
         self._link = js.link
+        self._next = f"{js.api}.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
+        self._delete = f"{js.api}.CONSUMER.DELETE.{stream}.{name}"
         self._stream = stream
-        self._name = name
         self._inbox = inbox
-        self._found: list[Stored] = []
+        self._bytes = max(_BYTES_MAX, js.link.server.max_payload + _ENVELOPE)
+        self._found: list[Frame] = []
+        self._number = 0  # of the last one at the consumer
         self._ending: Ending | None = None
         self._wanted = 0
         self.position = position
@@ -76,39 +85,53 @@ class Puller:
         inbox = js.link.open_inbox(lambda *_: None, lambda _: None)
         js.link.close_inbox(inbox)
         puller = cls(js, stream, str(made["name"]), after, inbox + b".page")
-        puller.listening = await js.link.listen(puller._inbox, puller._heard)
+        puller.listening = await js.link.listen(puller._inbox, puller._heard, puller._took)
         return puller
 
-    async def pull(self, limit: int) -> tuple[list[Stored], bool]:
-        """Up to so many messages, and whether there are more."""
+    async def pull(self, limit: int) -> tuple[list[Frame], bool]:
+        """Up to so many messages, and whether there are more; fewer where they are large."""
         self._found, self._wanted = [], limit
         self._ending = ending = Ending()
         watch = self._link.open_inbox(lambda *_: None, ending.cut)
         try:
-            subject = f"{self._js.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}".encode()
-            await self._link.send(packed(subject, b'{"batch":%d,"no_wait":true}' % limit, self._inbox))
+            asked = b'{"batch":%d,"no_wait":true,"max_bytes":%d}' % (limit, self._bytes)
+            await self._link.send(packed(self._next, asked, self._inbox))
             more = await ending.wait(self._link.options.read_timeout.total_seconds(), self._link.options.where)
         finally:
             self._link.close_inbox(watch)
             self._ending = None
         if self._found:
-            self.position = self._found[-1].seq
+            self.position = int(self._found[-1][2])
         return self._found, more
 
     async def end(self) -> None:
         """Not needed any more."""
         self.listening.end()
-        await self._link.publish(f"{self._js.api}.CONSUMER.DELETE.{self._stream}.{self._name}", b"")
+        await self._link.publish(self._delete, b"")
 
     def _heard(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        ending = self._ending
-        if ending is None:
+        if not header.startswith(b"NATS/1.0 "):
+            self._took([frame_of(reply, header, payload)])
+        elif self._ending is not None:
+            status = status_of(header)
+            if status in (404, 408):
+                self._ending.end(False)  # there is no more
+            elif status == 409 and self._found:
+                self._ending.end(True)  # as many bytes as are asked for at once
+            else:
+                self._ending.fail(self._gone())
+
+    def _took(self, frames: Sequence[Frame]) -> None:
+        if self._ending is None:
             return
-        if header.startswith(b"NATS/1.0 "):
-            if status_of(header) == 503:
-                ending.fail(NoResponders(f"the consumer of {self._stream!r} is gone", do="read it again"))
-            ending.end(False)  # there is no more
+        number, pending = place_of(frames[-1])
+        if number != self._number + len(frames):
+            self._ending.fail(self._gone())
             return
-        self._found.append(pulled(reply, header, payload))
+        self._number = number
+        self._found += frames
         if len(self._found) >= self._wanted:
-            ending.end(not reply.endswith(b".0"))
+            self._ending.end(pending > 0)
+
+    def _gone(self) -> NoResponders:
+        return NoResponders(f"the consumer of {self._stream!r} is gone", do="read it again")

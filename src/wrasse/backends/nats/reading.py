@@ -10,10 +10,11 @@ import base64
 import json
 from collections.abc import Mapping
 
+from wrasse.backends.nats.frames import Frame
 from wrasse.backends.nats.js import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError
 from wrasse.backends.nats.link import NoResponders, field_of, packed, status_of
 from wrasse.backends.nats.pulling import Ending, Puller
-from wrasse.backends.nats.stored import Stored, stored
+from wrasse.backends.nats.stored import Stored, stored, stored_of
 
 _PAGE_MAX = 1_000
 _PAGE_BYTES_MAX = 8 << 20
@@ -37,20 +38,25 @@ class Reader:
 
     async def page(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Stored], bool]:
         """Up to `limit` messages of the subject beyond this sequence, and whether there are more."""
-        found: list[Stored] = []
+        found, more = await self.frames(stream, subject, after, limit)
+        return [*map(stored_of, found)], more
+
+    async def frames(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
+        """The same as they came, for whoever makes no value of each."""
+        found: list[Frame] = []
         more = True
         while more and len(found) < limit:
             wanted = min(limit - len(found), _PAGE_MAX)
-            piece, more = await self._piece(stream, subject, found[-1].seq if found else after, wanted)
+            piece, more = await self._piece(stream, subject, int(found[-1][2]) if found else after, wanted)
             if not piece:
                 break
             found += piece
             self._note(stream, subject, piece)
         return found, more and bool(found)
 
-    def _note(self, stream: str, subject: str, piece: list[Stored]) -> None:
+    def _note(self, stream: str, subject: str, piece: list[Frame]) -> None:
         if len(piece) >= _LONG:
-            self._stopped[stream, subject] = piece[-1].seq
+            self._stopped[stream, subject] = int(piece[-1][2])
             if len(self._stopped) > _STOPPED_MAX:
                 self._stopped.pop(next(iter(self._stopped)))
 
@@ -97,7 +103,7 @@ class Reader:
         header, body = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
         return stored(int(message["seq"]), header, body, str(message["time"]).encode())
 
-    async def _piece(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Stored], bool]:
+    async def _piece(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
         batches = self._link.server.at_least(2, 11) if self._batches is None else self._batches
         puller = self._pullers.get((stream, subject))
         if batches and limit >= _LONG and after and self._stopped.get((stream, subject)) == after:
@@ -117,15 +123,15 @@ class Reader:
                 return [], False
             raise
 
-    async def _batch(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Stored], bool]:
+    async def _batch(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
         asked = {"seq": after + 1, "next_by_subj": subject, "batch": limit, "max_bytes": _PAGE_BYTES_MAX}
-        found: list[Stored] = []
+        found: list[Frame] = []
         ended = Ending()
 
         def heard(_: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
             status = status_of(header) if header.startswith(b"NATS/1.0 ") else 0
             if not status:
-                found.append(_direct(header, payload))
+                found.append((b"", b"", _sequence(header), b"", b"", header, b"", payload))
             elif status == 503:
                 ended.fail(NoResponders(f"there is no stream {stream!r} to read", do="make it first"))
             else:
@@ -140,7 +146,7 @@ class Reader:
             self._link.close_inbox(inbox)
         return found, more
 
-    async def _by_consumer(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Stored], bool]:
+    async def _by_consumer(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
         """By a consumer that is kept as long as the reader goes on where it stopped."""
         puller = self._pullers.pop((stream, subject), None)
         if puller is not None and puller.position != after:
@@ -167,5 +173,9 @@ _SEQUENCE = b"\r\nNats-Sequence: "
 
 
 def _direct(header: bytes, payload: bytes) -> Stored:
+    return stored(int(_sequence(header)), header, payload)
+
+
+def _sequence(header: bytes) -> bytes:
     at = header.rfind(_SEQUENCE) + len(_SEQUENCE)  # the last one is the server's own
-    return stored(int(header[at : header.find(b"\r\n", at)]), header, payload)
+    return header[at : header.find(b"\r\n", at)]

@@ -10,12 +10,13 @@ milliseconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
 
 import msgspec
 
+from wrasse.backends.nats.frames import Frame
 from wrasse.backends.nats.link import field_of
 from wrasse.clock import to_micros
 from wrasse.ports.streams import Entry, EntryId
@@ -50,13 +51,41 @@ def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> Stored
     return Stored(seq, int(found[1]), int(found[2]), int(found[3]), header, body)
 
 
-def pulled(reply: bytes, header: bytes, body: bytes) -> Stored:
-    """A message as a consumer gives it: its reply subject ends with sequence, a count, nanoseconds, what is pending."""
-    _, seq, _, nanos, _ = reply.rsplit(b".", 4)
+def pulled(seq: bytes, rest: bytes, header: bytes, body: bytes) -> Stored:
+    """A message as a consumer gives it; `rest` is what follows the sequence in its reply subject: a count, nanoseconds,
+    what is pending; empty where it was read without a consumer."""
+    if not rest:
+        return stored(int(seq), header, body)
     found = _OURS.search(header) if header else None
     if found is None:
-        return Stored(int(seq), int(nanos) // 1_000_000, 0, 0, header, body)
+        return Stored(int(seq), int(rest.split(b".")[1]) // 1_000_000, 0, 0, header, body)
     return Stored(int(seq), int(found[1]), int(found[2]), int(found[3]), header, body)
+
+
+def stored_of(frame: Frame) -> Stored:
+    """The message of a frame."""
+    return pulled(frame[2], frame[3], frame[5], frame[7])
+
+
+def ids_of(frames: Sequence[Frame], ms: int) -> list[bytes]:
+    """Their ids, as `ms-seq`; none has lower milliseconds than the one before, and the first none below these."""
+    times = [frame[6] for frame in frames]
+    # Of the same length they are in the order of their bytes; where one is missing, others wrote.
+    if times and len(set(map(len, times))) == 1 and times[0] and int(times[0]) >= ms and sorted(times) == times:
+        return [time + b"-" + frame[2] for time, frame in zip(times, frames, strict=True)]
+    ids: list[bytes] = []
+    for frame in frames:
+        ms = max(ms, stored_of(frame).ms)  # the clock of the server may have stepped back
+        ids.append(b"%d-%b" % (ms, frame[2]))
+    return ids
+
+
+def beside(frames: Sequence[Frame]) -> dict[int, Mapping[str, bytes]]:
+    """What stands beside the bodies, by place."""
+    if b"Wrasse-Field" not in b"".join([frame[5] for frame in frames]):
+        return {}
+    fields = {place: fields_of(frame[5]) for place, frame in enumerate(frames)}
+    return {place: each for place, each in fields.items() if each}
 
 
 def name_of(header: bytes) -> bytes:

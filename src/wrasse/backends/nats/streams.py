@@ -13,7 +13,7 @@ from wrasse.backends.nats.ledger_state import LedgerState
 from wrasse.backends.nats.ledgers import Ledgers
 from wrasse.backends.nats.positions import last_upto
 from wrasse.backends.nats.server_ages import Ages
-from wrasse.backends.nats.stored import Stored, entry, fields_of
+from wrasse.backends.nats.stored import Stored, beside, entry, ids_of
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
@@ -86,15 +86,9 @@ class NatsStreams:
         lane = await self._lanes.find(subject)
         if lane is None:
             return Stretch(subject, (), (), PLAIN, await self._time.now(), False)
-        found, more = await self._lanes.reader.page(lane.stream, lane.subject, await self._seq(lane, after), limit)
-        ids: list[bytes] = []
-        ms = after.ms
-        for message in found:
-            ms = message.ms if message.ms > ms else ms  # as `read` has it
-            ids.append(b"%d-%d" % (ms, message.seq))
-        fields = {place: fields_of(each.header) for place, each in enumerate(found) if b"Wrasse-Field" in each.header}
-        beside = {place: each for place, each in fields.items() if each}
-        return Stretch(subject, ids, [each.body for each in found], beside, await self._time.now(), more)
+        found, more = await self._lanes.reader.frames(lane.stream, lane.subject, await self._seq(lane, after), limit)
+        bodies = [each[7] for each in found]
+        return Stretch(subject, ids_of(found, after.ms), bodies, beside(found), await self._time.now(), more)
 
     async def _seq(self, lane: Lane, after: EntryId) -> int:
         """The sequence of an id; of one that stands for a moment, that of the last entry before it."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from wrasse.backends.nats.credentials import sign, tls_context
+from wrasse.backends.nats.frames import Frame, frames_in
 from wrasse.backends.nats.options import NatsOptions, Tls
 
 # What hears the messages of a subscription: subject, reply, header and payload, as they came.
 Heard = Callable[[bytes, bytes, bytes, bytes], None]
+# What takes messages of a consumer, as many of one subscription as came one after the other.
+Taken = Callable[[Sequence[Frame]], None]
 
 _DEAF_AFTER = 2
 _LINE_BYTES_MAX = 1 << 16
@@ -81,10 +84,12 @@ class Wire(asyncio.Protocol):
 
     __slots__ = (
         "_have", "_loop", "_need", "_out", "_pieces", "_pongs", "_room", "_scheduled", "_silent", "_timer",
-        "_transport", "_why", "complained", "greeted", "heard", "info", "lost", "retired",
+        "_transport", "_why", "complained", "greeted", "heard", "info", "lost", "retired", "taken",
     )  # fmt: skip
 
-    def __init__(self, heard: dict[bytes, Heard], complained: Callable[[str], None]) -> None:
+    def __init__(
+        self, heard: dict[bytes, Heard], complained: Callable[[str], None], taken: dict[bytes, Taken] | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []
@@ -97,6 +102,7 @@ class Wire(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._why = "the connection ended"
         self.heard = heard  # by the number of the subscription
+        self.taken = {} if taken is None else taken  # for those that are heard by the thousand
         self.complained = complained
         self.lost: Callable[[str], None] | None = None
         self.greeted: asyncio.Future[ServerInfo] = self._loop.create_future()
@@ -202,7 +208,7 @@ class Wire(asyncio.Protocol):
 
     def _read(self, data: bytes) -> tuple[int, int]:
         """Takes all whole messages; gives how much was used, and how much there must be before it goes on."""
-        at, size, heard = 0, len(data), self.heard
+        at, size, heard, taken = 0, len(data), self.heard, self.taken
         while True:
             end = data.find(b"\r\n", at)
             if end < 0:
@@ -215,6 +221,14 @@ class Wire(asyncio.Protocol):
                 at = end + 2
                 continue
             words = data[at:end].split(b" ")
+            if words[2] in taken:
+                frames, at = frames_in(data, at, taken)
+                if frames:
+                    self._take(frames)
+                    if at == size:
+                        return at, 0
+                    continue
+                taken = {}  # who writes such a message may have written more: the rest is read by its sizes
             body = end + 2
             stop = body + int(words[-1])
             if stop + 2 > size:
@@ -228,6 +242,15 @@ class Wire(asyncio.Protocol):
             at = stop + 2
             if at == size:
                 return at, 0
+
+    def _take(self, frames: list[Frame]) -> None:
+        number, begin = frames[0][1], 0
+        if [frame[1] for frame in frames].count(number) < len(frames):  # of several, one after the other
+            for place, frame in enumerate(frames):
+                if frame[1] != number:
+                    self.taken[number](frames[begin:place])
+                    number, begin = frame[1], place
+        self.taken[number](frames[begin:] if begin else frames)
 
     def _told(self, line: bytes) -> None:
         word = line[:5].upper()
@@ -291,7 +314,12 @@ class Wire(asyncio.Protocol):
 
 
 async def dial(
-    host: str, port: int, options: NatsOptions, heard: dict[bytes, Heard], complained: Callable[[str], None]
+    host: str,
+    port: int,
+    options: NatsOptions,
+    heard: dict[bytes, Heard],
+    complained: Callable[[str], None],
+    taken: dict[bytes, Taken] | None = None,
 ) -> Wire:
     """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Denied."""
     loop = asyncio.get_running_loop()
@@ -299,7 +327,7 @@ async def dial(
     context = tls_context(options.tls) if options.tls is not None and first else None
     async with asyncio.timeout(options.dial_timeout.total_seconds()):
         _, wire = await loop.create_connection(
-            lambda: Wire(heard, complained), host, port, ssl=context, server_hostname=host if context else None
+            lambda: Wire(heard, complained, taken), host, port, ssl=context, server_hostname=host if context else None
         )
         try:
             _set_up(wire)
