@@ -114,6 +114,12 @@ def test_an_error_of_ours_shows_no_traceback_unless_asked(place: Path) -> None:
     assert "Traceback" in debug.err
 
 
+@pytest.mark.parametrize("args", [("jobs", "show"), ("journal", "--suspect"), ("explain",)])
+def test_a_name_that_is_not_utf_8_is_a_usage_error(args: tuple[str, ...]) -> None:
+    answer = wrasse(*args, "\udcff")
+    assert (answer.code, answer.err.splitlines()[0]) == (2, "error: '\\udcff' is not UTF-8")
+
+
 def test_warnings_go_to_stderr_and_json_alone_to_stdout() -> None:
     answer = wrasse("jobs", "stats", "--json", "--config=missing.yaml")
     assert answer.json["queues"] == []

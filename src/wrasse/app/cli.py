@@ -72,6 +72,11 @@ def _run(args: list[str], *, debug: bool) -> int:
         if debug:
             raise
         return _say(why.message, why.do, code=why.exit_code)
+    except UnicodeEncodeError as why:
+        if debug:
+            raise
+        # Only an argument can be such a text: Python stands half a pair for each byte that is no UTF-8.
+        return _say(f"{why.object[:80]!r} is not UTF-8", "write names in UTF-8, or give a payload with --file", code=2)
     except Exception as why:
         if debug:
             raise

@@ -70,7 +70,8 @@ def _row(columns: Sequence[Column], css: Sequence[str], row: Row) -> str:
 
 def code(text: str) -> str:
     """A name that somebody's program gave."""
-    return f"<code>{escape(text)}</code>"
+    # Long subjects break behind a dot rather than within a word.
+    return f"<code>{escape(text).replace('.', '.<wbr>')}</code>"
 
 
 def soft(text: str) -> str:
