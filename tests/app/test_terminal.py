@@ -14,10 +14,10 @@ from pathlib import Path
 from app.typed import typed, wrasse
 
 
-def at_a_terminal(place: Path, *args: str, stop_at: bytes = b"") -> tuple[int, str]:
+def at_a_terminal(place: Path, *args: str, stop_at: bytes = b"", columns: int = 120) -> tuple[int, str]:
     """Runs a command with a terminal for all three streams; sends SIGINT once it has said `stop_at`."""
     ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40"}
     process = subprocess.Popen(
         [sys.executable, "-m", "wrasse", *args], cwd=place, env=env, stdin=theirs, stdout=theirs, stderr=theirs
     )
@@ -58,6 +58,11 @@ def test_tables_have_lines_and_colour_at_a_terminal_only(place: Path) -> None:
     assert "\x1b[" in said
     assert "[red]x[/red]" in said, "what a job is called is no markup"
     assert "\x1b[" not in typed("jobs", "list", cwd=place).out
+
+
+def test_an_id_is_whole_however_narrow_the_terminal_is(place: Path) -> None:
+    id = wrasse("jobs", "put", "x").out.strip()
+    assert id in at_a_terminal(place, "jobs", "list", columns=50)[1]
 
 
 def test_a_put_without_a_payload_at_a_terminal_does_not_wait_for_one(place: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+ID_CHARS = 26
 STYLES = {
     "ok": "green", "done": "green", "ready": "cyan", "held": "yellow", "dead": "red", "fail": "red", "failed": "red",
     "warn": "yellow", "lost": "yellow", "unknown": "magenta", "requeue": "yellow", "bury": "red", "delete": "blue",
@@ -37,8 +38,10 @@ def _rich(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> 
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
+    for place, name in enumerate(columns):
+        # An id is there to be copied, and cannot be in pieces, however narrow the terminal is.
+        id_there = any(len(row[place]) == ID_CHARS for row in rows)
+        table.add_column(name, overflow="fold", min_width=ID_CHARS if id_there else None)
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     Console().print(table)
