@@ -41,7 +41,10 @@ LEASE = timedelta(milliseconds=30)
 POLL = timedelta(milliseconds=1)  # so that who met a failing store tries again before it dies
 STORES: Mapping[str, type[FaultyObjects]] = {"true": FaultyObjects, "random": RandomNames, "overwrite": Overwrites}
 FAILING = 0.1  # of the calls to the store
-FAULTS = (LOST_REPLY, LOST_REQUEST, Fault(slow_request=0.01), Fault(slow_reply=0.01), Fault(late=0.02))
+SLOW = 4 * LEASE.total_seconds()  # so that another takes over meanwhile
+FAULTS = (LOST_REPLY, LOST_REQUEST, Fault(slow_request=SLOW), Fault(slow_reply=0.01), Fault(late=SLOW))
+SLOW_SHARE = 0.3
+SIZES = (3, 7, 12)  # of batches: two that write the same archive mean different ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,14 @@ class Yard:
 
 class Deadly:
     """The plan of a process that kills itself: before its nth call or in the middle of it, while it stores its first
-    archive, or right after it has."""
+    archive, or right after it has. Some take so long for their first that another takes over meanwhile."""
 
     def __init__(self, draw: random.Random) -> None:
         self._draw = draw
         self._at = draw.choice(["nth", "nth", "store", "after store"])
+        self._slow = draw.random() < SLOW_SHARE
         # Whoever means to die around a store may find nothing left to store.
-        self._left = draw.randrange(1, 40) if self._at == "nth" else 80
+        self._left = draw.randrange(1, draw.choice([40, 160])) if self._at == "nth" else 80
         self._within = draw.choice([None, 0.0, 0.0005, 0.002])
 
     def next(self, call: str) -> Fault:
@@ -69,6 +73,9 @@ class Deadly:
             if self._within is None:
                 _die()
             threading.Timer(self._within, _die).start()
+        if call == "store" and self._slow:
+            self._slow = False
+            return Fault(slow_request=SLOW)
         if call in ("store", "head") and self._draw.random() < FAILING:
             return self._draw.choice(FAULTS)
         return GOOD
@@ -109,7 +116,9 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def archiver(stores: Stores, yard: Yard, store: str, owner: str, plan: Plan | None = None) -> Archiver:
+async def archiver(
+    stores: Stores, yard: Yard, store: str, owner: str, plan: Plan | None = None, size: int = 7
+) -> Archiver:
     """An archiver whose every call passes a network."""
     clock, network, backend = SystemClock(), Network(plan or Script({})), await stores.open_streams(yard.transport)
     leases = FaultyRecords(backend.records(leases_in(".wrasse")), network)
@@ -122,14 +131,14 @@ async def archiver(stores: Stores, yard: Yard, store: str, owner: str, plan: Pla
     objects: FaultyObjects = STORES[store](await stores.open_objects(yard.objects), network)
     if isinstance(plan, Deadly):
         objects = Watched(objects, plan)
-    rule = Rule(PATTERN, objects, "somewhere", limits=BatchLimits(size=7))
+    rule = Rule(PATTERN, objects, "somewhere", limits=BatchLimits(size))
     return Archiver(ports, [rule], clock, owner, poll=POLL, lease_ttl=LEASE)
 
 
 async def live(yard: Yard, seed: int, store: str) -> None:
     """Archives until it dies."""
-    stores, deadly = Stores(SystemClock()), Deadly(random.Random(seed))
-    one = await archiver(stores, yard, store, f"archiver-{seed}", deadly)
+    stores, draw = Stores(SystemClock()), random.Random(seed)
+    one = await archiver(stores, yard, store, f"archiver-{seed}", Deadly(draw), draw.choice(SIZES))
     while True:
         with contextlib.suppress(StoreUnavailable):  # the store fails at random: it goes on
             await one.drain()
