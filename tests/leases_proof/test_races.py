@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from faults import CRASH, LOST_REQUEST, Network, Script
-from leases_proof.between import Gate, behind
+from leases_proof.between import Gate, behind, faulty
 from leases_proof.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable
@@ -221,6 +221,20 @@ async def test_a_superseded_object_that_would_not_go_goes_with_the_sweep(place: 
         await place.pass_time(HOURS)
         await place.sweep(await place.process())
     assert (len(before), len(await place.states(KEY)), await place.due()) == (2, 1, [])
+
+
+@pytest.mark.parametrize("place", ["directory", "strict s3"], indirect=True)  # where the index is apart
+async def test_what_was_put_off_for_a_lease_that_never_came_is_done_all_the_same(place: Place) -> None:
+    third = dict.fromkeys(range(5, 8), LOST_REQUEST)  # all that its acquire writes
+    leases = await place.process(between=faulty(Script(third, "put")))
+    for data in (OLD, NEW):
+        await commit(leases, place, data)
+    with pytest.raises(StoreUnavailable):
+        await commit(leases, place, OLD)
+    await leases.close()
+    left = await place.states(KEY)
+    await place.pass_time(HOURS)
+    assert (len(left), await place.due()) == (1, [])
 
 
 @HOURS_PASS

@@ -11,10 +11,12 @@ from leases_proof.between import behind
 from leases_proof.places import HOURS, NS, TTL, Place
 from leases_proof.watched import Counting, Watched, watched
 from wrasse.leases.leases import Leased
+from wrasse.leases.tidying import TOGETHER
 
 STATE = b'{"n":1}'
 BUCKETS = pytest.mark.parametrize("place", ["strict s3", "s3"], indirect=True)
 OURS = pytest.mark.parametrize("place", ["strict s3"], indirect=True)
+APART = pytest.mark.parametrize("place", ["directory", "strict s3"], indirect=True)  # where the index is
 CALLS = pytest.mark.parametrize("place", ["memory", "directory"], indirect=True)
 
 
@@ -183,6 +185,20 @@ async def test_a_cycle_is_a_handful_of_calls_and_no_listing(place: Place) -> Non
         await leases.close()
     tidied = "leave" if place.name == "directory" else "put"  # where the index is part of the record
     assert (records.calls, objects.calls) == (["put", "put", "put", tidied], ["create", "delete"])
+
+
+@APART
+async def test_a_key_that_is_never_at_rest_costs_one_delete_for_several_leases(place: Place) -> None:
+    objects = Counting()
+    leases = await place.process(between=behind(objects=objects))
+    for _ in range(5 * TOGETHER):
+        leased = await leases.acquire("orders/1", "me", ttl=TTL)
+        await leases.update(NS, leased.held, STATE)
+        await leases.release(NS, leased.held)
+    await leases.close()
+    deletes, left = objects.calls.count("delete"), await place.states("orders/1")
+    await place.pass_time(HOURS)
+    assert (deletes <= 5 + 2, len(left), await place.due()) == (True, 1, []), deletes
 
 
 @CALLS

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError

@@ -20,8 +20,9 @@ from aiohttp import ClientError, ClientSession, ClientSSLError, ClientTimeout, T
 
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.leases.acquiring import NO_WAIT
 from wrasse.leases.attachments_client import RemoteAttachments
-from wrasse.leases.leases import NO_WAIT, TTL_DEFAULT, TTL_MAX, Leased, Seen
+from wrasse.leases.leases import TTL_DEFAULT, TTL_MAX, Leased, Seen
 from wrasse.leases.meta import Grant, Meta, State
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
 from wrasse.leases.operations import LASTS

@@ -6,8 +6,9 @@ on, and whoever finds that something is not so reads again before it says so.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from wrasse.clock import Clock
 from wrasse.leases.known import Known

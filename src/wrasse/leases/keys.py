@@ -12,8 +12,9 @@ made beside the read), update 2, release 2 and one delete after the answer, rene
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
@@ -88,6 +89,16 @@ class Keys:
 
     async def try_acquire(self, key: str, asked: rules.Asked) -> Kept | Busy:
         """One try: the key with our lease on it, or until when somebody else has it."""
+        taken = False
+        self._tidying.comes(key)
+        try:
+            answer = await self._try_acquire(key, asked)
+            taken = isinstance(answer, Kept)
+            return answer
+        finally:
+            self._tidying.came(key, taken=taken)
+
+    async def _try_acquire(self, key: str, asked: rules.Asked) -> Kept | Busy:
         seen = self._store.remembered(key)
         if seen is not None and (seen.meta.grant is not None or asked.if_not_exists):
             seen = None  # only the store knows whether a key is still held, or still there
@@ -254,7 +265,7 @@ class Keys:
         kept = await self._store.read(held.key)
         grant = None if kept is None else kept.meta.grant
         if grant is not None and not held.transaction:
-            held = replace(held, transaction=grant.transaction)
+            held = Held(held.key, held.id, held.token, grant.transaction)
         return (await self.checked(held, None, None)).meta
 
     async def checked(self, held: Held, if_version: int | None, if_etag: str | None) -> Kept:

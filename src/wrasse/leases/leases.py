@@ -6,8 +6,6 @@ sweeps keep away from.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from datetime import datetime, timedelta
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import Gone, StoreBroken, UsageError
+from wrasse.leases.acquiring import NO_WAIT, Acquiring
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.attachments import Attachments
 from wrasse.leases.book import Book
@@ -24,10 +23,10 @@ from wrasse.leases.keys import EXACT, Keys
 from wrasse.leases.lessor import leases_in
 from wrasse.leases.meta import Grant, Kept, Meta, State
 from wrasse.leases.names import checked_key, checked_namespace
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.repeated import holds, staged_over
 from wrasse.leases.replay import Replay
-from wrasse.leases.rules import Asked, Busy, Held, Terms
+from wrasse.leases.rules import Asked, Held, Terms
 from wrasse.leases.taking_part import InTransaction
 from wrasse.leases.tally import LeaseTally
 from wrasse.leases.transaction import Decision
@@ -40,7 +39,6 @@ from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.request_counts import Counting, counted
 
-NO_WAIT = timedelta(0)
 TTL_DEFAULT = timedelta(seconds=30)
 TTL_MAX = timedelta(minutes=30)
 READS_MAX = 8  # how often a reader follows a record that changes under it
@@ -100,6 +98,7 @@ class Leases(Counting):
         self._afterwards = Afterwards()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
+        self._acquiring = Acquiring(self._lines, clock, self._afterwards, self.tally, self._wake)
         self._book = Book(records, clock, self.tally)
         self._joining = Joining(self.keys, records, clock, namespaces)
         self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, self._wake)
@@ -158,7 +157,7 @@ class Leases(Counting):
             transaction = self._xids.marked()
             self._joining.made(transaction, namespace, key)
         asked = Asked(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
-        kept = await self._acquired(self.keys(namespace), key, asked, wait, named=bool(id))
+        kept = await self._acquiring.acquired(self.keys(namespace), key, asked, wait, named=bool(id))
         self.tally.acquired += 1
         grant = kept.meta.grant
         assert grant is not None, "an acquire that succeeds leaves a lease"
@@ -319,53 +318,6 @@ class Leases(Counting):
             )
         return ttl
 
-    async def _acquired(self, keys: Keys, key: str, asked: Asked, wait: timedelta | None, *, named: bool) -> Kept:
-        line = f"{keys.namespace}/{key}"
-        busy: Busy | None = None
-        if not self._lines.busy(line):
-            answer = await self._try(keys, key, asked, named)
-            if isinstance(answer, Kept):
-                return answer
-            busy = answer
-        self.tally.waited += 1
-        if wait is not None and wait <= NO_WAIT:
-            raise await self._waiting(keys, key, busy)
-        try:
-            async with self._lines.place(line) as place, asyncio.timeout(_seconds(wait)) as limit:
-                while True:
-                    left = None if busy is None else keys.when(busy.until) - self.clock.monotonic()
-                    await place.turn(left, random.random())
-                    if not place.first:
-                        continue
-                    ends = limit.when()
-                    limit.reschedule(None)  # a try is never given up half way
-                    answer = await self._try(keys, key, asked, named)
-                    if isinstance(answer, Kept):
-                        return answer
-                    busy = answer
-                    limit.reschedule(ends)
-        except TimeoutError:
-            raise await self._waiting(keys, key, None) from None
-
-    async def _try(self, keys: Keys, key: str, asked: Asked, named: bool) -> Kept | Busy:
-        """One try. If its caller goes away meanwhile, a lease that nobody knows of is given back; one whose id the
-        caller chose stays, because the caller may ask for it again."""
-        try:
-            return await keys.try_acquire(key, asked)
-        except asyncio.CancelledError:
-            if not named:
-                await self._afterwards.add(self._given_back(keys, key, asked))
-            raise
-
-    async def _given_back(self, keys: Keys, key: str, asked: Asked) -> None:
-        """Asks once more and gives back: of two writes over one version only one counts, so that the one which may
-        still be on its way changes nothing any more."""
-        answer = await keys.try_acquire(key, asked)
-        grant = answer.meta.grant if isinstance(answer, Kept) else None
-        if grant is not None:
-            await keys.release(Held(key, grant.id, grant.token, grant.transaction), commit=False, alone=True)
-        self._wake(keys.namespace, key)
-
     def note_traffic(self) -> None:
         """An operation is under way: idle sweeps keep away, and a replay may be due."""
         self._noted()
@@ -375,18 +327,6 @@ class Leases(Counting):
         self._lines.wake(f"{namespace}/{key}")
         for each in self.heard:
             each(namespace, key)
-
-    async def _waiting(self, keys: Keys, key: str, busy: Busy | None) -> KeyRefused:
-        if busy is None:
-            kept = await keys.look(key)
-            grant = None if kept is None else kept.meta.grant
-            busy = None if grant is None else Busy(grant.until)
-        left = 1.0 if busy is None else (busy.until - await keys.now()).total_seconds()
-        return KeyRefused(Refusal.WAITING, f"{key!r} is held by somebody else", wait=max(left, 0.0))
-
-
-def _seconds(wait: timedelta | None) -> float | None:
-    return None if wait is None else wait.total_seconds()
 
 
 def _same(one: Kept, other: Kept) -> bool:

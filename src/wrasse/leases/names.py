@@ -17,6 +17,7 @@ NAMESPACE_CHARS_MAX = 128
 KEY_CHARS_MAX = 128
 DEFAULT_NAMESPACE = "default"
 _SEGMENT = re.compile(r"[a-z0-9._-]+")
+_KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]*(?:/[a-z0-9_-][a-z0-9._-]*)*")
 
 
 class BadName(UsageError):
@@ -40,17 +41,17 @@ def checked_key(text: str, namespace: str = "") -> str:
     key = text.lower().removeprefix("/")
     if namespace:
         key = key.removeprefix(f"{namespace}/")
+    if len(key) <= KEY_CHARS_MAX and _KEY.fullmatch(key):
+        return key
     segments = key.split("/")
     if "" in segments:
         raise BadName(f"the key {text[:40]!r} has an empty segment", do="use names with one slash between them")
-    if len(key) > KEY_CHARS_MAX or not all(_SEGMENT.fullmatch(each) for each in segments):
-        raise BadName(
-            f"{text[:40]!r} is no key",
-            do=f"use at most {KEY_CHARS_MAX} of a-z, 0-9, dot, dash and underscore, in segments with a slash between",
-        )
     if any(each.startswith(".") for each in segments):
         raise BadName(f"a segment of the key {text[:40]!r} begins with a dot", do="begin it with something else")
-    return key
+    raise BadName(
+        f"{text[:40]!r} is no key",
+        do=f"use at most {KEY_CHARS_MAX} of a-z, 0-9, dot, dash and underscore, in segments with a slash between",
+    )
 
 
 def spoken(namespace: str, key: str) -> str:

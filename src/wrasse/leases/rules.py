@@ -7,8 +7,10 @@ closed for `delay`, so that what a paused holder still has on its way can arrive
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from wrasse.leases.meta import Attachment, Grant, Meta, Staged, State, cleared, first_token
 from wrasse.leases.refusal import KeyRefused, Refusal

@@ -8,8 +8,9 @@ makes two of them overlap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
 
 from wrasse.clock import Clock
 
@@ -17,8 +18,7 @@ KEPT = 60.0  # seconds; over a minute two ordinary clocks drift apart by a few m
 JUMP_MAX = 0.1  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(msgspec.Struct, frozen=True):
     at: datetime
     asked: float
     answered: float
@@ -46,9 +46,9 @@ class StoreTime:
             return None
         passed = self._clock.monotonic() - answer.answered
         jumped = (self._clock.now() - answer.wall).total_seconds() - passed
-        if passed > KEPT or abs(jumped) > JUMP_MAX:
+        if passed > KEPT or not -JUMP_MAX <= jumped <= JUMP_MAX:
             return None
-        return answer.at + timedelta(seconds=passed)
+        return answer.at + timedelta(0, passed)
 
     def monotonic(self, instant: datetime) -> float:
         """Our monotonic time before which the store's clock cannot show this instant."""

@@ -6,8 +6,9 @@ key, also past its end, and never under another: doing it twice, or from several
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.book import Book

@@ -2,12 +2,17 @@
 
 Whatever a crash leaves is still indexed, and a sweep finds it. A lease that may have left an object which no record
 names is not tidied away at once: its entry stays, or its record is due again, for one more look an hour later.
+
+A key that this process is just taking again needs its entry again, too. Its next lease takes along what the last one
+left, until there is enough of it: so a key that is never at rest costs one delete for several leases.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+import msgspec
+from msgspec.structs import replace
 
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.doubts import Doubts
@@ -18,11 +23,11 @@ from wrasse.leases.rules import LOOK_AGAIN
 from wrasse.leases.versions import Versions
 
 LEAVING_MAX = 32
+TOGETHER = 8  # objects of a key that is taken again and again go away so many at once
 GONE_MAX = 4_096  # names of objects that are gone, remembered until records no longer name them
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(msgspec.Struct, frozen=True):
     """A change of a held key: its record before and after."""
 
     before: Meta
@@ -32,12 +37,14 @@ class Changed:
 class Tidying:
     """Takes away what the leases of one namespace leave behind."""
 
-    __slots__ = ("_gone", "_store", "afterwards", "doubts", "versions")
+    __slots__ = ("_comes", "_gone", "_put_off", "_store", "afterwards", "doubts", "versions")
 
     def __init__(self, store: KeyStore, versions: Versions, afterwards: Afterwards) -> None:
         self._store, self.versions, self.afterwards = store, versions, afterwards
         self.doubts = Doubts()
         self._gone: dict[str, None] = {}  # in the order in which they went
+        self._comes: dict[str, int] = {}  # how many of this process are trying to take a key
+        self._put_off: dict[str, tuple[str, Changed]] = {}  # by key, the last lease before those
 
     def given_back(self, lease: str, meta: Meta, after: Meta, at: datetime) -> Meta:
         """The key as it is given back, with what leads to its objects should nobody get to take them away."""
@@ -53,9 +60,31 @@ class Tidying:
             return replace(after, look_at=at + LOOK_AGAIN, leaving=())
         return replace(after, leaving=leaving)
 
+    def comes(self, key: str) -> None:
+        """Somebody tries to take a key; `came` follows."""
+        self._comes[key] = self._comes.get(key, 0) + 1
+
+    def came(self, key: str, *, taken: bool) -> None:
+        """Somebody has tried. What was put off for them is done now, unless their lease takes it along."""
+        others = self._comes[key] - 1
+        if others:
+            self._comes[key] = others
+        else:
+            del self._comes[key]
+        if taken or not others:
+            put_off = self._put_off.pop(key, None)
+            if put_off is not None and taken:
+                self.doubts.forget(put_off[0])
+            elif put_off is not None:
+                self.afterwards.soon(self.tidy(key, *put_off))
+
     async def tidy(self, key: str, lease: str, changed: Changed) -> None:
         """After a lease was given back."""
         before, after = changed.before, changed.after
+        few = len(after.leaving) < TOGETHER
+        if few and key in self._comes and self._store.index_apart and self.doubts.sound(lease):
+            self._put_off[key] = (lease, changed)
+            return
         going = self._still((*before.leaving, *before.superseded_by(after)))
         gone = await self.versions.drop(*going)
         self._note_gone(going if gone else ())

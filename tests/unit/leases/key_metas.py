@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from wrasse.leases.meta import Grant, Meta, Staged, State
 from wrasse.leases.rules import Asked, Held, Terms

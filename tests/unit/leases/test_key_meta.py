@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, strategies as st
+from msgspec.structs import replace
 
 from unit.leases.key_metas import MOMENTS, START, metas
 from wrasse.errors import StoreBroken
 from wrasse.leases.meta import (
     DROPPED_MAX,
+    Attachment,
     Grant,
     Kept,
     Meta,
@@ -27,11 +29,39 @@ from wrasse.leases.meta import (
 from wrasse.ports.records import VALUE_BYTES_MAX, Record
 
 STATE = State("n" * 200, "v" * 64, "e" * 32, 1 << 40)
+RECORDED = Path(__file__).parent / "key_meta_recorded.json"
+
+# What is recorded there, every field of it.
+_AT = datetime(2026, 11, 16, 21, 0, 0, 123_456, tzinfo=UTC)
+_OLD = State("default/state/a/.v/01794000000000000000-0a", "18f.2a", "0a1b2c3d4e5f6071", 32)
+_NEW = State("default/state/a/.v/01794000000000000001-0b", "190.2b", "1a1b2c3d4e5f6071", 7)
+_NOTES = Attachment("019a", "notes.txt", _NEW, "ab" * 32, "text/plain", _AT, _AT + timedelta(seconds=1))
+_LEASE, _GROUP = "d4cvp1s0u0g1q2r3s4t0", "d4cvp1s0u0g1q2r3s4u0"
+FIRST = Meta(
+    token=1_794_862_800_124,
+    grant=Grant(_LEASE, "me", 1_794_862_800_124, _AT + timedelta(seconds=30), _GROUP, True),
+    version=3,
+    state=_OLD,
+    staged=Staged(_GROUP, 4, _NEW, False, True, (_NOTES,)),
+    hidden=True,
+    updated_at=_AT,
+    look_at=_AT + timedelta(hours=1),
+    dropped=(1_794_862_800_120,),
+    forgotten=1_794_862_800_100,
+    attachments=(_NOTES,),
+    leaving=(_OLD,),
+)
 
 
 @given(metas())
 def test_a_record_comes_back_as_it_was(meta: Meta) -> None:
     assert decode(Record("k", encode(meta), "7", None)) == Kept(meta, "7")
+
+
+def test_a_record_of_the_first_release_is_read_and_written_byte_for_byte() -> None:
+    recorded = RECORDED.read_bytes().strip()
+    kept = decode(Record("a", recorded, "7", None))
+    assert (kept.meta, encode(kept.meta)) == (FIRST, recorded)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"token":"x"}', b"\xff", b'{"token":1,"grant":{"id":"a"}}'])

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import assume, given, strategies as st
+from msgspec import structs
 
 from unit.leases.key_metas import ASKED, HELD, MOMENTS, SPANS, STATES, TERMS, metas
 from wrasse.leases import rules
@@ -212,4 +213,4 @@ def test_a_renewal_changes_the_end_and_nothing_else(meta: Meta, ttl: timedelta, 
     after = rules.renewed(meta, ttl, at)
     assert after.grant is not None
     assert meta.grant is not None
-    assert after == replace(meta, grant=replace(meta.grant, until=at + ttl), updated_at=at)
+    assert after == structs.replace(meta, grant=structs.replace(meta.grant, until=at + ttl), updated_at=at)
