@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -153,3 +154,30 @@ async def test_a_delete_that_is_done_survives_a_power_failure(tmp_path: Path) ->
     await directory.records(THINGS).delete("old", at=record.version)
     await directory.close()
     assert not {b"old/a", b"old/b", b"plain/a", b"things/r/old.json"} & files.gone.keys()
+
+
+def entry_of_old(place: Path, *, anew: bool) -> bytes:
+    """The directory of the entry, which another process may have made anew before it died."""
+    (entry,) = place.glob("things/due/2*/old")
+    if anew:
+        entry.unlink()
+        entry.write_bytes(b"{}")
+        os.utime(entry, ns=(1, 1))
+    return os.fsencode(entry.parent.relative_to(place))
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_an_entry_that_stayed_is_put_on_the_disk_again_only_if_somebody_made_it_anew(
+    tmp_path: Path, anew: bool
+) -> None:
+    directory, files = await opened(tmp_path)
+    records = directory.records(THINGS)
+    before = await records.get("old")
+    assert before is not None
+    given_back = await records.put("old", b"free", at=before.version, entry_stays=True)
+    assert given_back.version is not None
+    folder = entry_of_old(tmp_path, anew=anew)
+    files.folders.add(folder)  # how we see whether it was put there
+    await records.put("old", b"held", at=given_back.version, due_at=before.due_at)
+    await directory.close()
+    assert (folder in files.at_risk()) is not anew

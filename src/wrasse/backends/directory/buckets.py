@@ -1,7 +1,8 @@
 """The due index: an empty file per record in the directory of its bucket, and the list of buckets there are.
 
 An entry is on the disk before the record that it is for, and goes after it: a stale entry is looked at once and
-removed, a missing one would be a record that nobody finds. A bucket leaves the list only together with its directory,
+removed, a missing one would be a record that nobody finds. One that this process has put on the disk and that is still
+the same file need not be put there again. A bucket leaves the list only together with its directory,
 and that only when it is empty, while nobody adds to any bucket. One that the list has lost is found by its directory.
 """
 
@@ -13,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from wrasse.backends.bucket.calendar import Calendar
-from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import folder_path, record_path, stored_part
 from wrasse.backends.directory.places import Places, parent
@@ -24,6 +25,7 @@ from wrasse.ports.records import Collection
 
 _ENTRIES = Sort(stored_part, nested=False)
 _ENTRY = b"{}"
+LASTING_MAX = 4_096
 
 
 class Buckets:
@@ -37,6 +39,7 @@ class Buckets:
         self.calendar = Calendar(collection.width)
         self.folder = folder_path(collection.index)
         self._list = folder_path(collection.buckets)
+        self._lasting: dict[bytes, FileState] = {}  # entries that this process has put on the disk
         self._known: tuple[bytes, list[str]] = (b"[]", [])
         self._lock = b"buckets-" + hashlib.sha256(self._list).hexdigest()[:16].encode()
 
@@ -48,16 +51,25 @@ class Buckets:
     def enter(self, stored: bytes, bucket: str) -> None:
         """An entry for this record, on the disk. FileNotFoundError if the index has no directory yet."""
         entry = self._entry(stored, bucket)
+        lasting = self._lasting.get(entry)
+        if lasting is not None and self._files.state(entry) == lasting:
+            return
         while not self._entered(entry, bucket):
             self._open(bucket)
+        state = self._files.state(entry)  # before it is on the disk: what somebody changes later has other times
         folder = parent(entry)
         while folder != self.folder:  # more than one only for a name that was cut
             self._files.sync_folder(folder)
             folder = parent(folder)
+        if len(self._lasting) >= LASTING_MAX:
+            self._lasting.clear()
+        if state is not None:
+            self._lasting[entry] = state
 
     def leave(self, stored: bytes, bucket: str) -> None:
         """Takes the entry away; the record says otherwise by now."""
         entry = self._entry(stored, bucket)
+        self._lasting.pop(entry, None)
         self._files.unlink(entry)
         self._places.prune(parent(entry), self._folder(bucket))
 
@@ -161,7 +173,7 @@ class Buckets:
             raise self._broken() from None
 
     def _store(self, listed: list[str]) -> None:
-        with self._temps.holding(self.calendar.pack(listed)) as temp:
+        with self._temps.holding(self.calendar.pack(listed), renamed=True) as temp:
             self._files.rename(temp.path, self._list)
             self._files.sync_folder(parent(self._list))
 

@@ -15,7 +15,8 @@ import stat as modes
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from wrasse.backends.directory.mount import Mount, mount_of
 
@@ -30,8 +31,7 @@ _LOAD = 1 << 18  # bytes that are read at once
 _NAMES = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())  # os.fsencode, ten times as often
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(msgspec.Struct, frozen=True):
     """What the file system says of one name. `stamp` is the time of the last change, in nanoseconds."""
 
     inode: int

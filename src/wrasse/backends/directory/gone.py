@@ -55,7 +55,7 @@ class GoneKeys:
         lot = self._load(file)
         keys = [*(key for key in lot.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
         kept = _Lot(lot.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
-        with self._temps.holding(msgspec.json.encode(kept)) as temp:
+        with self._temps.holding(msgspec.json.encode(kept), renamed=True) as temp:
             self._files.rename(temp.path, file)
             self._files.sync_folder(FOLDER)
 

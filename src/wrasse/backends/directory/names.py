@@ -31,10 +31,14 @@ _UNSTORABLE = re.compile(rb"[\x00-\x1f\x7f]")
 _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 _STORED_ESCAPE = re.compile(rb"%([01][0-9A-F]|7F|2E)")  # not %25 and %2F, which belong to the stored name itself
 _DOTS = (b".", b"..")
+_SEGMENT = rb"(?!\.\.?(?:/|\Z))[^\x00-\x1f\x7f%%/]{1,%d}" % NAME_MAX
+_NATURAL = re.compile(rb"%s(?:/%s)*" % (_SEGMENT, _SEGMENT))
 
 
 def path_of(key: bytes) -> bytes:
     """The path of the object with this key, relative to the root."""
+    if _NATURAL.fullmatch(key):
+        return key  # nothing to escape or cut, as with most
     return b"/".join(part for segment in key.split(b"/") for part in _cut(_escaped(segment), NAME_MAX))
 
 

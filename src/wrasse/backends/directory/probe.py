@@ -41,7 +41,7 @@ def prepare(files: Files, temporary: Temps) -> bool:
 def _check_format(files: Files, temporary: Temps) -> None:
     found = files.load(_FORMAT)
     if found is None:
-        with temporary.holding(_FORMAT_BYTES) as temp:
+        with temporary.holding(_FORMAT_BYTES, renamed=True) as temp:
             files.rename(temp.path, _FORMAT)  # two who open at once write the same
     elif found != _FORMAT_BYTES:
         raise StoreBroken(

@@ -134,7 +134,7 @@ class RecordFiles:
         path, old, new = self._path(stored), self._bucket_of(before), self._bucket_of(after)
         if new is not None and (new != old or not self._buckets.has(stored, new)):
             self._buckets.enter(stored, new)
-        with self._temps.holding(pack(after)) as temp:
+        with self._temps.holding(pack(after), renamed=before is not None) as temp:
             name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
             name(temp.path, path)
             self._places.sync(parent(path))

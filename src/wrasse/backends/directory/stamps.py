@@ -24,7 +24,7 @@ class Stamps:
 
     def next(self, above: int = 0) -> int:
         """A stamp of now that is above this one and above all given out before."""
-        fresh = to_micros(self._clock.now()) * 1_000 + random.randrange(1_000)
+        fresh = to_micros(self._clock.now()) * 1_000 + int(random.random() * 1_000)
         with _lock:
             self._last.stamp = max(fresh, above + 1, self._last.stamp + 1)
             return self._last.stamp

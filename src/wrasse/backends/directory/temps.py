@@ -94,16 +94,10 @@ class Temps:
         while self._ready:
             self._files.close(self._ready.popleft())
 
-    @contextmanager
-    def holding(self, data: bytes, *, mark: bool = False) -> Iterator[Temp]:
-        """A small file with these bytes, on the disk."""
-        temp = self.begin(_MARK if mark else b"")
-        try:
-            self._files.write(temp.file, data)
-            self._files.sync(temp.file)
-            yield temp
-        finally:
-            self.drop(temp)
+    def holding(self, data: bytes, *, mark: bool = False, renamed: bool = False) -> _Holding:
+        """A small file with these bytes, on the disk, for the length of a block. `renamed`: the block gives it another
+        name, so that none is left to take away."""
+        return _Holding(self, self._files, data, _MARK if mark else b"", renamed)
 
     @contextmanager
     def marked(self, path: bytes) -> Iterator[None]:
@@ -142,3 +136,28 @@ class Temps:
             return True
         finally:
             self._files.close(file)
+
+
+class _Holding:
+    """A class, since a generator for each of the many small files costs as much as writing one."""
+
+    __slots__ = ("_data", "_files", "_renamed", "_suffix", "_temp", "_temps")
+
+    def __init__(self, temps: Temps, files: Files, data: bytes, suffix: bytes, renamed: bool) -> None:
+        self._temps, self._files, self._data, self._suffix, self._renamed = temps, files, data, suffix, renamed
+
+    def __enter__(self) -> Temp:
+        self._temp = temp = self._temps.begin(self._suffix)
+        try:
+            self._files.write(temp.file, self._data)
+            self._files.sync(temp.file)
+        except BaseException:
+            self._temps.drop(temp)
+            raise
+        return temp
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._renamed:
+            self._files.close(self._temp.file)
+        else:
+            self._temps.drop(self._temp)

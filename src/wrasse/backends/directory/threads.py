@@ -27,6 +27,8 @@ _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 class _Call(Generic[T]):
     """One call on its way through a thread. All but `work` belongs to the event loop."""
 
+    __slots__ = ("_answer", "_call", "_done", "_error", "_loop", "_then", "_waiter")
+
     def __init__(self, call: Callable[[], T], then: Callable[[], None] | None) -> None:
         self._call = call
         self._then = then
