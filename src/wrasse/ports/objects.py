@@ -174,6 +174,8 @@ def check_object_key(key: str) -> None:
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
     """Refuses more metadata than every store keeps."""
+    if not metadata:
+        return
     try:
         size = sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items())
     except UnicodeEncodeError:

@@ -25,10 +25,12 @@ from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
 
 KEYS_MAX = 1_000
-_JSON = "application/json"
+_TYPED = {"Content-Type": "application/json"}
+_ENCODER = msgspec.json.Encoder()
 _log = logging.getLogger("wrasse.leases")
 
 Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
+Unnamed = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class LeaseApi:
@@ -67,39 +69,54 @@ class LeaseApi:
     def routes(self) -> list[web.RouteDef]:
         """What to serve."""
         posts = {
-            "acquire": self._acquire, "keepalive": self._keepalive, "get": self._get, "update": self._update,
-            "remove": self._remove, "metadata": self._metadata, "release": self._release,
+            "keepalive": self._keepalive, "get": self._get, "update": self._update, "remove": self._remove,
+            "metadata": self._metadata, "release": self._release, "namespace": self._namespace,
         }  # fmt: skip
+        gets = {"describe": self._describe, "keys": self._keys, "namespace": self._namespace}
         return [
-            *(web.post(f"/v1/{name}", self._call(handler)) for name, handler in posts.items()),
-            web.get("/v1/describe", self._call(self._describe)),
-            web.get("/v1/keys", self._call(self._keys)),
-            web.get("/v1/namespace", self._call(self._namespace)),
-            web.post("/v1/namespace", self._call(self._namespace)),
+            web.post("/v1/acquire", self._call(self._acquire)),
+            *(web.post(f"/v1/{path}", self._unnamed(handler)) for path, handler in posts.items()),
+            *(web.get(f"/v1/{path}", self._unnamed(handler)) for path, handler in gets.items()),
             *AttachmentApi(self._leases).routes(self._call),
             *TransactionApi(self._leases).routes(self._call),
             *self._queues.routes(self._call),
         ]
 
-    def _call(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def answer(request: web.Request) -> web.StreamResponse:
-            name = asking.correlation(request, self._clock)
-            self._busy += 1
-            try:
-                response = await handler(request, name)
-            except Exception as error:
-                response = failed(error, name)
-                if response.status == 500:
-                    _log.exception("a call of the lease API failed", extra={"request_id": name})
-            finally:
-                self._busy -= 1
-                if not self._busy:
-                    self._idle.set()
-            if self.draining:
-                response.headers["Shutdown-Imminent"] = "true"
-            return response
+    def _call(self, handler: Handler) -> Unnamed:
+        """A call whose answer says which request it is for."""
 
-        return answer
+        async def named(request: web.Request) -> web.StreamResponse:
+            name = asking.correlation(request, self._clock)
+            return await self._answer(handler(request, name), request, name)
+
+        return named
+
+    def _unnamed(self, handler: Unnamed) -> Unnamed:
+        """A call whose answer does not say so, unless it is an error: then only is a name made up."""
+
+        async def unnamed(request: web.Request) -> web.StreamResponse:
+            return await self._answer(handler(request), request, "")
+
+        return unnamed
+
+    async def _answer(
+        self, answering: Awaitable[web.StreamResponse], request: web.Request, name: str
+    ) -> web.StreamResponse:
+        self._busy += 1
+        try:
+            response = await answering
+        except Exception as error:
+            name = name or asking.correlation(request, self._clock)
+            response = failed(error, name)
+            if response.status == 500:
+                _log.exception("a call of the lease API failed", extra={"request_id": name})
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+        if self.draining:
+            response.headers["Shutdown-Imminent"] = "true"
+        return response
 
     async def _acquire(self, request: web.Request, name: str) -> web.Response:
         came = self._clock.monotonic()
@@ -145,7 +162,7 @@ class LeaseApi:
                 raise
             raise _stopping() from None
 
-    async def _keepalive(self, request: web.Request, name: str) -> web.Response:
+    async def _keepalive(self, request: web.Request) -> web.Response:
         came = self._clock.monotonic()
         shown = asking.token(request)
         asked = await asking.json_body(request, wire.KeepaliveBody)
@@ -160,7 +177,7 @@ class LeaseApi:
         lasts = max(0.0, self._leases.term(leased) - came)
         return {"X-Fencing-Token": str(leased.grant.token), LASTS: f"{lasts:.3f}"}
 
-    async def _get(self, request: web.Request, name: str) -> web.Response:
+    async def _get(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         if request.query.get("public") in ("1", "true"):
             return _state(await self._leases.read_public(namespace, key), leased=False)
@@ -171,7 +188,7 @@ class LeaseApi:
         held = Held(key, lease, shown, request.headers.get("X-Txn-ID", ""))
         return _state(await self._leases.read(namespace, held), leased=True)
 
-    async def _update(self, request: web.Request, name: str) -> web.Response:
+    async def _update(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         held = asking.held(request, key)
         version, etag = asking.if_version(request), asking.if_etag(request)
@@ -180,7 +197,7 @@ class LeaseApi:
         answer = wire.Updated(number, state.etag, state.size, wire.Metadata())
         return _json(answer, {"ETag": state.etag, "X-Key-Version": str(number)})
 
-    async def _remove(self, request: web.Request, name: str) -> web.Response:
+    async def _remove(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         held = asking.held(request, key)
         version = await self._leases.remove(
@@ -190,7 +207,7 @@ class LeaseApi:
             return _json(wire.Removed(False))
         return _json(wire.Removed(True, version), {"X-Key-Version": str(version)})
 
-    async def _metadata(self, request: web.Request, name: str) -> web.Response:
+    async def _metadata(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         held = asking.held(request, key)
         asked = await asking.json_body(request, wire.MetadataBody)
@@ -204,20 +221,20 @@ class LeaseApi:
         answer = wire.MetadataChanged(namespace, request.query["key"], version, wire.Metadata(hidden))
         return _json(answer, {"X-Key-Version": str(version)})
 
-    async def _release(self, request: web.Request, name: str) -> web.Response:
+    async def _release(self, request: web.Request) -> web.Response:
         shown = asking.token(request)
         asked = await asking.json_body(request, wire.ReleaseBody)
         namespace, held = _held_in_body(asked, shown, request)
         await self._leases.release(namespace, held, commit=not asked.rollback)
         return _json(wire.Released(True))
 
-    async def _describe(self, request: web.Request, name: str) -> web.Response:
+    async def _describe(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         meta = await self._leases.describe(namespace, key)
         over = meta is not None and meta.grant is not None and meta.grant.until <= await self._leases.now(namespace)
         return _json(wire.described(namespace, request.query["key"], meta, over=over))
 
-    async def _keys(self, request: web.Request, name: str) -> web.Response:
+    async def _keys(self, request: web.Request) -> web.Response:
         namespace = checked_namespace(request.query.get("namespace", ""))
         text = request.query.get("limit", "100")
         limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
@@ -227,7 +244,7 @@ class LeaseApi:
         page = await self._leases.page(namespace, prefix, request.query.get("after") or None, limit)
         return _json(wire.KeyList(namespace, page.items, page.cursor or ""))
 
-    async def _namespace(self, request: web.Request, name: str) -> web.Response:
+    async def _namespace(self, request: web.Request) -> web.Response:
         asked = wire.NamespaceBody(request.query.get("namespace", ""))
         if request.method == "POST":
             asked = await asking.json_body(request, wire.NamespaceBody)
@@ -262,11 +279,11 @@ def _held_in_body(
 def _state(seen: Seen | None, *, leased: bool) -> web.Response:
     if seen is None:
         return web.Response(status=204)
-    headers = {"ETag": seen.etag, "X-Key-Version": str(seen.version)}
+    headers = {"ETag": seen.etag, "X-Key-Version": str(seen.version), **_TYPED}
     if leased:
         headers["X-Fencing-Token"] = str(seen.token)
-    return web.Response(body=seen.data, headers=headers, content_type=_JSON)
+    return web.Response(body=seen.data, headers=headers)
 
 
 def _json(answer: msgspec.Struct, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), headers=headers, content_type=_JSON)
+    return web.Response(body=_ENCODER.encode(answer), headers=_TYPED if headers is None else {**headers, **_TYPED})

@@ -47,10 +47,11 @@ class MemoryObjects:
         check_object_key(key)
         check_metadata(metadata)
         whole = await _whole(data)
-        if _raw(key) in self._objects:
+        raw = _raw(key)
+        if raw in self._objects:
             return Stored(Outcome.LOST, None, self._clock.now())
-        insort(self._keys, _raw(key))
-        return self._store(key, whole, metadata)
+        insort(self._keys, raw)
+        return self._store(raw, whole, metadata)
 
     async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         check_object_key(key)
@@ -58,7 +59,7 @@ class MemoryObjects:
         whole = await _whole(data)
         if self._version(key) != at:
             return Stored(Outcome.LOST, None, self._clock.now())
-        return self._store(key, whole, metadata)
+        return self._store(_raw(key), whole, metadata)
 
     async def head(self, key: str) -> ObjectHead | None:
         check_object_key(key)
@@ -92,7 +93,7 @@ class MemoryObjects:
             return Outcome.LOST
         found = self._objects[_raw(key)]
         insort(self._keys, _raw(to))
-        self._store(to, found.data, found.head.metadata)
+        self._store(_raw(to), found.data, found.head.metadata)
         return Outcome.DONE
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
@@ -113,10 +114,10 @@ class MemoryObjects:
         found = self._objects.get(_raw(key))
         return None if found is None else found.head.info.version
 
-    def _store(self, key: str, data: bytes, metadata: Mapping[str, str]) -> Stored:
+    def _store(self, raw: bytes, data: bytes, metadata: Mapping[str, str]) -> Stored:
         now, version = self._clock.now(), str(next(self._versions))
-        listed = _raw(key).decode("utf-8", "surrogateescape")
-        self._objects[_raw(key)] = _Object(
+        listed = raw.decode("utf-8", "surrogateescape")
+        self._objects[raw] = _Object(
             ObjectHead(ObjectInfo(listed, len(data), version, now), dict(metadata)), data
         )
         return Stored(Outcome.DONE, version, now)
