@@ -158,6 +158,8 @@ def check_answers(answers: Sequence[Answer]) -> Sequence[DeadLetter]:
     """Refuses answers that no backend could keep; gives the dead letters among them."""
     if len(answers) > DELIVERIES_MAX:
         raise UsageError(f"{len(answers)} answers at once", do=f"send at most {DELIVERIES_MAX}")
+    if DeadLetter not in set(map(type, answers)):  # as nearly always, and found out at a quarter of the price
+        return ()
     letters = [answer for answer in answers if isinstance(answer, DeadLetter)]
     check_drafts([letter.draft for letter in letters])
     return letters

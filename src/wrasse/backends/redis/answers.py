@@ -23,7 +23,8 @@ class Answers:
         self._bases: dict[tuple[str, str], int] = {}
         self._letters: dict[str, list[int]] = {}  # of each stream for dead letters: where its drafts stand
         self.names: list[str] = [keys.registry]
-        letters = [each.draft.subject for each in answers if isinstance(each, DeadLetter)]
+        kinds = set(map(type, answers))
+        letters = [each.draft.subject for each in answers if isinstance(each, DeadLetter)] if kinds != {Ack} else []
         subjects = dict.fromkeys(letters)
         head = 2 + 3 * len(subjects) + len(letters)  # how many words of ARGV stand before the answers
         for subject in subjects:
@@ -31,16 +32,17 @@ class Answers:
             of = keys.of(subject)
             self.names += (of.log, of.facts, of.known, of.known_expiry)
             self._letters[subject] = []
-        words = self._words(answers, head)
+        words = self._words(answers, kinds, head)
         self.args: list[Word] = [len(subjects)]
         for subject, places in self._letters.items():
             self.args += (subject, self._bases["", subject], len(places), *places)
         self.args += words
 
-    def _words(self, answers: Sequence[Answer], head: int) -> list[Word]:
+    def _words(self, answers: Sequence[Answer], kinds: set[type[Answer]], head: int) -> list[Word]:
         words: list[Word] = []
         first = answers[0]
-        if all(type(each) is Ack and each.subject == first.subject and each.group == first.group for each in answers):
+        same = len({each.subject for each in answers}) == len({each.group for each in answers}) == 1
+        if same and kinds == {Ack}:
             base = self._base(first.subject, first.group)  # as nearly always
             return ["ack", base, first.group, len(answers), *[f"{each.id.ms}-{each.id.seq}" for each in answers]]
         for (kind, subject, group), run in groupby(answers, key=lambda each: (type(each), each.subject, each.group)):

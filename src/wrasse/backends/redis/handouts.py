@@ -3,12 +3,17 @@
 One script does all of it. For a single stream whose messages are of a known size the new entries are read by the
 server's own command between two small scripts, in one step with them: that costs the server a third. It may bring more
 than was wanted, when something was due as well; what is too much is given back as if it had never been handed out.
+
+Large pages travel one after the other. A server works out the next answer before it has sent the rest of a large one:
+asked for two at once, it would send both late, and then have nothing to do while both are read.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +29,8 @@ from wrasse.ports.groups import Delivery
 
 _MICROSECOND = timedelta(microseconds=1)
 _ANSWER_BYTES = 32 << 20  # what one answer is meant to hold at most
+_SENT_AT_ONCE = 64 << 10  # what a server writes to one connection before it looks at the next command
+_TURN_SECONDS_MAX = 0.02
 _SIZES_MAX = 10_000
 
 
@@ -63,6 +70,14 @@ class Given:
     positions: Sequence[bytes] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How large the last page of a stream was, and the longest message in it."""
+
+    page: int
+    longest: int
+
+
 class Places:
     """KEYS of a script that names several groups, each once."""
 
@@ -85,12 +100,14 @@ class Places:
 class Handouts:
     """Hands out entries of one Redis."""
 
-    __slots__ = ("_keys", "_link", "_sizes")
+    __slots__ = ("_keys", "_link", "_sizes", "_taught", "_travelling")
 
     def __init__(self, link: Link, keys: StreamKeys) -> None:
         self._link = link
         self._keys = keys
-        self._sizes: dict[str, int] = {}  # how long messages of a stream are, about
+        self._sizes: dict[str, _Size] = {}  # of streams that are read alone
+        self._taught = 0  # the connection whose server is known to know the scripts
+        self._travelling = asyncio.Lock()
 
     async def ask(self, asking: Asking) -> Given:
         """What is due and what is new, up to the limit."""
@@ -98,7 +115,7 @@ class Handouts:
         given = await self._natively(asking) if native else None
         if given is None:
             given = await self._by_script(asking)
-        self._note_sizes(given.deliveries)
+        self._note_size(asking, given.deliveries)
         return given
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -122,15 +139,18 @@ class Handouts:
         """None where the server did not know the scripts; nothing has been handed out then."""
         (subject,), link = asking.subjects, self._link
         due, noted = load("group_deliver"), load("group_noted")
+        if self._taught != link.connections:
+            # In time: a page that was handed out without being noted has to be given back, entry by entry.
+            await self._teach()
         head: list[Word] = [len(asking.names), *asking.names, link.told]
-        most = min(asking.limit, _ANSWER_BYTES // self._sizes[subject] + 1)
-        first, read, last = await link.together(
-            (
-                ("EVALSHA", due.sha, *head, *asking.args, "due"),
-                ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
-                ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
-            )
+        size = self._sizes[subject]
+        most = min(asking.limit, _ANSWER_BYTES // size.longest + 1)
+        steps: Sequence[Sequence[Word]] = (
+            ("EVALSHA", due.sha, *head, *asking.args, "due"),
+            ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
+            ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
         )
+        first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else link.together(steps))
         if not isinstance(first, Refusal):
             _check_group(first, asking)
         now, _, _, words = (0, -1, 0, ()) if isinstance(first, Refusal) else first
@@ -140,21 +160,47 @@ class Handouts:
         refusals = [each for each in (first, read, last) if isinstance(each, Refusal)]
         await self.give_back(given if refusals else given[asking.limit :])
         if any(refusal.code == "NOSCRIPT" for refusal in refusals):
-            await link.ask_many([("SCRIPT", "LOAD", script.text) for script in (due, noted)])
+            await self._teach()
             return None
         for refusal in refusals:
             raise ours(refusal, link.options.where) from refusal
         return Given(now, given[: asking.limit], last[0], last[1:])
 
-    def _note_sizes(self, deliveries: Sequence[Delivery]) -> None:
-        if not deliveries:
+    async def _teach(self) -> None:
+        connection = self._link.connections
+        await self._link.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
+        self._taught = connection
+
+    async def _in_turn(self, steps: Sequence[Sequence[Word]]) -> list[Any]:
+        mine = await self._turn()
+        try:
+            answers = await self._link.together(steps)
+        finally:
+            if mine:
+                self._travelling.release()
+        # Whose turn it is now asks before this page is read, also one that begins to ask in this moment, as a task of
+        # its own: so the server is at work meanwhile.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        return answers
+
+    async def _turn(self) -> bool:
+        """Whoever has waited for long asks all the same: the server is far away, or silent."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TURN_SECONDS_MAX):
+                return await self._travelling.acquire()
+        return False
+
+    def _note_size(self, asking: Asking, deliveries: Sequence[Delivery]) -> None:
+        if len(asking.subjects) > 1 or not asking.limit:
             return
-        sizes: dict[str, int] = {}
-        for subject in {each.entry.subject for each in deliveries}:
-            longest = max(len(each.entry.body) for each in deliveries if each.entry.subject == subject)
-            sizes[subject] = max(longest, 1)
-        if len(self._sizes) < _SIZES_MAX:
-            self._sizes |= sizes
+        subject = asking.subjects[0]
+        before = self._sizes.get(subject)
+        if deliveries and (before is not None or len(self._sizes) < _SIZES_MAX):
+            sizes = [len(each.entry.body) for each in deliveries]
+            self._sizes[subject] = _Size(sum(sizes), max(*sizes, 1))
+        elif before is not None:
+            self._sizes[subject] = replace(before, page=0)
 
 
 def _read(words: Sequence[Any], asking: Asking, now: int) -> list[Delivery]:

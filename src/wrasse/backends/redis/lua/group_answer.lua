@@ -25,17 +25,59 @@ end
 local outcomes = {}
 local function told(done) outcomes[#outcomes + 1] = done and 'd' or 'l' end
 
-local kinds = {}
+local kinds, MANY, CHUNK = {}, 32, 500
 
-function kinds.ack()
-  local base, group, count = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
-  local log, due, call = KEYS[base], KEYS[base + 1], redis.call
-  local single, told_before = call('EXISTS', due) == 1, #outcomes - at - 3
-  for i = at + 4, at + 3 + count do
+-- From the lowest pending entry to the highest, where everything between them is pending, too: what follows from ids that count
+-- the entries, as they do where all are ours. Nothing otherwise.
+local function unbroken(log, group, facts)
+  local found = redis.pcall('XPENDING', log, group)
+  if found.err or found[1] == 0 then return nil end
+  local low, high = string.match(found[2], '%-(%d+)$'), string.match(found[3], '%-(%d+)$')
+  if #high > 15 or tonumber(high) - tonumber(low) + 1 ~= found[1] then return nil end
+  if tonumber(redis.call('HGET', facts, 'ours') or 0) ~= described('STREAM', log)['entries-added'] then return nil end
+  return padded(found[2]), padded(found[3])
+end
+
+local function ack_each(log, group, due, from, to)
+  local call, single, told_before = redis.call, redis.call('EXISTS', due) == 1, #outcomes - from + 1
+  for i = from, to do
     outcomes[told_before + i] = call('XACK', log, group, ARGV[i]) == 1 and 'd' or 'l'
     if single then call('ZREM', due, padded(ARGV[i])) end
   end
-  return at + 4 + count
+end
+
+-- Acks many in one command, which says how many of them were pending. If not all were, which ones is known all the same: those
+-- between the lowest and the highest, each once; and if those are more, some of them never were entries.
+local function ack_together(log, group, low, high, first, from, to)
+  local done = redis.call('XACK', log, group, unpack(ARGV, from, to))
+  if done == to - from + 1 then
+    outcomes[#outcomes + 1] = string.rep('d', done)
+    return
+  end
+  local seen, within, count = {}, {}, 0
+  for i = first, from - 1 do seen[ARGV[i]] = true end
+  for i = from, to do
+    local id = ARGV[i]
+    within[i] = not seen[id] and padded(id) >= low and padded(id) <= high
+    if within[i] then count = count + 1 end
+    seen[id] = true
+  end
+  for i = from, to do
+    told(within[i] and (count == done or #redis.call('XRANGE', log, ARGV[i], ARGV[i]) == 1))
+  end
+end
+
+function kinds.ack()
+  local base, group, count = tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3])
+  local log, due, first, last = KEYS[base], KEYS[base + 1], at + 4, at + 3 + count
+  local low, high
+  if count >= MANY and redis.call('EXISTS', due) == 0 then low, high = unbroken(log, group, KEYS[base + 3]) end
+  if not low then
+    ack_each(log, group, due, first, last)
+  else
+    for from = first, last, CHUNK do ack_together(log, group, low, high, first, from, math.min(from + CHUNK - 1, last)) end
+  end
+  return last + 1
 end
 
 function kinds.nak()
