@@ -93,6 +93,24 @@ def test_a_key_on_nats_has_one_holder_and_the_doctor_says_what_the_server_costs(
     assert SECRET not in told.out + told.err + wrasse("config", "show", "--json").out
 
 
+def test_a_server_keeps_a_stream_to_its_age_until_its_rule_is_gone(shop: Path) -> None:
+    settings = (shop / "wrasse.yaml").read_text()
+    assert publish("notes.eu", "1")
+
+    def kept(more: str) -> tuple[object, list[str]]:
+        """What is known of the stream after a sweep with these settings, and what the doctor warns of."""
+        (shop / "wrasse.yaml").write_text(f"{settings}{more}\n")
+        assert wrasse("sweep", "aged-entries").code == 0
+        checks = wrasse("doctor", "--json").json["checks"]
+        told = [each["state"] for each in checks if each["check"] == "retention"]
+        return wrasse("explain", "notes.eu", "--json").json["stream"]["server_age_seconds"], told
+
+    rule = "retention: {'notes.*': 3d}"
+    assert kept(rule) == (259_200, ["ok"])
+    assert kept(f"{rule}\nsweeps: {{aged_entries: {{enabled: false}}}}") == (259_200, ["warn"])
+    assert kept("") == (None, [])
+
+
 def test_jobs_on_nats_are_refused_with_what_to_use_instead(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {jobs: 'nats://127.0.0.1:4222'}")
     answer = wrasse("config", "check")

@@ -104,8 +104,10 @@ async def test_no_stream_that_is_protected_gets_an_age(upkeep: Upkeep) -> None:
     js = upkeep.flows.lanes.js
     await js.call(f"CONSUMER.DURABLE.CREATE.{lane.stream}.theirs", {"stream_name": lane.stream, "config": config})
 
-    await upkeep.run(RULE, RetentionRule("gbe.named", DAY, protect=("g",)), archived=("gbe.archived",))
+    rules = RULE, RetentionRule("gbe.named", DAY, protect=("g",))
+    report = await upkeep.run(*rules, archived=("gbe.archived",))
 
+    assert (report.done, report.lost) == (1, 0)
     assert {subject: await upkeep.age(subject) for subject in protected} == dict.fromkeys(protected, timedelta(0))
     assert await upkeep.age() == DAY
 
@@ -117,6 +119,13 @@ async def test_an_age_follows_its_rule_and_goes_with_it(upkeep: Upkeep) -> None:
         ages.append(await upkeep.age())
 
     assert ages == [DAY, 2 * DAY, timedelta(minutes=2), timedelta(0)]  # never below the window of keys
+
+
+async def test_a_rule_that_is_shorter_than_the_server_takes_comes_to_rest(upkeep: Upkeep) -> None:
+    short = RetentionRule(S, timedelta(seconds=100))
+    await upkeep.run(short)
+
+    assert not (await upkeep.run(short, dry_run=True)).plan
 
 
 async def test_an_age_goes_when_its_stream_becomes_archived(upkeep: Upkeep) -> None:
@@ -159,13 +168,14 @@ async def test_what_is_old_goes_while_no_sweep_runs_and_ids_go_on_growing(upkeep
 # Who makes a group
 
 
-async def test_a_group_ends_the_age_before_it_is_there(upkeep: Upkeep, stage: Scene) -> None:
+async def test_a_stream_that_has_a_group_gets_no_age_though_its_rule_names_none(
+    upkeep: Upkeep, stage: Scene
+) -> None:
     await upkeep.run(RULE)
 
     await (await stage.flows()).groups.join(S, "archiver", FIRST)
+    await upkeep.run(RULE)
 
-    assert await upkeep.age() == timedelta(0)
-    await upkeep.run(RULE)  # though its rule names no archiver
     assert await upkeep.age() == timedelta(0)
 
 
@@ -190,6 +200,18 @@ class Stopped(JetStream):
         if self._before in asked and not self.reached.is_set():
             self.reached.set()
             await self.go.wait()
+
+
+async def test_a_group_ends_the_age_before_it_is_there(upkeep: Upkeep, stage: Scene) -> None:
+    await upkeep.run(RULE)
+    other = await stage.flows()
+    making = Stopped(other, "._books.group.")
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        tasks.create_task(other.groups.join(S, "archiver", FIRST))
+        await making.reached.wait()
+
+        assert await upkeep.age() == timedelta(0)
+        making.go.set()
 
 
 async def test_a_group_that_is_made_while_an_age_is_being_set_ends_up_without_it(
@@ -237,19 +259,21 @@ async def test_limits_that_are_set_meanwhile_do_not_bring_an_age_back(upkeep: Up
 # Streams of others
 
 
-async def test_a_stream_that_somebody_else_made_is_never_changed(stage: Scene) -> None:
-    stored = f"{stage.root}.s.{S}"
-    made = {"name": stream_name(stored), "subjects": [stored], "storage": "memory", "max_age": 10**15}
+@pytest.mark.parametrize("theirs", [timedelta(0), 10 * DAY], ids=["without an age", "with an age"])
+async def test_a_stream_that_somebody_else_made_is_never_changed(stage: Scene, theirs: timedelta) -> None:
+    stored, nanos = f"{stage.root}.s.{S}", theirs // timedelta(microseconds=1) * 1_000
+    made = {"name": stream_name(stored), "subjects": [stored], "storage": "memory", "max_age": nanos}
     await (await stage.js()).call(f"STREAM.CREATE.{made['name']}", made)
     upkeep = Upkeep(stage, await stage.flows())
     await upkeep.flows.streams.append(drafts(1))
 
     await upkeep.run(RULE)
+    by_rule = await upkeep.age()
     await upkeep.flows.streams.ensure(S, StreamLimits(entries_max=7))
     await upkeep.flows.groups.join(S, "g", FIRST)
     await upkeep.run()
 
-    assert await upkeep.age() == timedelta(microseconds=10**12)
+    assert [by_rule, await upkeep.age()] == [theirs, theirs]
 
 
 async def test_an_age_that_somebody_else_gave_a_protected_stream_is_told_and_stays(

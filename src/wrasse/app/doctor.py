@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from wrasse import __version__
+from wrasse.app.age_findings import age_findings
 from wrasse.app.ago import ago
 from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
 from wrasse.app.config import Config
@@ -60,6 +61,9 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
                 yield finding
         for finding in _jobs(where.jobs):
             yield finding
+        if where.streams in opened:
+            for finding in await _ages(config, where.streams, stores):
+                yield finding
         if {where.jobs, where.records, where.engine} <= set(opened):
             async for finding in _upkeep(config, await open_homes(config, stores), clock):
                 yield finding
@@ -138,6 +142,16 @@ async def _asked(store: Examined) -> Sequence[Finding]:
         return await store.examine()
     except WrasseError as why:
         return (Finding("backend", WARN, f"it cannot be examined: {why.message}", why.do),)
+
+
+async def _ages(config: Config, url: str, stores: Stores) -> Sequence[Finding]:
+    """What a server of streams removes by itself."""
+    if not parse_store(url).is_nats:
+        return ()
+    try:
+        return await age_findings(config.settings, await stores.open_streams(url))
+    except WrasseError as why:
+        return (Finding("retention", WARN, f"streams cannot be looked at: {why.message}", why.do),)
 
 
 async def _objects(url: str, stores: Stores) -> AsyncIterator[Finding]:

@@ -37,6 +37,7 @@ class StreamOutlook:
             "rule": None if bound is None else bound.rule.pattern,
             "kept_seconds": None if bound is None else bound.rule.age,
             "protected_by": [] if bound is None else list(bound.protect),
+            "server_age_seconds": None if state.server_age is None else state.server_age.age,
         }
 
     def pairs(self) -> list[tuple[str, object]]:

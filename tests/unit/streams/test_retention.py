@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.clock import to_micros
+from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import EntryId, GroupState, StreamState
-from wrasse.streams.retention import Bound, Retention, RetentionRule, Stand, judge, rule_for
+from wrasse.streams.retention import Bound, Retention, RetentionRule, Stand, judge, rule_for, server_age_for
 from wrasse.streams.trimmer import lost_entries
 
 DAY = timedelta(days=1)
@@ -128,6 +130,34 @@ def test_a_protecting_group_that_is_missing_protects_everything(first: datetime)
     bound = Bound(RetentionRule(">", DAY, exact=True), ("archiver",))
 
     assert judge(stream(first), bound, NOW).stand in (Stand.YOUNG, Stand.MISSING)
+
+
+ages = st.timedeltas(min_value=timedelta(seconds=1), max_value=10 * DAY)
+
+
+@given(ages, ages, st.booleans(), st.booleans())
+def test_a_server_keeps_a_stream_at_least_as_long_as_its_rule(
+    age: timedelta, least: timedelta, exact: bool, loss: bool
+) -> None:
+    free = replace(stream(NOW), server_age=ServerAge(ours=True, least=least))
+    rule = RetentionRule("s", age, exact=exact, allow_data_loss=loss)
+
+    assert server_age_for(free, Bound(rule, ())) == max(age, least)
+
+
+@pytest.mark.parametrize("loss", [False, True])
+def test_a_server_keeps_for_ever_what_anybody_has_a_say_in(loss: bool) -> None:
+    rule, server = RetentionRule("s", DAY, allow_data_loss=loss), ServerAge(ours=True)
+    bound, free = Bound(rule, ()), replace(stream(NOW), server_age=server)
+    held = [
+        server_age_for(free, None),
+        server_age_for(free, Bound(rule, ("archiver",))),
+        server_age_for(replace(stream(NOW, g=NOW), server_age=server), bound),
+        server_age_for(replace(free, server_age=replace(server, read=True)), bound),
+        server_age_for(stream(NOW), bound),
+    ]
+
+    assert held == [None] * 5
 
 
 def state(appended: int, *groups: GroupState) -> StreamState:
