@@ -69,3 +69,32 @@ async def test_a_change_of_attributes_that_is_asked_for_again_gives_the_same_ans
     assert await leases.hide(NS, lease.held, True, if_version=version) == first == version + 1
     with pytest.raises(KeyRefused):
         await leases.hide(NS, lease.held, False, if_version=version)
+
+
+@OURS
+async def test_a_second_update_that_is_asked_for_again_gives_the_same_answer(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    _, first = await leases.update(NS, lease.held, b'{"n":1}')
+    second = await leases.update(NS, lease.held, b'{"n":2}', if_etag=first.etag)
+    assert await leases.update(NS, lease.held, b'{"n":2}', if_etag=first.etag) == second
+
+
+@OURS
+async def test_a_removal_of_what_was_staged_gives_the_same_answer_again(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    staged, _ = await leases.update(NS, lease.held, b'{"n":1}')
+    first = await leases.remove(NS, lease.held, if_version=staged)
+    assert await leases.remove(NS, lease.held, if_version=staged) == first == staged + 1
+
+
+@OURS
+async def test_other_bytes_over_what_was_staged_before_are_refused(place: Place) -> None:
+    leases = await place.process()
+    lease = await held(leases)
+    _, first = await leases.update(NS, lease.held, b'{"n":1}')
+    await leases.update(NS, lease.held, b'{"n":2}', if_etag=first.etag)
+    with pytest.raises(KeyRefused) as refused:
+        await leases.update(NS, lease.held, b'{"n":3}', if_etag=first.etag)
+    assert refused.value.code is Refusal.ETAG_MISMATCH

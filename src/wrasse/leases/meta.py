@@ -55,9 +55,17 @@ class Attachment(msgspec.Struct, frozen=True):
     updated_at: datetime
 
 
+class Over(msgspec.Struct, frozen=True):
+    """What the holder saw before its last change: the version, and the etag of the state or nothing."""
+
+    version: int
+    etag: str
+
+
 class Staged(msgspec.Struct, frozen=True):
     """What a commit of this lease would make of the key. `state` is None after a removal, and for one that leaves the
-    state alone (`same`). `attachments` are all that there will be; None: as they are."""
+    state alone (`same`). `attachments` are all that there will be; None: as they are. `over`: what this lease had
+    staged before its last change of the state, if it had."""
 
     transaction: str
     version: int
@@ -65,6 +73,7 @@ class Staged(msgspec.Struct, frozen=True):
     same: bool = False
     hidden: bool | None = None
     attachments: tuple[Attachment, ...] | None = None
+    over: Over | msgspec.UnsetType = msgspec.UNSET  # not written where there is none, as before there was this field
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -91,6 +100,13 @@ class Meta(msgspec.Struct, frozen=True):
     def etag(self) -> str:
         """Of the committed state; empty if there is none."""
         return "" if self.state is None else self.state.etag
+
+    def seen_by_holder(self) -> Over:
+        """Version and etag, what is staged included."""
+        staged = self.staged
+        if staged is None or staged.same:
+            return Over(self.version if staged is None else staged.version, self.etag)
+        return Over(staged.version, "" if staged.state is None else staged.state.etag)
 
     def has_dropped(self, token: int) -> bool:
         """Whether what the lease with this token staged was thrown away, or may have been: rather a commit is doubted

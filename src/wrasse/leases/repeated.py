@@ -1,14 +1,14 @@
 """A change that was carried out already: its caller never heard so, and asks again with the version it saw then.
 
 What the lease has staged is then in the way of its own condition. It is the same change if it was staged over the
-version that the caller names, and says the same.
+version that the caller names, be that committed or staged before by the same lease, and says the same.
 """
 
 from __future__ import annotations
 
 from wrasse.errors import Gone
 from wrasse.leases.keys import Keys
-from wrasse.leases.meta import Meta, Staged
+from wrasse.leases.meta import Meta, Over, Staged
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.rules import Held
 
@@ -35,4 +35,9 @@ async def holds(keys: Keys, staged: Staged, data: bytes) -> bool:
 
 
 def _saw(meta: Meta, if_version: int | None, if_etag: str | None) -> bool:
-    return if_version in (None, meta.version) and (if_etag is None or if_etag.strip('"') == meta.etag)
+    befores = [Over(meta.version, meta.etag)]
+    if meta.staged is not None and isinstance(meta.staged.over, Over):
+        befores.append(meta.staged.over)
+    return any(
+        if_version in (None, over.version) and (if_etag is None or if_etag.strip('"') == over.etag) for over in befores
+    )

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
 from msgspec.structs import replace
 
-from wrasse.leases.meta import Attachment, Grant, Meta, Staged, State, cleared, first_token
+from wrasse.leases.meta import Attachment, Grant, Meta, Over, Staged, State, cleared, first_token
 from wrasse.leases.refusal import KeyRefused, Refusal
 
 LOOK_AGAIN = timedelta(hours=1)  # how late a holder whose lease has ended may still write an object
@@ -115,9 +116,8 @@ def check_held(meta: Meta | None, held: Held, at: datetime, terms: Terms) -> Gra
 
 def check_expected(meta: Meta, if_version: int | None, if_etag: str | None) -> None:
     """Refuses a change whose caller saw another version. What this lease has staged counts as seen."""
-    staged = meta.staged
-    version = meta.version if staged is None else staged.version
-    etag = meta.etag if staged is None or staged.same else "" if staged.state is None else staged.state.etag
+    seen = meta.seen_by_holder()
+    version, etag = seen.version, seen.etag
     if if_version is not None and if_version != version:
         raise KeyRefused(Refusal.VERSION_CONFLICT, f"the version is {version}, not {if_version}", version=version)
     if if_etag is not None and if_etag.strip('"') != etag:
@@ -133,7 +133,7 @@ def renewed(meta: Meta, ttl: timedelta, at: datetime) -> Meta:
 def staged_update(meta: Meta, state: State, at: datetime) -> Meta:
     """The key with this state staged. All updates of one lease make one version."""
     assert meta.grant is not None, "only a holder stages"
-    staged = replace(_begun(meta, meta.grant), state=state, same=False)
+    staged = replace(_begun(meta, meta.grant), state=state, same=False, over=_over(meta))
     return replace(meta, staged=staged, updated_at=at)
 
 
@@ -145,7 +145,7 @@ def staged_removal(meta: Meta, at: datetime) -> Meta | None:
     if there is None:
         return None
     version = (meta.version if before is None else before.version) + 1
-    staged = replace(_begun(meta, meta.grant), version=version, state=None, same=False)
+    staged = replace(_begun(meta, meta.grant), version=version, state=None, same=False, over=_over(meta))
     return replace(meta, staged=staged, updated_at=at)
 
 
@@ -159,6 +159,10 @@ def staged_attachments(meta: Meta, attachments: tuple[Attachment, ...], at: date
     """The key with these attachments staged, and no others."""
     assert meta.grant is not None, "only a holder stages"
     return replace(meta, staged=replace(_begun(meta, meta.grant), attachments=attachments), updated_at=at)
+
+
+def _over(meta: Meta) -> Over | msgspec.UnsetType:
+    return msgspec.UNSET if meta.staged is None else meta.seen_by_holder()
 
 
 def _begun(meta: Meta, grant: Grant) -> Staged:
