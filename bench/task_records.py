@@ -1,100 +1,154 @@
-"""What stuck_jobs asks of task records on Redis: 100 due among 1,000,000, put back with an event, against 10,000.
+"""A run of stuck_jobs over tasks, their numbers and a page of them: among 1,000,000 task records, against 10,000.
 
-The records are hashes as other programs have them. A round reads the due index, and puts each of the hundred back as
-pending together with the event that says so, under the version that was read.
+On Redis, where the records are hashes as other programs have them, and on SQLite. A run finds a hundred tasks whose
+deadline has passed, decides about each, and puts them back with the events that say so, as the engine does with the
+sweep's three methods.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 
 from bench.measure import Benchmark, Rate, Ratio, Result
 from bench.redis_server import serving
+from wrasse.app.task_post import TaskPost
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.flat_records import RedisFlatRecords
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.clock import SystemClock
-from wrasse.ports.records import Collection, Record
-from wrasse.ports.streams import Draft
+from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.clock import SystemClock, to_micros
+from wrasse.engine.sweep import Action
+from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.task_names import TASKS
+from wrasse.jobs.task_spots import spot_of
+from wrasse.jobs.task_store import read_task
+from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Record
+from wrasse.ports.shelves import ShelvedRecords
+from wrasse.sweeps.stuck_jobs import StuckJobs
 
 ABOUT = __doc__.splitlines()[0]
-DUE, AT_ONCE = 100, 500
+DUE, AT_ONCE, SHOWN = 100, 1_000, 100
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
-FIELDS = {"state": "running", "task_type": "mail", "worker": "host-1", "retry_count": "0"}
-TASKS = Collection("gbe:state:tasks", "gbe:state:tasks:due", "gbe:state:tasks:buckets", timedelta(minutes=1), flat=True)
-EVENT = Draft("gbe.tasks.mail.queue", b"x" * 200)
+FIELDS = {
+    "state": "running", "task_type": "mail", "worker": "host-1", "retry_count": "0", "max_retries": "3",
+    "claim_token": "1", "claim_nonce": "0" * 16, "attempts": "1", "updated_at": "1750000000000", "rank": "1",
+}  # fmt: skip
+CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """One backend with so many tasks in it."""
+
+    backend: Redis | Sqlite
+    jobs: StreamedJobs
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a run of the sweep, and of numbers with a page."""
+
+    run: float
+    look: float
 
 
 def run(quick: bool) -> Result:
-    """Compares the two collections; their rounds take turns."""
-    small, large = (2_000, 20_000) if quick else (10_000, 1_000_000)
+    """Compares two collections on each backend; their rounds take turns."""
+    sizes = (2_000, 20_000) if quick else (10_000, 1_000_000)
+    rounds = 10 if quick else 30
+    rates: list[Rate] = []
+    ratios: list[Ratio] = []
+    for name, compare in (("Redis", _on_redis), ("SQLite", _on_sqlite)):
+        few, many = compare(sizes, rounds)
+        for size, times in zip(sizes, (few, many), strict=True):
+            rates.append(Rate(f"{name}: among {size:,}", DUE / times.run, "tasks/s"))
+            rates.append(Rate(f"{name}: numbers and a page of {SHOWN}, of {size:,}", 1 / times.look, "looks/s"))
+        ratios.append(Ratio(f"{name}: run among many to among few", many.run / few.run, 1.5, least=False))
+        ratios.append(Ratio(f"{name}: numbers and a page of many to few", many.look / few.look, 1.5, least=False))
+    return Result("task_records", ABOUT, tuple(rates), tuple(ratios))
+
+
+def _on_redis(sizes: Sequence[int], rounds: int) -> tuple[Times, Times]:
     with serving() as server:
-        few, many = asyncio.run(_compare(server.port, small, large, rounds=10 if quick else 30))
-    return Result(
-        "task_records",
-        ABOUT,
-        (Rate(f"among {small:,}", DUE / few, "tasks/s"), Rate(f"among {large:,}", DUE / many, "tasks/s")),
-        (Ratio("time among many to time among few", many / few, 1.5, least=False),),
-    )
+
+        async def opened(size: int) -> Redis:
+            node = ("127.0.0.1", server.port)
+            return await Redis.open(RedisOptions(nodes=(node,), root=f"n{size}", streams_prefix=f"n{size}:o:"))
+
+        return asyncio.run(_compare(opened, sizes, rounds))
 
 
-async def _compare(port: int, small: int, large: int, rounds: int) -> tuple[float, float]:
-    stores = []
-    for name, size in (("small", small), ("large", large)):
-        options = RedisOptions(nodes=(("127.0.0.1", port),), root=name, streams_prefix=f"{name}:o:")
-        store = await Redis.open(options)
-        stores.append(store)
-        await _fill(_tasks(store), size)
-    times: list[list[float]] = [[], []]
+def _on_sqlite(sizes: Sequence[int], rounds: int) -> tuple[Times, Times]:
+    with tempfile.TemporaryDirectory(prefix="wrasse-bench-") as place:
+
+        async def opened(size: int) -> Sqlite:
+            return await Sqlite.open(Path(place) / f"{size}.db", CLOCK)
+
+        return asyncio.run(_compare(opened, sizes, rounds))
+
+
+async def _compare(
+    opened: Callable[[int], Awaitable[Redis | Sqlite]], sizes: Sequence[int], rounds: int
+) -> tuple[Times, Times]:
+    places = [await _filled(await opened(size), size) for size in sizes]
+    times: list[list[Times]] = [[], []]
     for number in range(rounds + 2):
-        for store, taken in zip(stores, times, strict=True):
-            taken.append(await _round(_tasks(store), number))
-    for store in stores:
-        await store.close()
-    few, many = (statistics.median(taken[2:]) for taken in times)
+        for place, taken in zip(places, times, strict=True):
+            taken.append(await _round(place, number))
+    for place in places:
+        await place.backend.close()
+    few, many = (
+        Times(statistics.median(each.run for each in taken[2:]), statistics.median(each.look for each in taken[2:]))
+        for taken in times
+    )
     return few, many
 
 
-def _tasks(store: Redis) -> RedisFlatRecords:
-    records = store.records(TASKS)
-    assert isinstance(records, RedisFlatRecords), "the collection is flat"
-    return records
-
-
-async def _fill(records: RedisFlatRecords, size: int) -> None:
+async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
+    records = backend.records(TASKS)
+    assert isinstance(records, ShelvedRecords), "both backends have shelves"
+    spot = spot_of(read_task(Record("mail:task_0", _value(0, FAR), "", FAR)).stored)  # all wait for the same moment
     for begin in range(0, size, AT_ONCE):
         ids = range(begin, min(begin + AT_ONCE, size))
-        await asyncio.gather(*(records.create(f"mail:{n}", _value(n), due_at=FAR) for n in ids))
+        await asyncio.gather(
+            *(records.create(f"mail:task_{n}", _value(n, FAR), due_at=FAR, spot=spot) for n in ids)
+        )
+    ports = TaskPorts(backend.records, backend.streams, backend.groups, TaskPost(CLOCK), CLOCK)
+    return Stock(backend, StreamedJobs(ports, [TaskType("mail", 3)]))
 
 
-async def _round(records: RedisFlatRecords, number: int) -> float:
-    """A hundred fell due; how long it takes to find them and to put them back."""
-    clock, ago = SystemClock(), SystemClock().now() - timedelta(minutes=1)
-    for n in range(DUE):
-        key = f"mail:{number * DUE + n}"
-        found = await records.get(key)
+async def _round(place: Stock, number: int) -> Times:
+    """A hundred fell silent, each time others; how long it takes to find them and to put them back."""
+    records, ago = place.backend.records(TASKS), CLOCK.now() - timedelta(minutes=1)
+    for n in range(number * DUE, (number + 1) * DUE):
+        found = await records.get(f"mail:task_{n}")
         assert found is not None, "it was filled"
-        await records.put(key, found.value, at=found.version, due_at=ago)
-    start = clock.monotonic()
-    page = await records.due(None, None, DUE)
-    outcomes = await asyncio.gather(*(_reset(records, record) for record in page))
-    taken = clock.monotonic() - start
-    assert outcomes == [True] * DUE, "all were due"
-    return taken
+        await records.put(found.key, _value(n, ago), at=found.version, due_at=ago)
+    sweep = StuckJobs(place.jobs, silence=timedelta(0), retries={"mail": 3})
+    start = CLOCK.monotonic()
+    page = await sweep.find(None, DUE)
+    verdicts = [sweep.decide(suspect, page.at) for suspect in page]
+    outcomes = await sweep.apply([verdict for verdict in verdicts if isinstance(verdict, Action)])
+    swept = CLOCK.monotonic()
+    assert list(outcomes) == [Outcome.DONE] * DUE, "all were due"
+    counts = await place.jobs.counts()
+    shown = await place.jobs.page(Place.HELD, JobFilter(), None, SHOWN)
+    looked = CLOCK.monotonic()
+    assert (counts.queues[0].ready, len(shown)) == ((number + 1) * DUE, SHOWN), "numbers are right"
+    return Times(swept - start, looked - swept)
 
 
-async def _reset(records: RedisFlatRecords, record: Record) -> bool:
-    fields = msgspec.json.decode(record.value, type=dict[str, str])
-    reset = msgspec.json.encode({**fields, "state": "pending", "retry_count": "1"})
-    return bool(await records.put(record.key, reset, at=record.version, due_at=FAR, emit=[EVENT]))
-
-
-def _value(number: int) -> bytes:
-    return msgspec.json.encode({**FIELDS, "task_id": f"task_{number}"})
+def _value(number: int, until: datetime) -> bytes:
+    return msgspec.json.encode({**FIELDS, "task_id": f"task_{number}", "timeout_at": str(to_micros(until) // 1_000)})
 
 
 BENCHMARK = Benchmark("task_records", ABOUT, run)

@@ -11,7 +11,7 @@ import pytest
 from conformance.desk import Desk
 from conformance.stores import Store
 from wrasse.clock import to_micros
-from wrasse.ports.jobs import Budget, Job, Reason, Requeue
+from wrasse.ports.jobs import Budget, Job, Place, Reason, Requeue
 from wrasse.ports.outcome import Outcome
 from wrasse.streams.envelope import Envelope, encode
 
@@ -44,6 +44,10 @@ class Foreign:
         words = await self._link.ask("HGETALL", f"{self._prefix}gbe:state:tasks:low:{id}")
         texts = [word.decode() for word in words]
         return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    async def delete(self, id: str) -> None:
+        """DEL, or what an expiry does."""
+        await self._link.ask("DEL", f"{self._prefix}gbe:state:tasks:low:{id}")
 
     async def publish(self, payload: bytes) -> None:
         """XADD of an envelope on the queue."""
@@ -124,3 +128,26 @@ async def test_a_batch_on_redis_is_served_in_its_order(store: Store) -> None:
     await desk.put(*map(Job, names))
 
     assert [taken.job.id for taken in await desk.take(limit=150)] == names
+
+
+async def test_numbers_and_listings_are_right_again_after_a_look_whoever_changed_or_deleted_tasks(store: Store) -> None:
+    foreign, desk = Foreign(store), Desk(store.jobs)
+    await desk.put("task_1", "task_2", "task_3")
+    await foreign.write("task_1", state="completed", updated_at=foreign.now)
+    await foreign.write("task_9", state="pending", updated_at=foreign.now)
+    await foreign.delete("task_3")
+
+    await look(store)
+
+    count = await desk.count()
+    assert (count.ready, count.done) == (2, 1)
+    assert [await desk.ids(place) for place in (Place.READY, Place.DONE)] == [["task_9", "task_2"], ["task_1"]]
+
+
+async def test_a_listing_never_shows_a_task_where_another_program_has_taken_it_away(store: Store) -> None:
+    foreign, desk = Foreign(store), Desk(store.jobs)
+    await desk.put("task_1", "task_2", "task_3")
+    await foreign.write("task_1", state="completed", updated_at=foreign.now)
+    await foreign.delete("task_2")
+
+    assert await desk.ids(Place.READY) == ["task_3"]

@@ -15,6 +15,7 @@ from wrasse.clock import SystemClock
 OpenStore = Callable[..., Awaitable[Store]]
 JOBS_SUITES = ("test_jobs", "test_jobs_faults", "test_jobs_moves", "test_jobs_views", "test_comforts", "test_scale")
 TASKS_SUITES = ("test_jobs", "test_jobs_faults", "test_jobs_moves", "test_jobs_views")
+LARGE_TASKS = ("tasks memory", "tasks sqlite", "tasks redis")
 STREAMS_SUITES = ("test_streams", "test_groups", "test_messages", "test_messages_unacked")
 
 
@@ -35,7 +36,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             long = [pytest.param(name, marks=pytest.mark.full) for name in (*OLD_SERVERS, CLUSTER)]
             stores = (*STREAMS_BACKENDS, *long)
         if suite == "test_scale":  # half a minute there, and the server's part of it is seconds
-            stores = (*BACKENDS, pytest.param("redis", marks=pytest.mark.full))
+            long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis", *LARGE_TASKS)]
+            stores = (*BACKENDS, *long)
         metafunc.parametrize("open_store", stores, indirect=True)
 
 

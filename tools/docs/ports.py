@@ -17,6 +17,8 @@ INTRO = """\
 A port is what wrasse needs from outside; a backend provides it. Every backend of a port passes the same conformance
 suite (`tests/conformance/`), so what is promised here holds on each of them. How to add one: `CONTRIBUTING.md`."""
 ASKED_OF_ALL = frozenset({"pulse"})
+# Ports that some Records have as well, in the same file.
+PART_OF_RECORDS = {"foreign": ["redis"], "shelves": ["memory", "redis", "sqlite"]}
 BACKENDS = Path(wrasse.ports.__path__[0]).parent / "backends"
 
 
@@ -55,7 +57,7 @@ def _port(name: str) -> str:
 def _provided(name: str) -> str:
     if name in ASKED_OF_ALL:
         return "Asked of every backend."
-    found = sorted(path.parent.name for path in BACKENDS.glob(f"*/{name}.py"))
+    found = PART_OF_RECORDS.get(name) or sorted(path.parent.name for path in BACKENDS.glob(f"*/{name}.py"))
     return f"Backends: {', '.join(found)}." if found else "No backend provides it yet."
 
 

@@ -23,7 +23,7 @@ from wrasse.errors import StoreBroken, StoreUnavailable, UnknownName, UsageError
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.streamed_takes import Claim, Takes
-from wrasse.jobs.streamed_views import Views
+from wrasse.jobs.streamed_views import views_of
 from wrasse.jobs.task_abreast import abreast
 from wrasse.jobs.task_events import Post, after_attempt, after_move, progressed, queued
 from wrasse.jobs.task_fields import Fields
@@ -121,7 +121,7 @@ class StreamedJobs:
         self._store = TaskStore(parts, self.time)
         self.search = TaskSearch(self._store, self._promised)
         self._takes = Takes(self._store, ports.groups, ports.post, self.search)
-        self._views = Views(self._store, self.search, list(self._types), ports.clock)
+        self._views = views_of(self._store.shelves, self._store, self.search, list(self._types), ports.clock)
         self._workers = TaskWorkers(ports.records(WORKERS), self.time)
         self.people = People(self._workers, self.time)
         self._ids = TaskIds(self._store, ports.records(KNOWN_IDS), list(self._types))
@@ -225,6 +225,8 @@ class StreamedJobs:
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
         return await self._views.page(place, where, after, limit, newest=newest)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
@@ -331,8 +333,11 @@ class StreamedJobs:
             if task is None or after is None:
                 return Outcome.LOST
             said = after_move(task.stored, after, move, task.fields, at)
-            if await self._store.put(task, after, at, said) is not None:
+            written = await self._store.change(task, after, at, said)
+            if isinstance(written, Task):
                 return Outcome.DONE
+            if written is Outcome.UNKNOWN:
+                return written  # looking again would find its own work, and call it somebody else's
         raise _changing(id)
 
     async def _delete(self, delete: Delete, ids_kept: timedelta) -> Outcome:
@@ -345,7 +350,7 @@ class StreamedJobs:
         if task.stored.job.lasting:
             # Kept first: a crash in between leaves an id that is known twice, never one that is forgotten.
             await self._ids.keep(task.stored.state.id, at + ids_kept)
-        return Outcome.DONE if await self._store.delete(task) else Outcome.LOST
+        return await self._store.delete(task)
 
     def _shown(self, stored: StoredJob) -> TakenJob:
         """As its worker gets it. A type with one budget for all retries counts rescues among the failures."""

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 
@@ -22,12 +23,14 @@ from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_events import Post, Said
 from wrasse.jobs.task_fields import FAR, Fields, decode_fields, encode_fields, read_flat
 from wrasse.jobs.task_names import names_in, queue_of, record_key
+from wrasse.jobs.task_spots import spot_of
 from wrasse.jobs.task_time import StoreTime
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
+from wrasse.ports.shelves import ShelvedRecords
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10
@@ -86,6 +89,8 @@ class TaskStore:
 
     def __init__(self, parts: StoreParts, time: StoreTime) -> None:
         self._records = parts.records
+        # Where each stands, in the step that writes it, if the backend has shelves.
+        self.shelves = parts.records if isinstance(parts.records, ShelvedRecords) else None
         self._streams = parts.streams
         self._objects = parts.objects
         self._post = parts.post
@@ -132,7 +137,12 @@ class TaskStore:
         """Writes a new task; False if there is one under its id, None if that cannot be told any more."""
         task = Task(stored, fields)
         value, due_at, drafts = self._prepared(task, at, said)
-        written = await self._records.create(task.key, value, due_at=due_at, nonce=nonce, emit=drafts)
+        if self.shelves is None:
+            written = await self._records.create(task.key, value, due_at=due_at, nonce=nonce, emit=drafts)
+        else:
+            written = await self.shelves.create(
+                task.key, value, due_at=due_at, nonce=nonce, emit=drafts, spot=spot_of(stored)
+            )
         self.time.heard(written.at)
         self.changes += 1
         if written.outcome is Outcome.UNKNOWN:
@@ -145,23 +155,51 @@ class TaskStore:
         return True
 
     async def put(self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()) -> Task | None:
-        """Writes what became of a task; None if it has changed since it was read. What it owed, it still owes, but for
-        hints that it waits when it no longer does."""
+        """Writes what became of a task; None if it has changed since it was read, or if that cannot be told."""
+        changed = await self.change(task, stored, at, said)
+        return changed if isinstance(changed, Task) else None
+
+    async def change(
+        self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()
+    ) -> Task | Literal[Outcome.LOST, Outcome.UNKNOWN]:
+        """Writes what became of a task; `lost` if it has changed since it was read, `unknown` if nobody can tell any
+        more whether this write was made. What it owed, it still owes, but for hints that it waits when it no longer
+        does."""
         said = (*(each for each in task.outbox if not _moot(each, stored)), *said)
         changed = replace(task, stored=stored, outbox=())
         value, due_at, drafts = self._prepared(changed, at, said)
-        written = await self._records.put(
-            task.key, value, at=task.version, due_at=due_at, nonce=secrets.token_hex(8), emit=drafts
-        )
+        nonce = secrets.token_hex(8)
+        if self.shelves is None:
+            written = await self._records.put(
+                task.key, value, at=task.version, due_at=due_at, nonce=nonce, emit=drafts
+            )
+        else:
+            written = await self.shelves.put(
+                task.key, value, at=task.version, due_at=due_at, nonce=nonce, emit=drafts, spot=spot_of(stored)
+            )
         self.time.heard(written.at)
         self.changes += 1
-        if not written:
-            return None
-        assert written.version is not None, "a record that was written has a version"
-        after = replace(changed, fields=read_flat(value), version=written.version, due_at=due_at)
+        after = replace(changed, fields=read_flat(value), due_at=due_at)
+        version = written.version
+        if written.outcome is Outcome.UNKNOWN:
+            version = await self._made(task, after)
+            if version is None:
+                return Outcome.UNKNOWN
+        if version is None or version == task.version:
+            return Outcome.LOST
+        after = replace(after, version=version)
         if said and not self.emits:
             return await self.deliver(replace(after, outbox=tuple(said)), at) or after
         return after
+
+    async def _made(self, task: Task, after: Task) -> str | None:
+        """The version of a record after a write of which the backend cannot tell: the new one if the record is what was
+        written, the old one if it is what was read; None where it is gone or others wrote since."""
+        record = await self._records.get(task.key)
+        if record is None or record.version == task.version:
+            return None if record is None else record.version
+        same = _without_outbox(read_flat(record.value)) == _without_outbox(after.fields)
+        return record.version if same else None
 
     async def deliver(self, task: Task, at: datetime) -> Task | None:
         """Appends the events that a record owes, and then says so in it; None if it has changed since."""
@@ -177,14 +215,14 @@ class TaskStore:
         """Appends events that belong to no write."""
         await self._streams.append([self._post.seal(each.subject, each.payload, "") for each in said])
 
-    async def delete(self, task: Task) -> bool:
+    async def delete(self, task: Task) -> Outcome:
         """Removes a task, if it has not changed, and the objects it named."""
         written = await self._records.delete(task.key, at=task.version)
         self.time.heard(written.at)
         self.changes += 1
         if written and self._objects is not None:
             await self._forget(task)
-        return bool(written)
+        return written.outcome
 
     async def whole(self, task: Task) -> StoredJob:
         """The task with parameters and result, wherever they lie."""

@@ -10,11 +10,13 @@ on the same occasion.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from wrasse.jobs.task_events import queued
 from wrasse.jobs.task_names import group_of, queue_of
 from wrasse.jobs.task_search import TaskSearch
+from wrasse.jobs.task_spots import spot_of
 from wrasse.jobs.task_store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign import SharedRecords
 from wrasse.ports.jobs import Place
@@ -48,12 +50,14 @@ class TaskStrays:
             for record in found.changed:
                 seen += 1
                 adopted += 0 if dry else await self._note(self._shared, record, found.at)
+            if not dry:
+                await self._shelve(found.changed)
         if after is None:
             owed = await self._search.mend_due(dry=dry)
             seen, adopted = seen + owed, adopted + (0 if dry else owed)
-            for task_type in self._types:
-                more = await self._untold(task_type, limit, dry=dry)
-                seen, adopted = seen + more, adopted + (0 if dry else more)
+        for task_type in self._types:
+            more = await self._untold(task_type, limit, dry=dry)
+            seen, adopted = seen + more, adopted + (0 if dry else more)
         return Looked(len(self._types), seen, adopted, cursor, ended)
 
     async def _note(self, shared: SharedRecords, record: Record, at: datetime) -> int:
@@ -62,11 +66,22 @@ class TaskStrays:
         due_at = None if isinstance(task, Malformed) else due_of(task.stored, at)
         return int(await shared.note(record.key, at=record.version, due_at=due_at) is Outcome.DONE)
 
+    async def _shelve(self, records: Sequence[Record]) -> None:
+        """Puts tasks where they belong that another program has changed, or that were written before there were
+        shelves: so listings and numbers are right after a round, whoever wrote."""
+        if self._store.shelves is not None and records:
+            tasks = [(record, self._search.read(record)) for record in records]
+            await self._store.shelves.shelve(
+                [(each, None if isinstance(task, Malformed) else spot_of(task.stored)) for each, task in tasks]
+            )
+
     async def _untold(self, task_type: str, limit: int, *, dry: bool) -> int:
         """Tells of waiting tasks whose entry is provably gone; how many there were."""
         page = await self._store.page(f"{task_type}:", self._after.get(task_type), limit)
         if not dry:
             self._after[task_type] = page.cursor
+        if not dry:
+            await self._shelve(page.items)
         waiting = [task for record in page if (task := self._waiting(record)) is not None]
         # Read after the records: an entry that was there when they were read is still there, or was answered since,
         # and then the record has changed.

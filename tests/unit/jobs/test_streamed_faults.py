@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 
 from conformance.desk import Desk, fresh
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
-from unit.jobs.tasking import MAIL, STEP, TaskWorld
+from unit.jobs.tasking import MAIL, STEP, Apart, TaskWorld
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import Answer, Groups
-from wrasse.ports.jobs import Finish, Hold, Job, Place, Taken
+from wrasse.ports.jobs import Delete, Finish, Hold, Job, Place, Taken
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection, Records, Written
 
 both = pytest.mark.parametrize("apart", [False, True], ids=["one database", "apart"])
 faults = pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST], ids=["reply", "request"])
@@ -122,3 +124,61 @@ async def test_a_taker_that_gives_up_while_the_server_goes_away_ends_all_the_sam
 
     with pytest.raises(asyncio.CancelledError):
         await taking
+
+
+class DoubtfulWorld(TaskWorld):
+    """Tasks whose records cannot tell what became of one write: it was made, or not, or made and
+    followed by another program's."""
+
+    doubts = ""
+
+    def _records(self, collection: Collection) -> Records:
+        world, found = self, super()._records(collection)
+
+        class Doubtful(Apart):
+            emits = found.emits
+
+            async def put(self, key: str, value: bytes, **rest: object) -> Written:
+                doubts, world.doubts = world.doubts, ""
+                if doubts == "not made":
+                    return Written(Outcome.UNKNOWN, None, world.clock.now())
+                written = await found.put(key, value, **rest)  # type: ignore[arg-type]
+                if doubts == "followed":
+                    await found.put(key, value.replace(b'"pending"', b'"blocked"'), at=str(written.version))
+                return Written(Outcome.UNKNOWN, None, written.at) if doubts else written
+
+        return Doubtful(found)  # type: ignore[return-value]
+
+
+@both
+@pytest.mark.parametrize(
+    ("doubts", "outcome"), [("made", Outcome.DONE), ("not made", Outcome.DONE), ("followed", Outcome.UNKNOWN)]
+)
+async def test_a_move_of_which_the_backend_cannot_tell_is_never_called_lost(
+    apart: bool, doubts: str, outcome: Outcome
+) -> None:
+    world = DoubtfulWorld(apart=apart)
+    hold = await world.desk.held("a")
+    world.clock.advance(timedelta(hours=1))
+    world.doubts = doubts
+
+    moved = await world.desk.rescue(hold)
+
+    assert moved == [outcome]
+    assert (await world.desk.state("a")).rescues == 1
+
+
+async def test_a_delete_of_which_the_backend_cannot_tell_is_never_called_lost() -> None:
+    world = TaskWorld()
+    await world.desk.finish(await world.desk.held("a"))
+    hold = (await world.desk.state("a")).hold
+
+    class Doubtful(Apart):
+        emits = True
+
+        async def delete(self, key: str, **rest: object) -> Written:
+            written: Written = await self._records.delete(key, **rest)  # type: ignore[arg-type]
+            return Written(Outcome.UNKNOWN, None, written.at)
+
+    world.jobs._store._records = Doubtful(world.jobs._store._records)  # type: ignore[assignment,arg-type]
+    assert await world.jobs.delete([Delete(hold, Place.DONE)]) == [Outcome.UNKNOWN]

@@ -60,6 +60,12 @@ class Ordered(Generic[K]):
         else:
             del self._chunks[at], self._tops[at]
 
+    def count_upto(self, key: K) -> int:
+        """How many keys are not beyond this one."""
+        at = bisect_right(self._tops, key)
+        inside = bisect_right(self._chunks[at], key) if at < len(self._chunks) else 0
+        return sum(map(len, self._chunks[:at])) + inside
+
     def walk(self, after: K | None = None, *, newest: bool = False) -> Iterator[K]:
         """The keys beyond `after`, upwards, or downwards with `newest`."""
         return self._down(after) if newest else self._up(after, bisect_right)

@@ -7,7 +7,7 @@ GONE_MAX of them; about what lies further back the answer is `unknown`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import count, islice, takewhile
@@ -20,9 +20,11 @@ from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, stored_name
+from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
 from wrasse.ports.streams import Draft, check_drafts
 
 GONE_MAX = 10_000
+_LAST = chr(0x10FFFF)  # after every name
 
 K = TypeVar("K", str, tuple[int, str])
 
@@ -62,6 +64,8 @@ class MemoryRecords:
         self._forgot = False  # whether any deleted key's writes were forgotten
         self._names: Ordered[str] = Ordered()
         self._due: Ordered[tuple[int, str]] = Ordered()
+        self._spots: dict[str, Spot] = {}
+        self._shelves: defaultdict[str, Ordered[tuple[int, str]]] = defaultdict(Ordered)
         self._versions = count(1)
 
     @property
@@ -80,12 +84,13 @@ class MemoryRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         check_record(key, value)
         check_drafts(emit)
         name = stored_name(key)
         answer = self._answer(name, nonce, fits=name not in self._records, at=None)
-        return self._emit(key, value, due_at, nonce, emit) if answer is None else answer
+        return self._emit(key, value, due_at, nonce, emit, spot) if answer is None else answer
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         return self._records.get(stored_name(key))
@@ -100,11 +105,12 @@ class MemoryRecords:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         check_record(key, value)
         check_drafts(emit)
         answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)
-        return self._emit(key, value, due_at, nonce, emit) if answer is None else answer
+        return self._emit(key, value, due_at, nonce, emit, spot) if answer is None else answer
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Nothing to do: the due time is part of the record."""
@@ -125,6 +131,25 @@ class MemoryRecords:
         found = takewhile(lambda moment: moment[0] <= horizon, moments)
         return self._cut(found, limit, lambda moment: (moment[1], f"{moment[0]}:{moment[1]}"))
 
+    async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
+        """See ShelvedRecords."""
+        true = [each for each in placed if self._version(each[0].key) == each[0].version]
+        return sum(self._stands(stored_name(record.key), spot) for record, spot in true)
+
+    async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
+        """See ShelvedRecords."""
+        counts = tuple(
+            len(self._shelves[each.shelf]) if each.upto is None
+            else self._shelves[each.shelf].count_upto((each.upto, _LAST))
+            for each in spans
+        )  # fmt: skip
+        return counts, self._clock.now()
+
+    async def shelf_page(self, shelf: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
+        """See ShelvedRecords."""
+        moments = self._shelves[shelf].walk(None if after is None else read_cursor(after), newest=newest)
+        return self._cut(moments, limit, lambda moment: (moment[1], spot_cursor(*moment)))
+
     def _answer(self, name: str, nonce: str | None, *, fits: bool, at: str | None) -> Written | None:
         """The answer to a write that was made before or does not fit; None if it is to be made now."""
         now = self._clock.now()
@@ -142,18 +167,26 @@ class MemoryRecords:
         return None if record is None else record.version
 
     def _emit(
-        self, key: str, value: bytes, due_at: datetime | None, nonce: str | None, emit: Sequence[Draft]
+        self,
+        key: str,
+        value: bytes,
+        due_at: datetime | None,
+        nonce: str | None,
+        emit: Sequence[Draft],
+        spot: Spot | None,
     ) -> Written:
         """The write and its entries, without an await in between; a stream without room refuses both."""
         if not emit:
-            return self._store(key, value, due_at, nonce)
+            return self._store(key, value, due_at, nonce, spot)
         now = self._logs.now()
         self._logs.check_room(emit, now)
-        written = self._store(key, value, due_at, nonce)
+        written = self._store(key, value, due_at, nonce, spot)
         self._logs.append(emit, now)
         return written
 
-    def _store(self, key: str, value: bytes, due_at: datetime | None, nonce: str | None) -> Written:
+    def _store(
+        self, key: str, value: bytes, due_at: datetime | None, nonce: str | None, spot: Spot | None
+    ) -> Written:
         name, version = stored_name(key), str(next(self._versions))
         before = self._records.get(name)
         if before is None:
@@ -165,12 +198,24 @@ class MemoryRecords:
         if due_at is not None:
             self._due.add((to_micros(due_at), name))
         self._writes[name].note(nonce, version)
+        self._stands(name, spot)
         return Written(Outcome.DONE, version, self._clock.now())
+
+    def _stands(self, name: str, spot: Spot | None) -> bool:
+        """Puts a record on its shelf; whether it stood elsewhere."""
+        before = self._spots.pop(name, None)
+        if before is not None:
+            self._shelves[before.shelf].remove((before.turn, name))
+        if spot is not None:
+            self._spots[name] = spot
+            self._shelves[spot.shelf].add((spot.turn, name))
+        return before != spot
 
     def _remove(self, key: str, nonce: str | None) -> Written:
         name = stored_name(key)
         record = self._records.pop(name)
         self._names.remove(name)
+        self._stands(name, None)
         if record.due_at is not None:
             self._due.remove((to_micros(record.due_at), name))
         writes = self._gone[name] = self._writes.pop(name)

@@ -17,6 +17,7 @@ import msgspec
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
+    TURN_LETTERS,
     Asked,
     RecordWriter,
     check_records_page,
@@ -26,6 +27,8 @@ from wrasse.backends.redis.record_writes import (
     due_text,
     name_of,
     page_bounds,
+    spot_text,
+    turn_in,
 )
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.wire import Word
@@ -35,6 +38,7 @@ from wrasse.ports.foreign import ForeignLook
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
 from wrasse.ports.streams import Draft
 
 FIELDS_MAX = 1_000
@@ -70,8 +74,9 @@ class RedisFlatRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
-        return await self._write(Asked(key, "", nonce, value, due_at, emit, _fields(key, value)))
+        return await self._write(Asked(key, "", nonce, value, due_at, emit, _fields(key, value), spot))
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         name = name_of(key)
@@ -89,8 +94,9 @@ class RedisFlatRecords:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
-        return await self._write(Asked(key, at or "-", nonce, value, due_at, emit, _fields(key, value)))
+        return await self._write(Asked(key, at or "-", nonce, value, due_at, emit, _fields(key, value), spot))
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Nothing to do: the due time stands in one index."""
@@ -100,10 +106,38 @@ class RedisFlatRecords:
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         bounds = page_bounds(prefix, after)
-        return await self._page(self._writer.names, bounds, limit, 0, lambda record: stored_name(record.key))
+        return await self._page(self._writer.names, bounds, limit, 0, lambda record, _: stored_name(record.key))
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
-        return await self._page(self._writer.due, due_bounds(before, after), limit, DUE_LETTERS, due_cursor)
+        bounds = due_bounds(before, after)
+        return await self._page(self._writer.due, bounds, limit, DUE_LETTERS, lambda record, _: due_cursor(record))
+
+    async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
+        """See ShelvedRecords."""
+        if not placed:
+            return 0
+        own = self._writer
+        keys: list[str | bytes] = [own.shelves, own.writes, own.meta, *(self._hash(each.key) for each, _ in placed)]
+        words = [(name_of(each.key), each.version, spot_text(spot)) for each, spot in placed]
+        return int(await self._link.run(load("flat_shelve"), keys, [word for each in words for word in each]))
+
+    async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
+        """See ShelvedRecords."""
+        bounds = [word for each in spans for word in _shelf_bounds(each.shelf, each.upto)]
+        micros, *counts = await self._link.run(load("flat_counts"), (self._writer.shelves,), bounds)
+        return tuple(counts), from_micros(int(micros))
+
+    async def shelf_page(self, shelf: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
+        """See ShelvedRecords."""
+        lower, upper = _shelf_bounds(shelf)
+        if after is not None:
+            turn, name = read_cursor(after)
+            place = b"(" + spot_text(Spot(shelf, turn)) + name.encode()
+            lower, upper = (lower, place) if newest else (place, upper)
+        letters = len(shelf.encode()) + 1 + TURN_LETTERS
+        return await self._page(
+            self._writer.shelves, (lower, upper), limit, letters, _shelf_cursor, newest=newest
+        )
 
     async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignLook:
         """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""
@@ -134,15 +168,23 @@ class RedisFlatRecords:
         return await self._writer.write(asked, self._hash(asked.key), flat=True)
 
     async def _page(
-        self, index: str, bounds: tuple[bytes, bytes], limit: int, letters: int, cursor: Callable[[Record], str]
+        self,
+        index: str,
+        bounds: tuple[bytes, bytes],
+        limit: int,
+        letters: int,
+        cursor: Callable[[Record, bytes], str],
+        *,
+        newest: bool = False,
     ) -> Page[Record]:
         check_records_page(limit)
         own = self._writer
-        keys = (index, own.names, own.due, own.writes, own.gone, own.meta)
-        args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters, self._prefix)
+        keys = (index, own.names, own.due, own.writes, own.gone, own.meta, own.shelves)
+        args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters, self._prefix, "1" if newest else "")
         micros, more, *rows = await self._link.run(load("flat_page"), keys, args)
-        found = _records(rows)
-        return Page(found, tuple(cursor(record) for record in found), from_micros(int(micros)), more == b"1")
+        found = _records(rows, 5)
+        cursors = tuple(cursor(record, before) for record, before in zip(found, rows[4::5], strict=True))
+        return Page(found, cursors, from_micros(int(micros)), more == b"1")
 
 
 def _fields(key: str, value: bytes) -> list[bytes]:
@@ -160,8 +202,18 @@ def _fields(key: str, value: bytes) -> list[bytes]:
     return [word.encode() for field in fields.items() for word in field]
 
 
-def _records(rows: Sequence[Any]) -> tuple[Record, ...]:
-    return tuple(_record(*rows[at : at + 4]) for at in range(0, len(rows), 4))
+def _shelf_bounds(shelf: str, upto: int | None = None) -> tuple[bytes, bytes]:
+    """All of a shelf, or the part of it up to a turn. No byte of a name is 255."""
+    start = shelf.encode() + b" "
+    return b"[" + start, b"(" + (start if upto is None else spot_text(Spot(shelf, upto))) + b"\xff"
+
+
+def _shelf_cursor(record: Record, before: bytes) -> str:
+    return spot_cursor(turn_in(before), stored_name(record.key))
+
+
+def _records(rows: Sequence[Any], words: int = 4) -> tuple[Record, ...]:
+    return tuple(_record(*rows[at : at + 4]) for at in range(0, len(rows), words))
 
 
 def _record(name: bytes, version: bytes, due: bytes, words: Sequence[bytes]) -> Record:

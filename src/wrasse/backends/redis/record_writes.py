@@ -23,10 +23,13 @@ from wrasse.errors import UsageError
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
+from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft, check_drafts
 
 GONE_MAX = 10_000
 DUE_LETTERS = 19
+TURN_LETTERS = 20
+_TURN_ZERO = 1 << 63
 _BEFORE_1970 = 10**18
 _NOBODYS = 1 << 53  # above every number: what is no version of ours was never anybody's
 
@@ -43,6 +46,7 @@ class Asked:
     due_at: datetime | None
     emit: Sequence[Draft] = ()
     fields: Sequence[bytes] | None = None
+    spot: Spot | None = None
 
 
 class RecordWriter:
@@ -52,6 +56,7 @@ class RecordWriter:
         root = f"{link.options.root}:records:{collection.data}"
         self.values, self.names, self.due = root, f"{root}:names", f"{root}:due"
         self.writes, self.gone, self.meta, self.scan = f"{root}:writes", f"{root}:gone", f"{root}:meta", f"{root}:scan"
+        self.shelves = f"{root}:shelves"
         self._link = link
         self._streams = StreamKeys(link.options)
         self._namespaces = namespaces_key(link.options.root)
@@ -62,6 +67,7 @@ class RecordWriter:
         check_drafts(asked.emit)
         keys = [
             self._streams.registry, stored, self.names, self.due, self.writes, self.gone, self.meta, self._namespaces,
+            self.shelves,
         ]  # fmt: skip
         fields = asked.fields or ()
         # A write without a nonce cannot be asked again, and an empty one names none.
@@ -69,7 +75,7 @@ class RecordWriter:
             name_of(asked.key), asked.at, _number(asked.at), asked.nonce or "", secrets.token_hex(4),
             "delete" if asked.value is None else "write", b"" if asked.due_at is None else due_text(asked.due_at),
             b"" if flat else asked.value or b"", NONCES_KEPT, GONE_MAX, self._listed_as, "flat" if flat else "",
-            len(fields), *fields,
+            spot_text(asked.spot), len(fields), *fields,
         ]  # fmt: skip
         if asked.emit:
             self._add(asked.emit, keys, args)
@@ -101,6 +107,16 @@ def due_text(instant: datetime) -> bytes:
     """A moment in 19 digits whose byte order is that of time."""
     micros = to_micros(instant)
     return b"1%018d" % micros if micros >= 0 else b"0%018d" % (_BEFORE_1970 + micros)
+
+
+def spot_text(spot: Spot | None) -> bytes:
+    """Where a record stands, in bytes whose order is that of shelves and turns; nothing for nowhere."""
+    return b"" if spot is None else b"%b %0*d" % (spot.shelf.encode(), TURN_LETTERS, spot.turn + _TURN_ZERO)
+
+
+def turn_in(text: bytes) -> int:
+    """The turn that `spot_text` wrote."""
+    return int(text[-TURN_LETTERS:]) - _TURN_ZERO
 
 
 def due_instant(due: str) -> datetime | None:

@@ -23,6 +23,7 @@ from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
 from wrasse.ports.streams import Draft, check_drafts
 
 GONE_MAX = 10_000
@@ -31,14 +32,24 @@ PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
 
 _FIND = "SELECT version, since, writes, value IS NOT NULL FROM records WHERE collection = ? AND name = ?"
 _STORE = """
-    INSERT INTO records (collection, name, version, since, due, writes, value) VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO records (collection, name, version, since, due, writes, value, shelf, turn)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (collection, name) DO UPDATE SET
       version = excluded.version, since = excluded.since, due = excluded.due,
-      writes = excluded.writes, value = excluded.value
+      writes = excluded.writes, value = excluded.value, shelf = excluded.shelf, turn = excluded.turn
 """
+_SHELVE = """
+    UPDATE records SET shelf = ?1, turn = ?2
+    WHERE collection = ?3 AND name = ?4 AND version = ?5 AND (shelf IS NOT ?1 OR turn IS NOT ?2)
+"""
+_COUNT = "SELECT n FROM shelves WHERE collection = ? AND shelf = ?"
+_COUNT_UPTO = "SELECT count(*) FROM records WHERE collection = ? AND shelf = ? AND turn <= ?"
 _OLDEST_GONE = "SELECT seq, collection, version FROM records WHERE value IS NULL ORDER BY version LIMIT ?"
 _FORGOT = "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT DO UPDATE SET version = max(version, excluded.version)"
-_COLUMNS = "SELECT name, value, version, due FROM records WHERE"
+_COLUMNS = "SELECT name, value, version, due, turn FROM records WHERE"
+_SHELF_UP = f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) > (?, ?) ORDER BY turn, name LIMIT ?"
+_SHELF_DOWN = f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) < (?, ?) ORDER BY turn DESC, name DESC LIMIT ?"
+_TURN_MAX = (1 << 63) - 1
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
@@ -98,15 +109,16 @@ class SqliteRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         check_record(key, value)
         check_drafts(emit)
-        return await self._write(key, None, nonce, value, due_at, emit)
+        return await self._write(key, None, nonce, value, due_at, emit, spot)
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         where = f"{_COLUMNS} collection = ? AND name = ? AND value IS NOT NULL"
         found = await self._reader.do(lambda db: db.execute(where, (self._collection, _name(key))).get)
-        return None if found is None else _record(*found)
+        return None if found is None else _record(*found[:4])
 
     async def put(
         self,
@@ -118,10 +130,11 @@ class SqliteRecords:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         check_record(key, value)
         check_drafts(emit)
-        return await self._write(key, _version(at), nonce, value, due_at, emit)
+        return await self._write(key, _version(at), nonce, value, due_at, emit, spot)
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Nothing to do: the due time is a column of the record."""
@@ -141,13 +154,46 @@ class SqliteRecords:
             terms += " AND name < ?"
             values.append(start[:-1] + bytes([start[-1] + 1]))
         sql = f"{_COLUMNS} collection = ? AND value IS NOT NULL AND {terms} ORDER BY name LIMIT ?"
-        return await self._page(sql, values, limit, lambda record: stored_name(record.key))
+        return await self._page(sql, values, limit, lambda record, _: stored_name(record.key))
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         horizon = to_micros(self._clock.now() if before is None else before)
         due, name = (-1 << 62, b"") if after is None else _moment(after)
         sql = f"{_COLUMNS} collection = ? AND due <= ? AND (due, name) > (?, ?) ORDER BY due, name LIMIT ?"
         return await self._page(sql, [horizon, due, name], limit, _due_cursor)
+
+    async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
+        """See ShelvedRecords."""
+
+        def run(step: Step) -> int:
+            moved = 0
+            for record, spot in placed:
+                stands = (None, None) if spot is None else (spot.shelf, spot.turn)
+                step.db.execute(_SHELVE, (*stands, self._collection, _name(record.key), _version(record.version)))
+                moved += step.db.changes()
+            return moved
+
+        return await self._writer.do(run) if placed else 0
+
+    async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
+        """See ShelvedRecords. A part of a shelf is counted in its index."""
+
+        def count(db: apsw.Connection, span: Span) -> int:
+            if span.upto is None:
+                return db.execute(_COUNT, (self._collection, span.shelf)).get or 0
+            return int(db.execute(_COUNT_UPTO, (self._collection, span.shelf, span.upto)).get)
+
+        counts = await self._reader.do(lambda db: tuple(count(db, each) for each in spans))
+        return counts, self._clock.now()
+
+    async def shelf_page(self, shelf: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
+        """See ShelvedRecords."""
+        turn, name = (_TURN_MAX, b"\xff") if newest else (-_TURN_MAX - 1, b"")
+        if after is not None:
+            turn, text = read_cursor(after)
+            name = text.encode()
+        sql = _SHELF_DOWN if newest else _SHELF_UP
+        return await self._page(sql, [shelf, turn, name], limit, _shelf_cursor)
 
     async def _write(
         self,
@@ -157,6 +203,7 @@ class SqliteRecords:
         value: bytes | None,
         due_at: datetime | None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         name, due = _name(key), micros(due_at)
 
@@ -168,7 +215,7 @@ class SqliteRecords:
                 return Written(Outcome.DONE, None if verdict.deleted else str(verdict.version), now)
             if verdict is not None:
                 return Written(verdict, None, now)
-            version = self._store(step, name, past, value, due, nonce)
+            version = self._store(step, name, past, value, due, nonce, spot)
             if emit:
                 append(step, emit)  # where there is no room for it, the record is not written either
             return Written(Outcome.DONE, None if value is None else str(version), now)
@@ -184,13 +231,21 @@ class SqliteRecords:
         return Past(None, forgotten or 0, [])
 
     def _store(
-        self, step: Step, name: bytes, past: Past, value: bytes | None, due: int | None, nonce: str | None
+        self,
+        step: Step,
+        name: bytes,
+        past: Past,
+        value: bytes | None,
+        due: int | None,
+        nonce: str | None,
+        spot: Spot | None,
     ) -> int:
         version = step.draw()
         writes = [*past.writes, Write(nonce, version, deleted=value is None)]
         since = max(past.since, *(write.version for write in writes[:-NONCES_KEPT]), 0)
         text = msgspec.json.encode(writes[-NONCES_KEPT:]).decode()
-        step.db.execute(_STORE, (self._collection, name, version, since, due, text, value))
+        stands = (None, None) if spot is None else (spot.shelf, spot.turn)
+        step.db.execute(_STORE, (self._collection, name, version, since, due, text, value, *stands))
         if value is None:
             _forget(step, step.gone(1) - GONE_MAX)
         elif past.version is None and past.writes:
@@ -198,21 +253,23 @@ class SqliteRecords:
         return version
 
     async def _page(
-        self, sql: str, values: Sequence[int | bytes], limit: int, cursor: Callable[[Record], str]
+        self, sql: str, values: Sequence[int | bytes | str], limit: int, cursor: Callable[[Record, int | None], str]
     ) -> Page[Record]:
         if limit < 1:
             raise UsageError(f"a page of {limit} records", do="ask for at least one")
 
         def run(db: apsw.Connection) -> Page[Record]:
             found: list[Record] = []
+            cursors: list[str] = []
             size, more = 0, False
             for row in db.execute(sql, (self._collection, *values, min(limit, PAGE_MAX) + 1)):
                 size += len(row[1])
                 if len(found) == min(limit, PAGE_MAX) or (found and size > PAGE_BYTES_MAX):
                     more = True
                     break
-                found.append(_record(*row))
-            return Page(tuple(found), tuple(cursor(record) for record in found), self._clock.now(), more)
+                found.append(_record(*row[:4]))
+                cursors.append(cursor(found[-1], row[4]))
+            return Page(tuple(found), tuple(cursors), self._clock.now(), more)
 
         return await self._reader.do(run)
 
@@ -241,7 +298,12 @@ def _version(at: str) -> int:
     return int(at) if at.isdecimal() and len(at) < 19 else 1 << 62
 
 
-def _due_cursor(record: Record) -> str:
+def _shelf_cursor(record: Record, turn: int | None) -> str:
+    assert turn is not None, "what stands on a shelf has a turn"
+    return spot_cursor(turn, stored_name(record.key))
+
+
+def _due_cursor(record: Record, _: int | None) -> str:
     assert record.due_at is not None, "a record in the due index is due at some time"
     return f"{to_micros(record.due_at)}:{stored_name(record.key)}"
 

@@ -292,3 +292,26 @@ CREATE TABLE sightings (
   PRIMARY KEY (root, unit)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sightings_apart ON sightings (root, state, unit) WHERE state <> 'seen';
+
+-- step 6
+
+-- Where a record stands, so that it is counted and listed without being read.
+ALTER TABLE records ADD COLUMN shelf TEXT;
+ALTER TABLE records ADD COLUMN turn INTEGER;
+CREATE INDEX records_shelf ON records (collection, shelf, turn, name) WHERE shelf IS NOT NULL;
+
+-- How many stand on each shelf, kept by what moves them.
+CREATE TABLE shelves (
+  collection TEXT NOT NULL,
+  shelf TEXT NOT NULL,
+  n INTEGER NOT NULL CHECK (n >= 0),
+  PRIMARY KEY (collection, shelf)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER records_shelved AFTER INSERT ON records WHEN new.shelf IS NOT NULL BEGIN
+  INSERT INTO shelves VALUES (new.collection, new.shelf, 1) ON CONFLICT DO UPDATE SET n = n + 1;
+END;
+CREATE TRIGGER records_moved AFTER UPDATE OF shelf ON records WHEN old.shelf IS NOT new.shelf BEGIN
+  UPDATE shelves SET n = n - 1 WHERE collection = old.collection AND shelf = old.shelf;
+  INSERT INTO shelves SELECT new.collection, new.shelf, 1 WHERE new.shelf IS NOT NULL
+    ON CONFLICT DO UPDATE SET n = n + 1;
+END;

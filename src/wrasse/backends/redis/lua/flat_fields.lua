@@ -2,7 +2,7 @@
 -- and a digest of its fields, so that whatever another program changes is noticed.
 
 -- What is known of a name: `since`, the newest version that was forgotten; `due`, as it stands in the index; its newest
--- `writes`; and `seen`, the digest of fields that are another program's and were looked at.
+-- `writes`; `seen`, the digest of fields that are another program's and were looked at; and `spot`, where it stands.
 local function past_of(writes, meta, name)
   local packed = redis.call('HGET', writes, name)
   if packed then return cmsgpack.unpack(packed) end
@@ -34,4 +34,14 @@ local function is_known(past, digest)
   local last = past.writes[#past.writes]
   if past.seen == digest then return true end
   return last and not last[3] and string.match(last[2], '%-(%x+)$') == digest
+end
+
+-- Puts a name on the shelf of this spot, '' for none, and says so in what is known of it; whether it stood elsewhere.
+local function stand(shelves, name, past, spot)
+  local before = past.spot or ''
+  if before == spot then return false end
+  if before ~= '' then redis.call('ZREM', shelves, before .. name) end
+  if spot ~= '' then redis.call('ZADD', shelves, 0, spot .. name) end
+  past.spot = spot ~= '' and spot or nil
+  return true
 end

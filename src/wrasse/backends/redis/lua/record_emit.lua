@@ -10,10 +10,10 @@
 -- include recording
 local answer = answered()
 if answer then return answer end
-local where = 15 + tonumber(ARGV[14])
+local where = 16 + tonumber(ARGV[15])
 local streams, from = {}, where + 1
 for i = 1, tonumber(ARGV[where]) do
-  local log, drafts = open_log(5 + 4 * i, ARGV[from]), tonumber(ARGV[from + 1])
+  local log, drafts = open_log(6 + 4 * i, ARGV[from]), tonumber(ARGV[from + 1])
   local entries, bytes, after = count_new(log, from + 2, drafts)
   local full = no_room(log, entries, bytes)
   if full then return full end

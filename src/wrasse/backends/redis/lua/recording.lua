@@ -3,11 +3,11 @@
 --         of a flat collection the record itself: hash, its fields  3 names: zset, all scores 0
 --       4 due: zset, all scores 0, "<due><name>"                5 writes: hash, name to its newest writes
 --       6 gone: zset, deleted names by the number of the delete 7 meta: hash, `number` and `forgotten`
---       8 namespaces: zset, all scores 0, the collections of keys
+--       8 namespaces: zset, all scores 0, the collections of keys   9 shelves: zset, all scores 0, "<shelf> <turn><name>"
 -- ARGV  2 name  3 version expected, '' for none  4 its number  5 nonce or ''  6 salt of the new version
 --       7 'write' or 'delete'  8 due, 19 digits, or ''  9 value  10 writes kept  11 deleted names kept
---       12 what the collection is listed as among the namespaces, or ''  13 'flat' or ''  14 how many words the fields of a
---       flat record are; the words
+--       12 what the collection is listed as among the namespaces, or ''  13 'flat' or ''  14 "<shelf> <turn>", or ''
+--       15 how many words the fields of a flat record are; the words
 local name, at, nonce, due = ARGV[2], ARGV[3], ARGV[5], ARGV[8]
 local at_us, flat = string.format('%.0f', us), ARGV[13] == 'flat'
 local past = past_of(KEYS[5], KEYS[7], name)
@@ -35,7 +35,7 @@ end
 local function store(version)
   if flat then
     redis.call('DEL', KEYS[2]) -- with the fields and the expiry that it had
-    redis.call('HSET', KEYS[2], unpack(ARGV, 15, 14 + tonumber(ARGV[14])))
+    redis.call('HSET', KEYS[2], unpack(ARGV, 16, 15 + tonumber(ARGV[15])))
     return version .. '-' .. digest_of(KEYS[2])
   end
   redis.call('HSET', KEYS[2], name, version .. ' ' .. due .. '\n' .. ARGV[9])
@@ -66,6 +66,7 @@ local function made()
   end
   if past.due ~= '' then redis.call('ZREM', KEYS[4], past.due .. name) end
   past.due, past.seen = due, nil
+  stand(KEYS[9], name, past, deletes and '' or ARGV[14])
   redis.call('HSET', KEYS[5], name, cmsgpack.pack(past))
   if deletes then
     forget(number)

@@ -1,0 +1,82 @@
+"""Where a task stands among those of its type, and which tasks a filter means; pure.
+
+A shelf is a type and a place, delayed tasks apart; the turn is the order in which a place is listed. What is written
+with a record's spot is also what a listing reads in its cursor, so the two cannot differ.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from wrasse.clock import to_micros
+from wrasse.errors import UsageError
+from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.task_fields import FAR
+from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.shelves import Spot
+
+DELAYED = "delayed"
+Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the turn; the id
+
+
+def shelf_name(task_type: str, shelf: str) -> str:
+    """The shelf of a type."""
+    return f"{task_type}/{shelf}"
+
+
+def shelves_of(place: Place) -> tuple[str, ...]:
+    """What a listing of a place is made of, in order."""
+    return (place.value, DELAYED) if place is Place.READY else (place.value,)
+
+
+def spot_of(stored: StoredJob) -> Spot:
+    """Where a task stands."""
+    delayed, turn, _ = position_of(stored)
+    return Spot(shelf_name(stored.state.queue, DELAYED if delayed else stored.state.place.value), turn)
+
+
+def position_of(stored: StoredJob) -> Position:
+    """A task's position in the listing of its place."""
+    state = stored.state
+    if state.not_before is not None:
+        return 1, to_micros(min(state.not_before, FAR)), state.id
+    turns = {
+        Place.READY: stored.rank,
+        Place.HELD: _micros(state.until),
+        Place.DONE: _micros(state.kept_until or state.finished_at),
+        Place.DEAD: _micros(state.finished_at),
+    }
+    return 0, turns[state.place], state.id
+
+
+def write_position(position: Position) -> str:
+    """A cursor that goes on after this position."""
+    return ":".join(map(str, position))
+
+
+def read_position(cursor: str) -> Position:
+    """The position in a cursor."""
+    shelf, _, rest = cursor.partition(":")
+    number, _, id = rest.partition(":")
+    try:
+        return int(shelf), int(number), id
+    except ValueError:
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None
+
+
+def matches(state: JobState, where: JobFilter) -> bool:
+    """Whether every field that is set matches."""
+    finished_at = state.kept_until or state.finished_at
+    return (
+        (where.queue is None or state.queue == where.queue)
+        and (where.kind is None or state.kind == where.kind)
+        and (where.reason is None or state.reason is where.reason)
+        and (where.error_contains is None or where.error_contains in state.error)
+        and (where.finished_before is None or (finished_at is not None and finished_at < where.finished_before))
+        and (where.finished_after is None or (finished_at is not None and finished_at > where.finished_after))
+        and (where.delayed is None or (state.not_before is not None) is where.delayed)
+    )
+
+
+def _micros(at: datetime | None) -> int:
+    return 0 if at is None else to_micros(at)
