@@ -1,4 +1,4 @@
-"""Whatever the README and the first page tell a newcomer to type works as written."""
+"""Whatever the README, the first page and the how-tos tell somebody to type works as written."""
 
 from __future__ import annotations
 
@@ -21,19 +21,39 @@ PAGES = (
     "docs/how-to/wait-for-a-result.md",
     "docs/how-to/write-a-sweep.md",
 )
+LONGER = (
+    "docs/how-to/archive-a-stream.md",
+    "docs/how-to/attachments.md",
+    "docs/how-to/handle-jobs-over-http.md",
+    "docs/how-to/queue-on-a-bucket.md",
+    "docs/how-to/reclaim-storage.md",
+    "docs/how-to/transactions.md",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_the_page_runs_and_says_what_is_written(page: str, tmp_path: Path) -> None:
     found = blocks(ROOT / page)
     assert any(block.kind == "console" and not block.why for block in found), "a page to follow has something to type"
-    stage = Stage(tmp_path)
-    for block in found:
+    follow(page, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", LONGER)
+def test_every_block_of_a_longer_page_runs(page: str, tmp_path: Path) -> None:
+    assert any(block.kind in ("console", "sh", "python") and not block.why for block in blocks(ROOT / page))
+    follow(page, tmp_path)
+
+
+def follow(page: str, folder: Path) -> None:
+    """Does what the page says, from top to bottom."""
+    stage = Stage(folder)
+    for block in blocks(ROOT / page):
         if block.why is None:
             stage.run(block)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *LONGER])
 def test_every_block_names_its_kind_and_a_reason_if_it_is_not_run(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     assert text.count("\n```") == 2 * len(blocks(ROOT / page)), "write the kind after the three backticks"

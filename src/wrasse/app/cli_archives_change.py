@@ -67,7 +67,7 @@ def replay_(
     said = "would publish" if dry_run else "published"
     asked.answer(
         {"messages": done.messages, "bytes": done.bytes, "into": into, "dry_run": dry_run},
-        lambda: click.echo(f"{said} {done.messages} messages of {done.bytes} bytes"),
+        lambda: click.echo(f"{said} {done.messages} message{'' if done.messages == 1 else 's'} of {done.bytes} bytes"),
     )
 
 
