@@ -27,6 +27,7 @@ LONGER = (
     "docs/how-to/handle-jobs-over-http.md",
     "docs/how-to/queue-on-a-bucket.md",
     "docs/how-to/reclaim-storage.md",
+    "docs/how-to/tasks.md",
     "docs/how-to/transactions.md",
 )
 

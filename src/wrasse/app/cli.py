@@ -19,7 +19,7 @@ from wrasse.errors import WrasseError
 # name -> module and one line for the list; the module is imported only when the command is used.
 COMMANDS = {
     "demo": ("cli_demo", "a tour on this machine: jobs, a killed worker, a lease, a dry run; about 20 seconds"),
-    "run": ("cli_run", "run workers and sweeps until told to stop"),
+    "run": ("cli_run", "run workers, sweeps, the archiver and the lease API until told to stop"),
     "sweep": ("cli_sweep", "run sweeps once, or show what they would do and why"),
     "jobs": ("cli_jobs", "put, list, show, requeue, cancel and purge jobs"),
     "periodic": ("cli_periodic", "jobs that are put again and again: last slot and next"),
