@@ -5,6 +5,7 @@ their own, and mean nothing until the record names them: a commit cannot be torn
 nothing that anybody reads.
 
 These are structs and not dataclasses: every operation copies some of them, which is a tenth of what it costs otherwise.
+None of them can be part of a ring, so Python's collector need not look at them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DROPPED_MAX = 4
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """A lease as it was granted: who, under which token, until when, and the transaction it belongs to. `explicit`:
     the caller named the transaction, so that it may have other keys."""
 
@@ -34,7 +35,7 @@ class Grant(msgspec.Struct, frozen=True):
     explicit: bool = False
 
 
-class State(msgspec.Struct, frozen=True):
+class State(msgspec.Struct, frozen=True, gc=False):
     """One state object: its name, the version its store gave it, its etag, how long it is."""
 
     name: str
@@ -43,7 +44,7 @@ class State(msgspec.Struct, frozen=True):
     size: int
 
 
-class Attachment(msgspec.Struct, frozen=True):
+class Attachment(msgspec.Struct, frozen=True, gc=False):
     """A file that rides along with the state, in an object of its own. Its id stays when its bytes are replaced."""
 
     id: str
@@ -55,14 +56,14 @@ class Attachment(msgspec.Struct, frozen=True):
     updated_at: datetime
 
 
-class Over(msgspec.Struct, frozen=True):
+class Over(msgspec.Struct, frozen=True, gc=False):
     """What the holder saw before its last change: the version, and the etag of the state or nothing."""
 
     version: int
     etag: str
 
 
-class Staged(msgspec.Struct, frozen=True):
+class Staged(msgspec.Struct, frozen=True, gc=False):
     """What a commit of this lease would make of the key. `state` is None after a removal, and for one that leaves the
     state alone (`same`). `attachments` are all that there will be; None: as they are. `over`: what this lease had
     staged before its last change of the state, if it had."""
@@ -76,7 +77,7 @@ class Staged(msgspec.Struct, frozen=True):
     over: Over | msgspec.UnsetType = msgspec.UNSET  # not written where there is none, as before there was this field
 
 
-class Meta(msgspec.Struct, frozen=True):
+class Meta(msgspec.Struct, frozen=True, gc=False):
     """Everything about one key. `token` is the highest that was ever given. `look_at`: when to look once more for
     objects that a holder whose lease ended by itself may have written late. `dropped`: the tokens of the last
     leases that ended with something staged, so that a commit which comes too late is told so; `forgotten`: the highest
@@ -134,7 +135,7 @@ class Meta(msgspec.Struct, frozen=True):
         return [each for each in self.objects() if each.name not in kept]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True, gc=False):
     """A key's record as it was last seen: what it says, and the version a change must name."""
 
     meta: Meta

@@ -31,9 +31,10 @@ T = TypeVar("T")
 
 async def body(request: web.Request, limit: int) -> bytes:
     """All of the body, if it is short enough and comes in time."""
-    if request.content_length is not None and request.content_length > limit:
+    length = request.content_length
+    if length is not None and length > limit:
         raise WireError("body_too_large", f"a body of more than {limit} bytes", status=413)
-    if request.content_length is not None and request.content.is_eof():
+    if length is not None and request.content.is_eof():
         return request.content.read_nowait()  # it came with its headers, as small ones do
     read = bytearray()
     try:
@@ -77,10 +78,12 @@ def correlation(request: web.Request, clock: Clock) -> str:
 
 def named(request: web.Request) -> tuple[str, str]:
     """The namespace and the key in the parameters."""
-    if not request.query.get("key"):
+    query = request.query
+    key = query.get("key")
+    if not key:
         raise WireError("missing_key", "the parameter key is missing")
-    namespace = checked_namespace(request.query.get("namespace", ""))
-    return namespace, checked_key(request.query["key"], namespace)
+    namespace = checked_namespace(query.get("namespace", ""))
+    return namespace, checked_key(key, namespace)
 
 
 def token(request: web.Request) -> int:
