@@ -17,7 +17,7 @@ from wrasse.ports.records import Records
 PREFIX = "tasks "
 APART = "memory, apart"  # where records and streams are not one database
 TASKS_BACKENDS = ("tasks memory", "tasks memory, apart", "tasks sqlite", "tasks redis")
-LONG_TASKS_BACKENDS = ("tasks nats", "tasks nats-2.9", "tasks redis-7.0")
+LONG_TASKS_BACKENDS = ("tasks nats", "tasks nats-2.9", "tasks redis-7.0", "tasks redis-cluster")
 TYPES = tuple(TaskType(name) for name in ("low", "high", "other"))
 # What is not so for tasks, each with why.
 NOT_FOR_TASKS = {

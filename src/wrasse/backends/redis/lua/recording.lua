@@ -66,7 +66,7 @@ local function made()
   end
   if past.due ~= '' then redis.call('ZREM', KEYS[4], past.due .. name) end
   past.due, past.seen = due, nil
-  stand(KEYS[9], name, past, deletes and '' or ARGV[14])
+  stand(KEYS[9], name, past, ARGV[14])
   redis.call('HSET', KEYS[5], name, cmsgpack.pack(past))
   if deletes then
     forget(number)
