@@ -62,3 +62,27 @@ async def made_by_hand(url: str) -> None:
     client = await connect(url)
     await client.jetstream().add_stream(name="BYHAND", subjects=["gbe.events.audit.>"], max_msgs_per_subject=3)
     await client.close()
+
+
+@pytest.mark.parametrize("pattern", [CHANGE, "gbe.events.audit.*"])
+def test_the_tools_of_nats_show_how_far_the_archiver_is(place: Path, pattern: str) -> None:
+    with nats() as server:
+        (place / "wrasse.yaml").write_text(
+            f"backends: {{streams: '{server.url}', objects: 'file:wrasse-data'}}\n"
+            f"archiver: {{streams: [{{stream: '{pattern}', batch_size: 10}}]}}\n"
+        )
+        wrasse_publish(range(25))
+        assert asyncio.run(drained()) == ""
+        wrasse_publish(range(25, 29))
+        assert asyncio.run(shown(server.url)) == (25, 4)
+
+
+async def shown(url: str) -> tuple[int, int]:
+    """What `nats consumer info` says: the ack floor, and what is unprocessed."""
+    client = await connect(url)
+    js = client.jetstream()
+    stream = await js.find_stream_name_by_subject(CHANGE)
+    (info,) = [each for each in await js.consumers_info(stream) if each.config.durable_name]
+    await client.close()
+    assert info.name in ("archiver", "archiver-gbe-events-audit-change")
+    return info.ack_floor.stream_seq, info.num_pending

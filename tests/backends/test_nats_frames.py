@@ -154,3 +154,15 @@ async def test_a_page_in_which_a_message_is_missing_is_read_again(stage: Scene, 
     second = await flows.streams.read(S, first.items[-1].id, 100)
     assert [entry.body for entry in second.items] == [b"%d" % n for n in range(100, 200)]
     assert flows.lanes.reader._pullers[lane.stream, lane.subject] is not puller
+
+
+async def test_a_long_work_queue_is_read_without_a_consumer_of_ours(stage: Scene) -> None:
+    flows, js = await stage.flows(), await stage.js()
+    made = {"name": f"{stage.root}-work", "subjects": [flows.lanes.layout.stored(S)], "retention": "workqueue"}
+    await js.call(f"STREAM.CREATE.{made['name']}", {**made, "allow_direct": True})
+    await flows.streams.append(drafts(450))
+    read, after = [], START
+    while (page := await flows.streams.read(S, after, 150)).items:
+        read += [entry.body for entry in page.items]
+        after = page.items[-1].id
+    assert read == [b"%d" % n for n in range(450)]

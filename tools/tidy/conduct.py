@@ -36,6 +36,7 @@ LOOP_TIME: dict[str, str] = {}
 LONE_TASKS = {
     "backends/redis/groups.py": "a question whose asker was cancelled is awaited, and what it brought is given back",
     "backends/nats/handouts.py": "a claim goes on when its asker is cancelled, is awaited, and given back",
+    "backends/nats/progress.py": "shows how far groups are beside everything else; closing awaits it",
     "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
     "app/sync_hold.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
     "leases/replay.py": "one replay at a time beside the operations; `finished`, which closing awaits, waits for it",

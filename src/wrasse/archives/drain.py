@@ -75,6 +75,7 @@ class Drain:
         self._ends = START  # the last entry of the stream, when it was looked at last
         self._history = ""  # of the server that was looked at last
         self._overtaken = False  # whether it was told that the group is ahead of the archives
+        self._marked = False  # whether the group was told where the archives are, since this process began
 
     @property
     def held(self) -> int:
@@ -172,9 +173,10 @@ class Drain:
         floor = next((each.floor for each in state.groups if each.name == GROUP), None)
         if floor is None:
             await tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after))
-        elif floor < cursor.after:
-            # A crash or an outage came between the commit and the mark.
+        elif floor < cursor.after or not self._marked:
+            # A crash or an outage came between the commit and the mark, or after it, before others were shown.
             await tools.groups.mark(self.subject, GROUP, cursor.after)
+            self._marked = True
         gone = state.appended - state.length
         lost = 0 if cursor.passed is None else gone - cursor.passed
         if floor is None or floor <= cursor.after:

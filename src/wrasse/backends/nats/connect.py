@@ -112,6 +112,7 @@ class Nats:
 
     async def close(self) -> None:
         """Ends the connection."""
+        await self.flows.groups.close()
         await self.link.close()
 
 

@@ -19,6 +19,7 @@ from wrasse.backends.nats.ledger_entries import ACK, NAK, Extend, Join, Mark, Re
 from wrasse.backends.nats.ledgers import Ledgers
 from wrasse.backends.nats.link import Link, Subscription
 from wrasse.backends.nats.positions import last_upto
+from wrasse.backends.nats.progress import Progress
 from wrasse.backends.nats.server_ages import Ages
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import from_micros, to_micros
@@ -53,6 +54,7 @@ class NatsGroups:
         self._appender = appender
         self._time = time
         self._handouts = Handouts(lanes, ledgers, time)
+        self._progress = Progress(lanes.js)
         self._ages = Ages(lanes, ledgers)
 
     async def join(self, subject: str, group: str, start: StartAt) -> bool:
@@ -203,7 +205,10 @@ class NatsGroups:
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
         lane = await self._lanes.find(subject)
         ledger = self._ledgers.of(subject, group)
-        if lane is None or not (state := await ledger.catch_up()).joined or 0 < upto.seq <= state.floor_seq:
+        if lane is None or not (state := await ledger.catch_up()).joined:
+            return Outcome.LOST
+        if upto == START or 0 < upto.seq <= state.floor_seq:
+            self._progress.show(lane, subject, group, upto.seq)
             return Outcome.LOST
         tip = await self._lanes.tip_of(subject, lane, leader=True)
         if upto.seq > tip.seq or (not upto.seq and upto > EntryId(tip.ms, tip.seq)):
@@ -211,7 +216,15 @@ class NatsGroups:
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
                 do="read the stream again: entries still to come would count as acked",
             )
-        return Outcome.DONE if await ledger.submit(Mark(upto.ms, upto.seq)) else Outcome.LOST
+        if not await ledger.submit(Mark(upto.ms, upto.seq)):
+            return Outcome.LOST
+        if upto.seq:
+            self._progress.show(lane, subject, group, upto.seq)
+        return Outcome.DONE
+
+    async def close(self) -> None:
+        """Shows how far groups are for the last time."""
+        await self._progress.close()
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
         state = await self._ledgers.of(subject, group).catch_up()

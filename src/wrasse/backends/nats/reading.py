@@ -21,12 +21,13 @@ _PAGE_BYTES_MAX = 8 << 20
 _LONG = 100  # entries of a page after which a reader is expected to go on
 _PULLERS_MAX = 100
 _STOPPED_MAX = 1_000
+_OF_QUEUES = (10084, 10099, 10100)  # a work queue has consumers that ack, and one for each message
 
 
 class Reader:
     """Reads what streams hold."""
 
-    __slots__ = ("_batches", "_direct", "_js", "_link", "_pullers", "_stopped")
+    __slots__ = ("_batches", "_direct", "_js", "_link", "_pullers", "_queues", "_stopped")
 
     def __init__(self, js: JetStream, *, batches: bool | None = None) -> None:
         self._js = js
@@ -35,6 +36,7 @@ class Reader:
         self._direct: dict[str, bool] = {}
         self._pullers: dict[tuple[str, str], Puller] = {}
         self._stopped: dict[tuple[str, str], int] = {}  # where long pages ended
+        self._queues: set[str] = set()  # streams that have consumers for work only
 
     async def page(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Stored], bool]:
         """Up to `limit` messages of the subject beyond this sequence, and whether there are more."""
@@ -106,7 +108,8 @@ class Reader:
     async def _piece(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
         batches = self._link.server.at_least(2, 11) if self._batches is None else self._batches
         puller = self._pullers.get((stream, subject))
-        if batches and limit >= _LONG and after and self._stopped.get((stream, subject)) == after:
+        reads_on = limit >= _LONG and after and self._stopped.get((stream, subject)) == after
+        if batches and reads_on and stream not in self._queues:
             # Somebody reads on and on: a consumer costs the server a fifth of what a question for a page does.
             batches = False
         elif batches and puller is not None and puller.position != after:
@@ -121,6 +124,9 @@ class Reader:
         except JsError as refused:
             if refused.code == STREAM_NOT_FOUND:
                 return [], False
+            if refused.code in _OF_QUEUES and reads_on and stream not in self._queues:
+                self._queues = {stream, *self._queues} if len(self._queues) < _STOPPED_MAX else {stream}
+                return await self._piece(stream, subject, after, limit)
             raise
 
     async def _batch(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:

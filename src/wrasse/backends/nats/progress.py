@@ -1,0 +1,157 @@
+"""How far a group that reads by cursor is, for whoever looks with the tools of NATS: a durable consumer of its name.
+
+Its ack floor is what is archived, its unprocessed messages are the lag. The ledger stays the truth: the consumer
+follows it, about a second behind while somebody archives, and is never ahead. Whatever stands in the way of showing is
+told once and stops nothing else. Where a stream keeps messages for as long as somebody is interested in them, this
+consumer is that interest: what is not archived stays.
+
+A consumer of that name that another program made is left alone, and a work queue gets none: there each message is for
+one consumer only, and ours would take the place of those that work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, JetStream, JsError
+from wrasse.backends.nats.lanes import Lane
+from wrasse.backends.nats.layout import stream_name, token
+from wrasse.errors import Refused, WrasseError
+
+_EVERY = 1.0  # seconds: how often one consumer is moved at most
+_LAST = 2.0  # seconds that the last moves may take
+_SHOWN_MAX = 1_000
+_RESETS = (2, 14)  # from there on a consumer is moved in one step; before, it is made anew
+_OURS = "how far a group of wrasse is"
+_log = logging.getLogger("wrasse.streams")
+
+
+@dataclass(frozen=True, slots=True)
+class _Consumer:
+    """One consumer, as far as it is known. `at` is the sequence it shows, None where there is none yet."""
+
+    stream: str
+    name: str
+    subject: str
+    at: int | None
+
+
+class Progress:
+    """The consumers that show how far groups are."""
+
+    def __init__(self, js: JetStream) -> None:
+        self._js = js
+        self._wanted: dict[tuple[str, str], tuple[Lane, int]] = {}  # by subject and group: where it is
+        self._known: dict[tuple[str, str], _Consumer] = {}
+        self._refused: set[tuple[str, str]] = set()
+        self._told: set[str] = set()
+        self._ending = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def show(self, lane: Lane, subject: str, group: str, seq: int) -> None:
+        """Has it shown that a group is at this sequence, soon; what is asked for meanwhile takes its place."""
+        whose = subject, group
+        if whose in self._refused or self._ending.is_set():
+            return
+        if whose not in self._known and len(self._known) + len(self._refused) >= _SHOWN_MAX:
+            self._tell(f"more than {_SHOWN_MAX} groups: the others are not shown as consumers of NATS")
+            return
+        self._wanted[whose] = lane, seq
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work(), name="progress of groups")
+
+    async def close(self) -> None:
+        """Shows what is left to be shown, and ends."""
+        self._ending.set()
+        task, self._task = self._task, None
+        if task is not None:
+            await asyncio.wait([task], timeout=_LAST)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _work(self) -> None:
+        while self._wanted:
+            wanted, self._wanted = self._wanted, {}
+            for (subject, group), (lane, seq) in wanted.items():
+                await self._try(subject, group, lane, seq)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY):
+                    await self._ending.wait()
+
+    async def _try(self, subject: str, group: str, lane: Lane, seq: int) -> None:
+        whose = subject, group
+        known = self._known.pop(whose, None)
+        try:
+            consumer = known or await self._look(lane, group)
+            self._known[whose] = await self._move(consumer, seq)
+        except Refused as why:
+            self._refused.add(whose)
+            self._tell(f"{why.message}; {why.do}")
+        except WrasseError as why:
+            self._tell(why.message)  # looked at anew when the group has moved on
+
+    async def _look(self, lane: Lane, group: str) -> _Consumer:
+        """The consumer as it is; Refused where there can be none."""
+        config: dict[str, Any] = (await self._js.call(f"STREAM.INFO.{lane.stream}"))["config"]
+        alone = config.get("subjects") == [lane.subject]
+        name = token(group) if alone else f"{token(group)}-{stream_name(lane.subject)}"
+        retention = str(config.get("retention"))
+        if retention == "workqueue" or (retention == "interest" and not self._resets):
+            raise Refused(
+                f"the group {group!r} is not shown as a consumer of the stream {lane.stream!r}, whose retention is "
+                f"{retention}",
+                do="expect messages to go as soon as others have acked them; with `limits` they stay",
+            )
+        try:
+            info = await self._js.call(f"CONSUMER.INFO.{lane.stream}.{name}")
+        except JsError as refused:
+            if refused.code != CONSUMER_NOT_FOUND:
+                raise
+            return _Consumer(lane.stream, name, lane.subject, None)
+        if info["config"].get("description") != _OURS:
+            raise Refused(
+                f"the stream {lane.stream!r} has a consumer {name!r} of another program",
+                do="the group is not shown as one; delete or rename that if it should be",
+            )
+        at, acked = (int(info[what]["stream_seq"]) for what in ("delivered", "ack_floor"))
+        # Somebody may have read with it. Servers before 2.10 have no floor before the first ack.
+        return _Consumer(lane.stream, name, lane.subject, at if at == acked or not self._resets else -1)
+
+    async def _move(self, consumer: _Consumer, seq: int) -> _Consumer:
+        place = f"{consumer.stream}.{consumer.name}"
+        if consumer.at == seq:
+            return consumer
+        if self._resets:
+            if consumer.at is None:
+                await self._make(consumer, {"deliver_policy": "all"})
+            await self._js.call(f"CONSUMER.RESET.{place}", {"seq": seq + 1})
+        else:
+            if consumer.at is not None:
+                await self._js.call(f"CONSUMER.DELETE.{place}")
+            await self._make(consumer, {"deliver_policy": "by_start_sequence", "opt_start_seq": seq + 1})
+        return replace(consumer, at=seq)
+
+    async def _make(self, consumer: _Consumer, start: dict[str, object]) -> None:
+        config = {
+            "durable_name": consumer.name,
+            "description": _OURS,
+            "ack_policy": "all",
+            "filter_subject": consumer.subject,
+            **start,
+        }
+        verb = f"CONSUMER.DURABLE.CREATE.{consumer.stream}.{consumer.name}"
+        await self._js.call(verb, {"stream_name": consumer.stream, "config": config})
+
+    @property
+    def _resets(self) -> bool:
+        return self._js.link.server.at_least(*_RESETS)
+
+    def _tell(self, why: str) -> None:
+        if why not in self._told and len(self._told) < _SHOWN_MAX:
+            self._told.add(why)
+            _log.warning("progress is not shown to the tools of NATS: %s", why)
