@@ -68,9 +68,25 @@ async def test_an_idle_consumer_of_another_program_is_removed_at_the_second_look
     await upkeep.run(sweep)
     assert ([each.verb for each in first.plan], await names(upkeep)) == (["note"], ["rust-1"])
 
-    await upkeep.run(sweep)
+    await upkeep.run(upkeep.dead_consumers(gone_for=timedelta(0)))  # whoever takes the second look
 
     assert await names(upkeep) == []
+    assert not (await upkeep.run(sweep, dry_run=True)).plan  # nothing is left of the first
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_look_at_a_consumer_that_somebody_else_removed_is_forgotten(upkeep: Upkeep) -> None:
+    await upkeep.groups.join(S, G, FIRST)
+    await foreign(upkeep, "XGROUP", "CREATECONSUMER", S, G, "rust-1")
+    sweep = upkeep.dead_consumers(gone_for=DAY)
+    for _ in range(2):
+        await upkeep.run(sweep)
+    assert len(await sweep.census.looks.known()) == 1
+    await foreign(upkeep, "XGROUP", "DELCONSUMER", S, G, "rust-1")
+
+    await upkeep.run(sweep)
+
+    assert not await sweep.census.looks.known()
 
 
 @pytest.mark.usefixtures("impatient")

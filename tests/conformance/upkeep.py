@@ -18,7 +18,7 @@ from wrasse.ports.surveys import HasSurveys, Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.envelope import decode
 from wrasse.streams.group_census import Census
-from wrasse.streams.looks import Looks
+from wrasse.streams.looks import LOOKS, Looks
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -46,7 +46,6 @@ class Upkeep:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.tally = RetentionTally()
-        self.looks = Looks()
         self._journal = Memory(store.clock).journal
 
     @property
@@ -74,7 +73,7 @@ class Upkeep:
 
     def dead_consumers(self, **settings: timedelta | tuple[str, ...]) -> DeadConsumers:
         alerts = self.alerts(DeadConsumers.name)
-        census = Census(self.surveys, self.groups, alerts, self.looks)
+        census = Census(self.surveys, self.groups, alerts, Looks(self.store.backend.records(LOOKS)))
         return DeadConsumers(census, self.groups, alerts, self.tally, **settings)  # type: ignore[arg-type]
 
     async def run(self, sweep: AnySweep, *, dry_run: bool = False) -> Report:

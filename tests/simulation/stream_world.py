@@ -184,7 +184,7 @@ class World:
         rules = Retention((RetentionRule(S, KEPT, exact=True),))
         self._aged_entries = AgedEntries(survey, rules, Trimmer(self.streams, alerts, self.clock, tally), alerts)
         watched: Any = self.groups
-        census = Census(survey, watched, alerts, Looks())
+        census = Census(survey, watched, alerts, Looks(MemoryRecords(self.clock, logs)))
         self._dead_consumers = DeadConsumers(census, watched, alerts, tally, gone_for=TIMEOUT)
 
     def network(self) -> Network:

@@ -21,7 +21,7 @@ from wrasse.ports.server_ages import ServerAges
 from wrasse.ports.surveys import HasSurveys, Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import Census
-from wrasse.streams.looks import Looks
+from wrasse.streams.looks import LOOKS, Looks
 from wrasse.streams.retention import Retention
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import Trimmer
@@ -55,7 +55,8 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         rules, ages = retention(settings), ages_of(store)
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
-        census = Census(surveys_of(store), store.groups, alerts, Looks())
+        looks = Looks(opened.engine.records(LOOKS))
+        census = Census(surveys_of(store), store.groups, alerts, looks)
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
     guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, silence, skew_max=settings.engine.skew_max))

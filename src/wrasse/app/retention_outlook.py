@@ -51,6 +51,9 @@ class StreamOutlook:
             ("kept", "for ever" if bound is None else f"{format_duration(bound.rule.age)} by {bound.rule.pattern}"),
             ("groups", groups or "none"),
         ]
+        if state.server_age is not None and state.server_age.age is not None:
+            whose = "as retention says" if state.server_age.ours else "as somebody else told it"
+            rows.append(("kept by the server", f"{format_duration(state.server_age.age)}, {whose}"))
         # Where nothing is trimmed, nothing needs to be protected.
         return rows if bound is None else [*rows, ("protected by", ", ".join(bound.protect) or "no group")]
 

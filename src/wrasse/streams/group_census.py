@@ -5,7 +5,7 @@ One page sees a bounded number of streams. What is in order is not shown; where 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,7 +17,7 @@ from wrasse.ports.page import Page
 from wrasse.ports.streams import GroupState, StreamState
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import Alerts, Told
-from wrasse.streams.looks import Look, Looks
+from wrasse.streams.looks import Look, Looks, Name, name_of
 
 STREAMS = 200  # that one page sees
 NOBODYS = "_init"  # a group that the origin makes and never reads
@@ -25,10 +25,11 @@ NOBODYS = "_init"  # a group that the origin makes and never reads
 
 @dataclass(frozen=True, slots=True)
 class SilentConsumer:
-    """A consumer that may be dead, and the first look that found it so."""
+    """A consumer that may be dead, and the first look that found it so, or an older one since which it did a thing."""
 
     state: ConsumerState
     first: Look | None
+    older: Look | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,20 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class Outdated:
+    """A look at a consumer that is not silent any more, or not there."""
+
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
     """Streams up to this one are in order."""
 
     subject: str
 
 
-Suspect = SilentConsumer | Troubled | Forgotten | Alive
+Suspect = SilentConsumer | Troubled | Forgotten | Outdated | Alive
 
 
 class _Place(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -81,10 +89,13 @@ class Census:
         """The next suspects."""
         begun = place = _Place() if after is None else _parse(after)
         page = await self.surveys.survey(">", place.after or None, STREAMS)
-        told = _by_stream(await self.alerts.told())
+        told, looks = _by_stream(await self.alerts.told()), await self.looks.known()
+        silent: set[Name] = set()
         found: list[tuple[_Place, Suspect]] = []
         for state, cursor in zip(page.items, page.cursors, strict=True):
-            async for suspect in self._of(state, told.get(state.subject, ()), page.at, ignore):
+            async for suspect in self._of(state, told.get(state.subject, ()), page.at, ignore, looks):
+                if isinstance(suspect, SilentConsumer):
+                    silent.add(name_of(suspect.state))
                 here = _place(place.after, suspect)
                 if here <= place:
                     continue
@@ -93,7 +104,8 @@ class Census:
                 found.append((here, suspect))
             place = _Place(cursor)
         room = limit - len(found)
-        found += [(place, each) for each in _forgotten(page, told, begun)[:room]]  # the others at the next run
+        over = [*_forgotten(page, told, begun), *_outdated(page, looks, silent, begun)]
+        found += [(place, each) for each in over[:room]]  # the others at the next run
         if not found and len(page):
             found.append((place, Alive(page.items[-1].subject)))
         if found:
@@ -101,7 +113,12 @@ class Census:
         return _shown(found, page.at, more=page.more)
 
     async def _of(
-        self, state: StreamState, told: Sequence[Told], at: datetime, ignore: Sequence[str]
+        self,
+        state: StreamState,
+        told: Sequence[Told],
+        at: datetime,
+        ignore: Sequence[str],
+        looks: Mapping[Name, Look],
     ) -> AsyncIterator[SilentConsumer | Troubled]:
         for group in state.groups:
             if group.name == NOBODYS or group.name in ignore:
@@ -109,7 +126,9 @@ class Census:
             known = await self.groups.consumers(state.subject, group.name) if group.consumers else ()
             for each in sorted(known, key=lambda consumer: consumer.consumer):
                 if each.until <= at:
-                    yield SilentConsumer(each, self.looks.first(each))
+                    look = looks.get(name_of(each))
+                    fits = look is not None and look.fits(each)
+                    yield SilentConsumer(each, look if fits else None, None if fits else look)
             about = tuple(each for each in told if each.name.split("\n")[1] == group.name)
             alive = max((each.until for each in known), default=None)
             unread = group.pending > 0 and (alive is None or alive <= at)
@@ -132,14 +151,23 @@ def _by_stream(told: Mapping[str, Told]) -> dict[str, tuple[Told, ...]]:
 
 def _forgotten(page: Page[StreamState], told: Mapping[str, Sequence[Told]], place: _Place) -> list[Suspect]:
     there = {(state.subject, group.name) for state in page for group in state.groups}
-    last = page.cursors[-1] if page.more else None
     return [
         Forgotten(each)
         for subject, alerts in told.items()
         for each in alerts
-        if subject > place.after and (last is None or subject <= last)
-        if (subject, each.name.split("\n")[1]) not in there
+        if _within(page, place, subject) and (subject, each.name.split("\n")[1]) not in there
     ]
+
+
+def _outdated(
+    page: Page[StreamState], looks: Mapping[Name, Look], silent: Set[Name], place: _Place
+) -> list[Suspect]:
+    return [Outdated(look) for name, look in looks.items() if name not in silent and _within(page, place, name[0])]
+
+
+def _within(page: Page[StreamState], place: _Place, subject: str) -> bool:
+    """Whether this page would have shown the stream if it were there."""
+    return subject > place.after and (not page.more or subject <= page.cursors[-1])
 
 
 def _shown(found: Sequence[tuple[_Place, Suspect]], at: datetime, *, more: bool) -> Page[Suspect]:

@@ -20,7 +20,8 @@ from wrasse.ports.groups import ConsumerState, Groups
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.streams.alerts import Alert, Alerts, Told, worth_telling
-from wrasse.streams.group_census import Alive, Census, Forgotten, SilentConsumer, Troubled
+from wrasse.streams.group_census import Alive, Census, Forgotten, Outdated, SilentConsumer, Suspect, Troubled
+from wrasse.streams.looks import Look
 from wrasse.streams.trimmer import RetentionTally
 
 
@@ -30,13 +31,22 @@ class Note:
 
     state: ConsumerState
     at: datetime
+    instead_of: Look | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Forget this look: its consumer is not silent any more, or not there."""
+
+    look: Look
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Hand over what this consumer holds, and remove it."""
+    """Hand over what this consumer holds, and remove it, with what was noted about it."""
 
     state: ConsumerState
+    look: Look | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,7 @@ class SettleGroup:
     told: Told
 
 
-Change = Note | Retire | TellGroup | SettleGroup
+Change = Note | Forget | Retire | TellGroup | SettleGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +86,17 @@ class DeadConsumers:
     ignore: tuple[str, ...] = ()
     batch_max: int = 100
 
-    async def find(self, after: str | None, limit: int) -> Page[SilentConsumer | Troubled | Forgotten | Alive]:
+    async def find(self, after: str | None, limit: int) -> Page[Suspect]:
         return await self.census.page(after, limit, self.ignore)
 
-    def decide(
-        self, suspect: SilentConsumer | Troubled | Forgotten | Alive, at: datetime
-    ) -> Action[Change] | Keep:
+    def decide(self, suspect: Suspect, at: datetime) -> Action[Change] | Keep:
         match suspect:
             case Alive():
                 return Keep("alive")
             case Forgotten():
                 return Action("settle", suspect.told.stream, "the group is gone", SettleGroup(suspect.told))
+            case Outdated(look):
+                return Action("forget", " ".join(look.name), "it is not silent any more, or gone", Forget(look))
             case Troubled():
                 return self._about_group(suspect, at)
             case SilentConsumer():
@@ -104,16 +114,16 @@ class DeadConsumers:
             if at - state.until < self.gone_for:
                 return Keep("silent for a short while only")
             silent = f"silent for {_minutes(at - state.until)} min longer than it said; {state.pending} go to others"
-            return Action("retire", name, silent, Retire(state))
+            return Action("retire", name, silent, Retire(state, suspect.first))
         if state.pending:
             return Keep("another program's, and it holds something")
         if suspect.first is None:
             idle = f"another program's, idle for {_minutes(at - state.seen_at)} min: to be looked at once more"
-            return Action("note", name, idle, Note(state, at))
+            return Action("note", name, idle, Note(state, at, suspect.older))
         if at - suspect.first.at < self.gone_for:
             return Keep("another program's, to be looked at once more")
         idle = f"another program's, idle for {_minutes(at - state.seen_at)} min, and it holds nothing"
-        return Action("retire", name, idle, Retire(state))
+        return Action("retire", name, idle, Retire(state, suspect.first))
 
     def _about_group(self, suspect: Troubled, at: datetime) -> Action[Change] | Keep:
         group, name = suspect.group, f"{suspect.subject} {suspect.group.name}"
@@ -138,12 +148,14 @@ class DeadConsumers:
     async def _applied(self, change: Change) -> Outcome:
         match change:
             case Note():
-                self.census.looks.note(change.state, change.at)
-                return Outcome.DONE
-            case Retire():
-                state = change.state
-                self.census.looks.forget(state)
-                return await self.groups.retire(state.subject, state.group, state.consumer)
+                return await self.census.looks.note(change.state, change.at, change.instead_of)
+            case Forget():
+                return await self.census.looks.forget(change.look)
+            case Retire(state, look):
+                retired = await self.groups.retire(state.subject, state.group, state.consumer)
+                if look is not None:
+                    await self.census.looks.forget(look)
+                return retired
             case TellGroup():
                 told = await self.alerts.tell(change.alert, change.told, change.at)
                 self.tally.alerts += 1

@@ -8,9 +8,10 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.groups import ConsumerState
+from wrasse.ports.outcome import Outcome
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import Census, SilentConsumer
-from wrasse.streams.looks import LOOKS_MAX, Look, Looks
+from wrasse.streams.group_census import Census, Outdated, SilentConsumer
+from wrasse.streams.looks import LOOKS, Look, Looks, name_of
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally
 from wrasse.sweeps.dead_consumers import DeadConsumers
@@ -23,9 +24,8 @@ def sweep() -> DeadConsumers:
     clock = ManualClock()
     store = Memory(clock)
     alerts = Alerts(store.records(ALERTS), store.streams, clock, DeadConsumers.name)
-    return DeadConsumers(
-        Census(PlainSurvey(store.streams), store.groups, alerts, Looks()), store.groups, alerts, RetentionTally()
-    )
+    census = Census(PlainSurvey(store.streams), store.groups, alerts, Looks(store.records(LOOKS)))
+    return DeadConsumers(census, store.groups, alerts, RetentionTally())
 
 
 def consumer(*, foreign: bool, pending: int = 0, silent: timedelta = 60 * MINUTE, name: str = "c") -> ConsumerState:
@@ -58,17 +58,36 @@ def test_a_live_one_is_kept_whoever_it_is_of() -> None:
 
 
 def test_a_first_look_counts_only_while_the_consumer_did_nothing_since() -> None:
-    looks = Looks()
-    looks.note(consumer(foreign=True), NOW)
+    look = Look(NOW, consumer(foreign=True).seen_at)
 
-    assert looks.first(consumer(foreign=True)) is not None
-    assert looks.first(consumer(foreign=True, silent=30 * MINUTE)) is None
+    assert look.fits(consumer(foreign=True))
+    assert not look.fits(consumer(foreign=True, silent=30 * MINUTE))
 
 
-def test_looks_are_bounded() -> None:
-    looks = Looks()
-    for number in range(LOOKS_MAX + 1):
-        looks.note(consumer(foreign=True, name=str(number)), NOW)
+async def test_a_look_is_known_to_every_process_until_it_is_forgotten() -> None:
+    store, state = Memory(ManualClock()), consumer(foreign=True)
+    await Looks(store.records(LOOKS)).note(state, NOW)
+    other = Looks(store.records(LOOKS))
+    known = await other.known()
+    assert {name: (each.at, each.seen_at) for name, each in known.items()} == {name_of(state): (NOW, state.seen_at)}
 
-    assert looks.first(consumer(foreign=True, name="0")) is None
-    assert looks.first(consumer(foreign=True, name=str(LOOKS_MAX))) is not None
+    await other.forget(known[name_of(state)])
+
+    assert not await other.known()
+
+
+async def test_a_newer_look_takes_the_place_of_the_older_one() -> None:
+    looks, state = Looks(Memory(ManualClock()).records(LOOKS)), consumer(foreign=True)
+    await looks.note(state, NOW)
+    (older,) = (await looks.known()).values()
+
+    assert await looks.note(state, NOW) is Outcome.LOST
+    assert await looks.note(state, NOW + MINUTE, older) is Outcome.DONE
+    assert [each.at for each in (await looks.known()).values()] == [NOW + MINUTE]
+
+
+def test_a_look_that_is_out_of_date_is_forgotten() -> None:
+    found = sweep().decide(Outdated(Look(NOW, NOW, ("s", "g", "c"))), NOW)
+
+    assert isinstance(found, Action)
+    assert (found.verb, found.suspect) == ("forget", "s g c")

@@ -16,7 +16,7 @@ from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Reviv
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import Census
-from wrasse.streams.looks import Looks
+from wrasse.streams.looks import LOOKS, Looks
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -222,7 +222,7 @@ async def they_ask_again(world: World) -> None:
 def dead_consumers_of(world: World) -> DeadConsumers:
     streams, groups = world.store.streams, world.store.groups
     alerts = Alerts(world.records(ALERTS), streams, world.clock, DeadConsumers.name)
-    census = Census(PlainSurvey(streams), groups, alerts, Looks())
+    census = Census(PlainSurvey(streams), groups, alerts, Looks(world.records(LOOKS)))
     return DeadConsumers(census, groups, alerts, RetentionTally())
 
 
