@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable
 
 KNOWN_MAX = 40  # names that one message lists; nobody reads more
@@ -105,5 +106,11 @@ class BadPayload(WrasseError):
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says of it. asyncio puts the address where the reason should be, and no address is a reason."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+    """What the system says of it. asyncio puts the address where the reason should be, and where a name has several
+    addresses, all of them; the first one's reason will do."""
+    said = error.strerror or str(error)
+    if error.errno and said.startswith("Connect call failed"):
+        return os.strerror(error.errno)
+    if said.startswith("Multiple exceptions") and (first := re.search(r"\[Errno (\d+)\]", said)):
+        return os.strerror(int(first[1]))
+    return said

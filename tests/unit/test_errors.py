@@ -26,7 +26,8 @@ def test_a_name_that_is_not_known_is_answered_with_something_to_do(known: list[s
     ("error", "reason"),
     [
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
-        (OSError("Multiple exceptions: one, two"), "Multiple exceptions: one, two"),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 110] other"), "Connection refused"),
+        (OSError(1, "[SSL] record layer failure"), "[SSL] record layer failure"),
         (OSError(-2, "Name or service not known"), "Name or service not known"),
     ],
 )

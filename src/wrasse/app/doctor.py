@@ -32,6 +32,7 @@ from wrasse.ports.pulse import Examined
 from wrasse.ports.records import Collection
 
 ANSWER_MAX = 10.0  # seconds
+_MUTE = "see that it is up and can be reached from here, and what else uses it"
 ROOM_MIN = 64 << 20
 ROOM_LOW = 1 << 30
 SLOW = timedelta(milliseconds=250)
@@ -118,7 +119,7 @@ async def _backend(
             took = timedelta(seconds=clock.monotonic() - started)
             skew = clock.now() - (await store.pulse()).at
     except TimeoutError:
-        yield Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", "see what else uses it")
+        yield Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)
         return
     except WrasseError as why:
         yield Finding("backend", FAIL, why.message, why.do)
@@ -161,7 +162,7 @@ async def _objects(url: str, stores: Stores) -> AsyncIterator[Finding]:
         async with asyncio.timeout(ANSWER_MAX):
             store = await stores.open_object_store(url)
     except TimeoutError:
-        yield Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", "see what else uses it")
+        yield Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)
     except WrasseError as why:
         yield Finding("objects", FAIL, why.message, why.do)
     else:

@@ -17,7 +17,7 @@ from itertools import count
 
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
 from wrasse.backends.nats.wire import Cut, Denied, Heard, ServerInfo, Taken, Wire, dial
-from wrasse.errors import ConfigError, StoreUnavailable, WrasseError
+from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
 _DENIED = re.compile(r'Permissions Violation for (?:Publish|Subscription) to "([^"]+)"', re.IGNORECASE)
@@ -385,12 +385,12 @@ class Link:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError) and not isinstance(error, OSError):
+    if isinstance(error, TimeoutError) and not error.errno:
         return "no answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    if isinstance(error, OSError):
+        return reason_of(error) or type(error).__name__
     return str(error) or type(error).__name__
 
 
