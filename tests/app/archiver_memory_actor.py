@@ -1,5 +1,5 @@
 """A process that archives a stream of as many messages as it is told, made up as they are read, in batches of 64 MB. It
-says how much memory it took at most, in MiB, after a tenth of them and after all.
+says how much memory it took at most, in MiB, after a tenth of them, after half and after all.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def main(place: str, count: int) -> None:
     ports = ArchivePorts(endless, endless, memory.records(CURSORS), lessor)  # type: ignore[arg-type]
     rule = Rule("gbe.>", directory.objects, place, limits=BatchLimits(size=1 << 40, bytes=64 << 20))
     archiver = Archiver(ports, [rule], clock, "one")
-    for endless.count in (count // 10, count):
+    for endless.count in (count // 10, count // 2, count):
         await archiver.drain()
         print(archiver.tally.messages, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     await directory.close()

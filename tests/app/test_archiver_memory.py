@@ -11,6 +11,7 @@ import pytest
 
 ACTOR = Path(__file__).with_name("archiver_memory_actor.py")
 MOST = 200.0  # MiB
+GROWTH = 10.0  # MiB: what an allocator does by chance, and a byte a message would be
 COUNT = 10_000_000
 
 
@@ -23,7 +24,8 @@ def test_memory_stays_flat_over_ten_million_messages(tmp_path: Path) -> None:
         check=True, capture_output=True, text=True, timeout=800, env={**os.environ, "PYTHONPATH": path},
     ).stdout  # fmt: skip
 
-    (some, early), (all_of_them, late) = [map(float, line.split()) for line in told.splitlines()]
+    seen = [tuple(map(float, line.split())) for line in told.splitlines()]
+    (_, early), *_, (_, late) = seen
 
-    assert (some, all_of_them) == (COUNT / 10, COUNT)
-    assert late <= min(MOST, 1.1 * early), told
+    assert [count for count, _ in seen] == [COUNT / 10, COUNT / 2, COUNT]
+    assert late <= min(MOST, early + GROWTH), told
