@@ -87,11 +87,14 @@ async def test_a_lost_answer_is_unavailable_and_not_asked_for_again(nats_server:
 
 
 async def test_a_server_that_takes_a_connection_and_says_nothing_is_told_as_such() -> None:
-    mute = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    held: list[asyncio.StreamWriter] = []
+    mute = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
     async with mute:
         where = ("127.0.0.1", mute.sockets[0].getsockname()[1])
         with pytest.raises(StoreUnavailable, match="cannot be reached: no answer in time"):
             await Link.open(NatsOptions(nodes=(where,), dial_timeout=timedelta(seconds=0.1)))
+        for writer in held:
+            writer.close()
 
 
 async def test_a_server_that_does_not_answer_in_time_is_unavailable(nats_server: Nats) -> None:
