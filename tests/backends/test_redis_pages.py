@@ -182,7 +182,7 @@ async def slow(server: Valkey, redis: Redis) -> AsyncIterator[tuple[Redis, Proxy
         await deliver(store, 100)
         await deliver(store, 100)
         await redis.link.ask("CONFIG", "RESETSTAT")
-        between.delay = 0.3
+        between.delay = 0.2
         yield store, between
         between.delay = 0.0
         await store.close()
@@ -205,12 +205,13 @@ async def test_the_next_large_page_is_asked_for_when_the_one_before_has_come(
 
 
 async def test_a_large_page_that_does_not_come_holds_up_nobody(slow: tuple[Redis, Proxy], redis: Redis) -> None:
-    store, _ = slow
+    store, between = slow
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         pages = [tasks.create_task(deliver(store, 100)) for _ in range(2)]
         while await calls(redis, "xreadgroup") < 2:  # noqa: ASYNC110  # they ask in other tasks
             await asyncio.sleep(0.01)
         waiting = [page for page in pages if not page.done()]
+        between.delay = 0.0
     assert len(waiting) == 2
 
 
