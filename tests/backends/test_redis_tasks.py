@@ -151,3 +151,13 @@ async def test_a_listing_never_shows_a_task_where_another_program_has_taken_it_a
     await foreign.delete("task_2")
 
     assert await desk.ids(Place.READY) == ["task_3"]
+
+
+async def test_a_task_that_another_program_wrote_counts_as_soon_as_a_look_has_found_it(store: Store) -> None:
+    foreign, desk = Foreign(store), Desk(store.jobs)
+    await foreign.write("task_1", state="pending", updated_at=foreign.now)
+    store.jobs.strays._after["low"] = "low:zzz"  # the round over all names is elsewhere
+
+    await store.jobs.strays.look("0", 100_000, silence=STEP, dry=False)
+
+    assert ((await desk.count()).ready, await desk.ids(Place.READY)) == (1, ["task_1"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.jobs.tasking import MAIL, TaskWorld
+from unit.jobs.tasking import MAIL, STEP, TaskWorld
 from wrasse.jobs.streamed_views import ScannedTasks
 from wrasse.ports.jobs import Job, JobFilter, Place
 
@@ -66,3 +66,13 @@ async def test_a_listing_that_began_by_id_goes_on_by_id_when_few_are_left() -> N
     begun = await scanned(world, scan_max=10).page(Place.READY, EVERYTHING, None, 3, newest=False)
     gone_on = await scanned(world, scan_max=100).page(Place.READY, EVERYTHING, begun.cursor, 3, newest=False)
     assert [state.id for state in gone_on] == ["task_86", "task_88", "task_90"]
+
+
+async def test_a_record_that_was_written_before_there_were_shelves_stands_on_one_after_a_round() -> None:
+    world = TaskWorld()
+    await world.write("task_1", {"state": "completed", "updated_at": "1750000000000"})
+    before = await world.desk.count()
+
+    await world.jobs.strays.look(None, 100, silence=STEP, dry=False)
+
+    assert (before.done, (await world.desk.count()).done, await world.desk.ids(Place.DONE)) == (0, 1, ["task_1"])
