@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
-import msgspec
-from aiohttp import ClientSession, web
+from aiohttp import web
 
+from bench.leases_clients import CLIENTS, STATE
 from bench.measure import Benchmark, Rate, Ratio, Result, take_turns
 from wrasse.app.leases_http.routes import LeaseApi
 from wrasse.backends.directory.connect import Directory
@@ -36,9 +36,6 @@ from wrasse.sweeps.expired_leases import ExpiredLeases
 
 CLOCK = SystemClock()
 NS = "default"
-STATE = b'{"balance":100,"currency":"EUR"}'
-CLIENTS = 8
-PORTION = 10  # requests of one kind before the next kind has its turn
 AWAY = 0.020  # seconds that a request takes to the bucket and back
 WEED = Path(sys.executable).parent / "weed"
 TESTS = Path(__file__).parent.parent / "tests"
@@ -121,9 +118,10 @@ async def _http_rates(rounds: int, turns: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {}
     for _ in range(rounds):
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.leases", server, str(turns), stdout=asyncio.subprocess.PIPE
+            sys.executable, "-m", "bench.leases_clients", server, str(turns), stdout=asyncio.subprocess.PIPE
         )
         told, _ = await child.communicate()
+        assert child.returncode == 0, "the clients failed"
         for line in told.decode().splitlines():
             who, _, rate = line.rpartition(" ")
             taken.setdefault(who, []).append(float(rate))
@@ -134,69 +132,6 @@ async def _http_rates(rounds: int, turns: int) -> dict[str, float]:
 async def _empty(request: web.Request) -> web.Response:
     await request.read()
     return web.Response(body=b"{}", content_type="application/json")
-
-
-class _Client:
-    """One client, and the leases that it got in this turn."""
-
-    def __init__(self, session: ClientSession, number: int) -> None:
-        self._session, self._number = session, number
-        self._turn = 0
-        self._held: list[tuple[dict[str, str], dict[str, str]]] = []
-
-    async def empty_handler(self) -> None:
-        for _ in range(PORTION):
-            await self._ask("/empty", json={"key": "k"})
-
-    async def acquire(self) -> None:
-        self._turn += 1
-        self._held = []
-        for number in range(PORTION):
-            key = f"{self._number}/{self._turn}/{number}"
-            lease = msgspec.json.decode(
-                await self._ask(
-                    "/v1/acquire", json={"key": key, "owner": "me", "ttl_seconds": 600, "block_seconds": -1}
-                )
-            )
-            names = {"X-Lease-ID": "lease_id", "X-Txn-ID": "txn_id", "X-Fencing-Token": "fencing_token"}
-            shown = {header: str(lease[field]) for header, field in names.items()}
-            self._held.append(({"key": key, "lease_id": lease["lease_id"], "txn_id": lease["txn_id"]}, shown))
-
-    async def update(self) -> None:
-        for body, shown in self._held:
-            await self._ask("/v1/update", params={"key": body["key"]}, data=STATE, headers=shown)
-
-    async def keepalive(self) -> None:
-        for body, shown in self._held:
-            await self._ask("/v1/keepalive", json={**body, "ttl_seconds": 600}, headers=shown)
-
-    async def release(self) -> None:
-        for body, shown in self._held:
-            await self._ask("/v1/release", json=body, headers=shown)
-
-    async def public_get(self) -> None:
-        for body, _ in self._held:
-            await self._ask("/v1/get", params={"key": body["key"], "public": "1"})
-
-    async def _ask(self, path: str, **more: object) -> bytes:
-        async with self._session.post(path, **more) as answer:  # type: ignore[arg-type]
-            assert answer.status == 200, path
-            return await answer.read()
-
-
-async def _clients(server: str, turns: int) -> None:
-    """Eight clients; each kind of request by itself, so that each has a rate of its own."""
-    kinds = ("empty_handler", "acquire", "update", "keepalive", "release", "public_get")
-    took = dict.fromkeys(kinds, 0.0)
-    async with ClientSession(server) as session:
-        clients = [_Client(session, number) for number in range(CLIENTS)]
-        for turn in range(turns + 1):
-            for kind in kinds:
-                acts = [getattr(client, kind)() for client in clients]
-                seconds = await _timed(lambda acts=acts: asyncio.gather(*acts))  # type: ignore[misc]
-                took[kind] += seconds * bool(turn)  # the first turn warms up
-    for kind, seconds in took.items():
-        print(kind.replace("_", " "), turns * PORTION * CLIENTS / seconds)
 
 
 # A directory
@@ -364,7 +299,3 @@ async def _sweep(leases: Leases, memory: Memory) -> None:
         after = page.cursor
         if after is None:
             return
-
-
-if __name__ == "__main__":
-    asyncio.run(_clients(sys.argv[1], int(sys.argv[2])))
