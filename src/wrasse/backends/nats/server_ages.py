@@ -55,7 +55,8 @@ class Ages:
             await self._update(lane, with_age(config, None))
 
     async def durable(self, lane: Lane) -> bool:
-        """Whether another program has a durable consumer there. Ours have none: they read without one that lasts."""
+        """Whether somebody has a durable consumer there. Ours only show how far a group is, and there is none without
+        its group."""
         seen = 0
         while True:
             told = await self._lanes.js.call(f"CONSUMER.LIST.{lane.stream}", {"offset": seen})
