@@ -19,7 +19,6 @@ from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
     HISTORY_MAX,
     Attempt,
-    Budget,
     Bury,
     Cancel,
     Delete,
@@ -91,18 +90,7 @@ class StoredJob:
     @property
     def taken(self) -> TakenJob:
         """As its holder gets it."""
-        state = self.state
-        assert state.until is not None, "only held jobs are handed out"
-        return TakenJob(
-            self.job,
-            state.hold,
-            attempt=state.attempts,
-            failures=state.failures,
-            rescues=state.rescues,
-            interruptions=state.interruptions,
-            created_at=state.created_at,
-            until=state.until,
-        )
+        return self.state.taken(self.job)
 
 
 def back(at: datetime, number: int = 0) -> int:
@@ -199,7 +187,7 @@ def move(record: StoredJob, move: Move, at: datetime, *, rank: int) -> StoredJob
         case Bury():
             return _buried(record, move, at)
         case Revive():
-            state = replace(_freed(record.state), failures=0, rescues=0)
+            state = replace(record.state.freed, failures=0, rescues=0)
             return _readied(replace(record, state=state), at, move.delay, rank)
         case Cancel():
             return _cancelled(record, move.error, at)
@@ -232,7 +220,7 @@ def _finished(record: StoredJob, finish: Finish, at: datetime) -> StoredJob:
 
 def _requeued(record: StoredJob, requeue: Requeue, at: datetime, rank: int) -> StoredJob:
     record = _noted(record, requeue.reason, requeue.error, at)
-    state = _freed(_spent(record.state, requeue.spends))
+    state = record.state.spent(requeue.spends).freed
     turn = rank if requeue.delay > _AT_ONCE else -rank
     return _readied(replace(record, state=state), at, requeue.delay, turn)
 
@@ -244,7 +232,7 @@ def _readied(record: StoredJob, at: datetime, delay: timedelta, rank: int) -> St
 
 def _buried(record: StoredJob, bury: Bury, at: datetime) -> StoredJob:
     record = _noted(record, bury.reason, bury.error, at)
-    return _died(replace(record, state=_spent(record.state, bury.spends)), bury.reason, bury.error, at)
+    return _died(replace(record, state=record.state.spent(bury.spends)), bury.reason, bury.error, at)
 
 
 def _cancelled(record: StoredJob, error: str, at: datetime) -> StoredJob:
@@ -257,23 +245,6 @@ def _died(record: StoredJob, reason: Reason, error: str, at: datetime) -> Stored
     error = error[:ERROR_CHARS_MAX]
     state = replace(record.state, place=Place.DEAD, not_before=None, until=None, finished_at=at)
     return replace(record, state=replace(state, reason=reason, error=error))
-
-
-def _freed(state: JobState) -> JobState:
-    """Nobody's: what a job looks like when it is ready again."""
-    return replace(state, worker="", taken_at=None, beat_at=None, until=None, finished_at=None, reason=None, error="")
-
-
-def _spent(state: JobState, budget: Budget | None) -> JobState:
-    match budget:
-        case Budget.FAILURES:
-            return replace(state, failures=state.failures + 1)
-        case Budget.RESCUES:
-            return replace(state, rescues=state.rescues + 1)
-        case Budget.INTERRUPTIONS:
-            return replace(state, interruptions=state.interruptions + 1)
-        case None:
-            return state
 
 
 def _noted(record: StoredJob, reason: Reason, error: str, at: datetime) -> StoredJob:

@@ -63,7 +63,7 @@ class RecordedViews:
         signs = self._backwards(prefix, after) if newest else self._forwards(prefix, after)
         found: list[tuple[JobState, str]] = []
         async for sign, state in self._states(signs, place):
-            if matches(state, where):
+            if where.allows(state):
                 found.append((state, _place(prefix, sign)))
                 if len(found) > limit:
                     break
@@ -109,7 +109,7 @@ class RecordedViews:
         kept = [
             each
             for each in held
-            if matches(each[1], where) and (start is None or (each[0] < start if newest else each[0] > start))
+            if where.allows(each[1]) and (start is None or (each[0] < start if newest else each[0] > start))
         ]
         pick = heapq.nlargest if newest else heapq.nsmallest
         chosen = pick(limit + 1, kept, key=lambda each: each[0])
@@ -184,20 +184,6 @@ class RecordedViews:
         return Page(
             tuple(state for state, _ in shown), tuple(cursor for _, cursor in shown), at, more=len(found) > limit
         )
-
-
-def matches(state: JobState, where: JobFilter) -> bool:
-    """Whether every field that is set matches."""
-    finished_at = state.kept_until or state.finished_at
-    return (
-        (where.queue is None or state.queue == where.queue)
-        and (where.kind is None or state.kind == where.kind)
-        and (where.reason is None or state.reason is where.reason)
-        and (where.error_contains is None or where.error_contains in state.error)
-        and (where.finished_before is None or (finished_at is not None and finished_at < where.finished_before))
-        and (where.finished_after is None or (finished_at is not None and finished_at > where.finished_after))
-        and (where.delayed is None or (state.not_before is not None) is where.delayed)
-    )
 
 
 def _add(count: _Count, place: Place, sign: Sign, now: int) -> None:

@@ -19,7 +19,7 @@ from wrasse.clock import Clock, from_micros
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_search import TaskSearch
 from wrasse.jobs.task_shelves import TaskShelves
-from wrasse.jobs.task_spots import Position, matches, position_of, read_position, write_position
+from wrasse.jobs.task_spots import Position, position_of, read_position, write_position
 from wrasse.jobs.task_store import Malformed, TaskStore
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page
@@ -102,7 +102,7 @@ class ScannedTasks:
             state = stored.at(at).state
             position = position_of(stored)
             beyond = start is None or (position < start if newest else position > start)
-            if beyond and state.place is place and matches(state, where):
+            if beyond and state.place is place and where.allows(state):
                 found.append((position, state))
                 if len(found) > 2 * limit + _PAGE:
                     found = pick(limit + 1, found, key=lambda each: each[0])
@@ -115,7 +115,7 @@ class ScannedTasks:
         found: list[tuple[str, JobState]] = []
         async for cursor, stored in self._all(types, after.removeprefix(_BY_ID)):
             state = stored.at(at).state
-            if state.place is place and matches(state, where):
+            if state.place is place and where.allows(state):
                 found.append((_BY_ID + cursor, state))
                 if len(found) > limit:
                     break

@@ -17,7 +17,6 @@ from wrasse.jobs.task_search import TaskSearch
 from wrasse.jobs.task_spots import (
     DELAYED,
     Position,
-    matches,
     position_of,
     read_position,
     shelf_name,
@@ -56,7 +55,7 @@ class TaskShelves:
         found: list[tuple[Position, JobState]] = []
         async for stored in self._walk(place, types, start, limit, newest=newest):
             state = stored.at(at).state
-            if state.place is place and matches(state, where):
+            if state.place is place and where.allows(state):
                 found.append((position_of(stored), state))
                 if len(found) > limit:
                     break

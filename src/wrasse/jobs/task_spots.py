@@ -12,7 +12,7 @@ from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_fields import FAR
-from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.jobs import Place
 from wrasse.ports.shelves import Spot
 
 DELAYED = "delayed"
@@ -62,20 +62,6 @@ def read_position(cursor: str) -> Position:
         return int(shelf), int(number), id
     except ValueError:
         raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None
-
-
-def matches(state: JobState, where: JobFilter) -> bool:
-    """Whether every field that is set matches."""
-    finished_at = state.kept_until or state.finished_at
-    return (
-        (where.queue is None or state.queue == where.queue)
-        and (where.kind is None or state.kind == where.kind)
-        and (where.reason is None or state.reason is where.reason)
-        and (where.error_contains is None or where.error_contains in state.error)
-        and (where.finished_before is None or (finished_at is not None and finished_at < where.finished_before))
-        and (where.finished_after is None or (finished_at is not None and finished_at > where.finished_after))
-        and (where.delayed is None or (state.not_before is not None) is where.delayed)
-    )
 
 
 def _micros(at: datetime | None) -> int:

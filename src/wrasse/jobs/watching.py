@@ -21,7 +21,7 @@ from wrasse.jobs.walk import Scope, directories, look
 
 RESCAN = timedelta(minutes=5)
 _MARGIN = timedelta(minutes=1)  # by which the clock of a file system may be behind ours
-_TODO_MAX = 1_000  # directories to walk; with more than that, everything is walked
+_WALKS_MAX = 1_000  # directories to walk; with more than that, everything is walked
 _TOO_MANY = "there are more directories than can be watched: walking again and again instead"
 _log = logging.getLogger("wrasse.jobs")
 
@@ -138,7 +138,7 @@ class Watching:
 
     def _later(self, path: str, delay: timedelta) -> None:
         at = self._clock.monotonic() + delay.total_seconds()
-        if len(self._due) >= _TODO_MAX:
+        if len(self._due) >= _WALKS_MAX:
             self._due = {"": at}
         self._due[path] = min(at, self._due.get(path, at))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -144,6 +144,39 @@ class JobState:
     def hold(self) -> Hold:
         """The hold that a change to this state must name."""
         return Hold(self.id, self.token, self.nonce)
+
+    @property
+    def freed(self) -> JobState:
+        """Nobody's: what a job looks like when it is ready again."""
+        return replace(
+            self, worker="", taken_at=None, beat_at=None, until=None, finished_at=None, reason=None, error=""
+        )
+
+    def spent(self, budget: Budget | None) -> JobState:
+        """With one more counted against this budget."""
+        match budget:
+            case Budget.FAILURES:
+                return replace(self, failures=self.failures + 1)
+            case Budget.RESCUES:
+                return replace(self, rescues=self.rescues + 1)
+            case Budget.INTERRUPTIONS:
+                return replace(self, interruptions=self.interruptions + 1)
+            case None:
+                return self
+
+    def taken(self, job: Job) -> TakenJob:
+        """The job as its holder gets it."""
+        assert self.until is not None, "only held jobs are handed out"
+        return TakenJob(
+            job,
+            self.hold,
+            attempt=self.attempts,
+            failures=self.failures,
+            rescues=self.rescues,
+            interruptions=self.interruptions,
+            created_at=self.created_at,
+            until=self.until,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,19 @@ class JobFilter:
     finished_after: datetime | None = None
     delayed: bool | None = None  # of ready jobs: only those with, or without, a not_before to come
 
+    def allows(self, state: JobState) -> bool:
+        """Whether every field that is set matches: for backends that look at each job."""
+        finished_at = state.kept_until or state.finished_at
+        return (
+            (self.queue is None or state.queue == self.queue)
+            and (self.kind is None or state.kind == self.kind)
+            and (self.reason is None or state.reason is self.reason)
+            and (self.error_contains is None or self.error_contains in state.error)
+            and (self.finished_before is None or (finished_at is not None and finished_at < self.finished_before))
+            and (self.finished_after is None or (finished_at is not None and finished_at > self.finished_after))
+            and (self.delayed is None or (state.not_before is not None) is self.delayed)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:

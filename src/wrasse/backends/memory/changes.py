@@ -10,7 +10,6 @@ from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
     HISTORY_MAX,
     Attempt,
-    Budget,
     Bury,
     Job,
     JobState,
@@ -76,13 +75,13 @@ def finished(row: Row, result: bytes | None, now: datetime) -> Row:
 def requeued(row: Row, requeue: Requeue, now: datetime) -> Row:
     """Held to ready; when and in which turn is for `readied` to say."""
     row = _noted(row, requeue.reason, requeue.error, now)
-    return replace(row, state=_freed(_spent(row.state, requeue.spends)))
+    return replace(row, state=row.state.spent(requeue.spends).freed)
 
 
 def buried(row: Row, bury: Bury, now: datetime) -> Row:
     """Held to dead."""
     row = _noted(row, bury.reason, bury.error, now)
-    return _died(replace(row, state=_spent(row.state, bury.spends)), bury.reason, bury.error, now)
+    return _died(replace(row, state=row.state.spent(bury.spends)), bury.reason, bury.error, now)
 
 
 def cancelled(row: Row, error: str, now: datetime) -> Row:
@@ -94,29 +93,12 @@ def cancelled(row: Row, error: str, now: datetime) -> Row:
 
 def revived(row: Row) -> Row:
     """Dead to ready, with fresh budgets."""
-    return replace(row, state=replace(_freed(row.state), failures=0, rescues=0))
+    return replace(row, state=replace(row.state.freed, failures=0, rescues=0))
 
 
 def with_token(row: Row, token: int) -> Row:
     """The same, under a token that no holder has."""
     return replace(row, state=replace(row.state, token=token))
-
-
-def _freed(state: JobState) -> JobState:
-    """Nobody's: what a job looks like when it is ready again."""
-    return replace(state, worker="", taken_at=None, beat_at=None, until=None, finished_at=None, reason=None, error="")
-
-
-def _spent(state: JobState, budget: Budget | None) -> JobState:
-    match budget:
-        case Budget.FAILURES:
-            return replace(state, failures=state.failures + 1)
-        case Budget.RESCUES:
-            return replace(state, rescues=state.rescues + 1)
-        case Budget.INTERRUPTIONS:
-            return replace(state, interruptions=state.interruptions + 1)
-        case None:
-            return state
 
 
 def _died(row: Row, reason: Reason, error: str, now: datetime) -> Row:

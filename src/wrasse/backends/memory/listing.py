@@ -25,27 +25,13 @@ def page(
     rows = chain.from_iterable(
         _within(shelves, shelf, where, start, newest=newest) for shelf, start in _shelves(place, where, after, newest)
     )
-    return _cut((row for row in rows if matches(row.state, where)), limit, at)
+    return _cut((row for row in rows if where.allows(row.state)), limit, at)
 
 
 def overdue(shelves: Shelves, after: str | None, limit: int, *, at: datetime) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first."""
     start = None if after is None else _position(after)[1]
     return _cut(_until(shelves.walk(Shelf.HELD, after=start), lambda row: row.position[0] > to_micros(at)), limit, at)
-
-
-def matches(state: JobState, where: JobFilter) -> bool:
-    """Whether every field that is set matches."""
-    finished_at = state.kept_until or state.finished_at
-    return (
-        (where.queue is None or state.queue == where.queue)
-        and (where.kind is None or state.kind == where.kind)
-        and (where.reason is None or state.reason is where.reason)
-        and (where.error_contains is None or where.error_contains in state.error)
-        and (where.finished_before is None or (finished_at is not None and finished_at < where.finished_before))
-        and (where.finished_after is None or (finished_at is not None and finished_at > where.finished_after))
-        and (where.delayed is None or (state.not_before is not None) is where.delayed)
-    )
 
 
 def _shelves(

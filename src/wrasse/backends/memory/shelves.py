@@ -71,18 +71,7 @@ class Row:
     @property
     def taken(self) -> TakenJob:
         """As its holder gets it."""
-        state = self.state
-        assert state.until is not None, "only held jobs are handed out"
-        return TakenJob(
-            self.job,
-            state.hold,
-            attempt=state.attempts,
-            failures=state.failures,
-            rescues=state.rescues,
-            interruptions=state.interruptions,
-            created_at=state.created_at,
-            until=state.until,
-        )
+        return self.state.taken(self.job)
 
 
 class Shelves:

@@ -17,7 +17,7 @@ from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.served import Mark, ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of
-from wrasse.backends.redis.states import finished_state, held_state, matches, waiting_state
+from wrasse.backends.redis.states import finished_state, held_state, waiting_state
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
@@ -76,7 +76,7 @@ async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now
     shown: list[_Listed] = []
     more = False
     async for each in listed:
-        if not matches(each.state, where):
+        if not where.allows(each.state):
             continue
         if len(shown) == limit:
             more = True

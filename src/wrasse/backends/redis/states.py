@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from wrasse.backends.redis.finding import Waiting
 from wrasse.backends.redis.hold_text import FinishedText, Flag, HoldText
 from wrasse.backends.redis.job_json import Wire, decode, from_ms, job_of, reason_of, utc
-from wrasse.ports.jobs import Job, JobFilter, JobState, Place, Reason
+from wrasse.ports.jobs import Job, JobState, Place, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +106,6 @@ def finished_state(key: bytes, text: FinishedText) -> JobState:
         kept_until=from_ms(text.kept) if text.kept else None,
         reason=reason_of(text_of(text.reason)),
         error=text_of(text.error),
-    )
-
-
-def matches(state: JobState, where: JobFilter) -> bool:
-    """Whether every field that is set matches."""
-    finished_at = state.kept_until or state.finished_at
-    return (
-        (where.queue is None or state.queue == where.queue)
-        and (where.kind is None or state.kind == where.kind)
-        and (where.reason is None or state.reason is where.reason)
-        and (where.error_contains is None or where.error_contains in state.error)
-        and (where.finished_before is None or (finished_at is not None and finished_at < where.finished_before))
-        and (where.finished_after is None or (finished_at is not None and finished_at > where.finished_after))
-        and (where.delayed is None or (state.not_before is not None) is where.delayed)
     )
 
 
