@@ -208,6 +208,18 @@ def test_what_is_not_a_message_is_shown_as_its_bytes(place: Path) -> None:
     assert not {"\x1b", "\x07"} & set(wrasse("streams", "read", S).out)
 
 
+def test_of_an_entry_without_a_body_the_fields_are_shown(place: Path) -> None:
+    publish(S, "a")
+
+    async def write() -> None:
+        store = await Sqlite.open(place / "wrasse.db")
+        await store.streams.append([Draft(S, b"", fields={"user": b"ann", "did": b"pay"})])
+        await store.close()
+
+    asyncio.run(write())
+    assert wrasse("streams", "read", S).out.splitlines()[1].endswith("  -  user=ann did=pay")
+
+
 def test_following_shows_what_comes_and_ends_with_a_signal(place: Path) -> None:
     publish(S, "old")
     following = subprocess.Popen(

@@ -12,7 +12,7 @@ import click
 
 from wrasse.app.archiving import build_rules, shelves
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_streams_read import entry_json
+from wrasse.app.cli_streams_read import bytes_of, entry_json
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
@@ -155,7 +155,7 @@ def _write(asked: Asked, archived: Archived) -> None:
             envelope = envelope_in(entry)
             id, payload = envelope.message_id or "-", envelope.payload
         except StoreBroken:
-            id, payload = "-", entry.body
+            id, payload = "-", bytes_of(entry)
         at = instant_of(entry.id).strftime("%Y-%m-%d %H:%M:%S")
         click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}")
     sys.stdout.flush()

@@ -202,9 +202,14 @@ def _write(asked: Asked, entry: Entry, number: int | None) -> None:
     else:
         envelope = _envelope(entry)
         at = from_micros(entry.id.ms * 1_000).strftime("%Y-%m-%d %H:%M:%S")
-        id, payload = ("-", entry.body) if envelope is None else (envelope.message_id or "-", envelope.payload)
+        id, payload = ("-", bytes_of(entry)) if envelope is None else (envelope.message_id or "-", envelope.payload)
         click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}")
     sys.stdout.flush()
+
+
+def bytes_of(entry: Entry) -> bytes:
+    """What to show of an entry that is no message: its body, or where another program wrote none, its fields."""
+    return entry.body or b" ".join(b"%s=%s" % (name.encode(), value) for name, value in (entry.fields or {}).items())
 
 
 def _envelope(entry: Entry) -> Envelope | None:

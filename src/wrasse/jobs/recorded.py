@@ -282,7 +282,8 @@ def _check(job: Job) -> None:
     check_job(job)
     if job.unique or job.group:
         raise UsageError(
-            f"a unique name or a group for job {job.id!r} on records", do="give the job an id, or use SQLite or Redis"
+            f"jobs on records have no unique name and no group, as job {job.id!r} should have",
+            do="give the job an id, or use SQLite or Redis",
         )
 
 

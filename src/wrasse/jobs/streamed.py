@@ -252,7 +252,8 @@ class StreamedJobs:
         check_task_id(job.id)
         if job.unique or job.group:
             raise UsageError(
-                f"a unique name or a group for task {job.id!r}", do="give it an id, or use a queue that is no task type"
+                f"tasks have no unique name and no group, as task {job.id!r} should have",
+                do="give it an id, or use a queue that is no task type",
             )
 
     async def _add(self, job: Job, request: str, at: datetime, known: frozenset[str]) -> bool:
