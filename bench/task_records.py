@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from wrasse.app.task_post import TaskPost
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.backends.sqlite.step import Step
 from wrasse.clock import SystemClock, to_micros
 from wrasse.engine.sweep import Action
 from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
@@ -32,7 +34,7 @@ from wrasse.jobs.task_store import read_task
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
-from wrasse.ports.shelves import ShelvedRecords
+from wrasse.ports.shelves import ShelvedRecords, Spot
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 ABOUT = __doc__.splitlines()[0]
@@ -43,6 +45,10 @@ FIELDS = {
     "claim_token": "1", "claim_nonce": "0" * 16, "attempts": "1", "updated_at": "1750000000000", "rank": "1",
 }  # fmt: skip
 CLOCK = SystemClock()
+_ROW = """
+    INSERT INTO records (collection, name, version, since, due, writes, value, shelf, turn)
+    VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +120,36 @@ async def _compare(
 
 
 async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
-    records = backend.records(TASKS)
-    assert isinstance(records, ShelvedRecords), "both backends have shelves"
     spot = spot_of(read_task(Record("mail:task_0", _value(0, FAR), "", FAR)).stored)  # all wait for the same moment
-    for begin in range(0, size, AT_ONCE):
-        ids = range(begin, min(begin + AT_ONCE, size))
-        await asyncio.gather(
-            *(records.create(f"mail:task_{n}", _value(n, FAR), due_at=FAR, spot=spot) for n in ids)
-        )
+    if isinstance(backend, Sqlite):
+        await _fill_sqlite(backend, size, spot)
+    else:
+        records = backend.records(TASKS)
+        assert isinstance(records, ShelvedRecords), "Redis has shelves for hashes"
+        for begin in range(0, size, AT_ONCE):
+            ids = range(begin, min(begin + AT_ONCE, size))
+            await asyncio.gather(
+                *(records.create(f"mail:task_{n}", _value(n, FAR), due_at=FAR, spot=spot) for n in ids)
+            )
     ports = TaskPorts(backend.records, backend.streams, backend.groups, TaskPost(CLOCK), CLOCK)
     return Stock(backend, StreamedJobs(ports, [TaskType("mail", 3)]))
+
+
+async def _fill_sqlite(backend: Sqlite, size: int, spot: Spot) -> None:
+    """Rows as the port writes them, many in one commit."""
+
+    def fill(step: Step, ids: range) -> None:
+        first = step.draw(len(ids))
+        rows = (
+            (TASKS.data, b"mail:task_%d" % n, version, to_micros(FAR), f"[[null,{version},false]]", _value(n, FAR),
+             spot.shelf, spot.turn)
+            for version, n in enumerate(ids, first)
+        )  # fmt: skip
+        step.db.executemany(_ROW, rows)
+
+    for begin in range(0, size, 50 * AT_ONCE):
+        ids = range(begin, min(begin + 50 * AT_ONCE, size))
+        await backend._writer.do(partial(fill, ids=ids))
 
 
 async def _round(place: Stock, number: int) -> Times:
