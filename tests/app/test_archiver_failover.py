@@ -13,10 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import redis
 
 from app.archiver_story import keys_of
 from app.typed import Answer, wrasse
-from servers.replica import Pair, replicated
+from servers.replica import replicated
+from servers.sentinel import watched
+from servers.valkey import Valkey
 from wrasse.app.archiving import build_archiver
 from wrasse.app.config import load
 from wrasse.app.wiring import Stores
@@ -39,9 +42,8 @@ WAIT = 60
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A pair of servers, and an archiver that runs."""
+    """A server that may fail over, and an archiver that runs."""
 
-    pair: Pair
     streams: Streams
     objects: Objects
 
@@ -93,21 +95,20 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def archiving(place: Path, engine: str) -> AsyncIterator[Scene]:
-    """Streams on the pair; cursors and leases there as well, or elsewhere."""
+async def archiving(place: Path, url: str, engine: str) -> AsyncIterator[Scene]:
+    """Streams on this server; cursors and leases there as well, or elsewhere."""
+    (place / "wrasse.yaml").write_text(
+        f"backends: {{streams: '{url}'}}\n{ENGINES[engine]}"
+        "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10, batch_timeout: 50ms}]}\n"
+    )
     stores = Stores(SystemClock())
-    async with replicated() as pair:
-        (place / "wrasse.yaml").write_text(
-            f"backends: {{streams: '{pair.url}'}}\n{ENGINES[engine]}"
-            "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10, batch_timeout: 50ms}]}\n"
-        )
-        try:
-            archiver = await build_archiver(load(), stores, SystemClock(), "one")
-            backend = await stores.open_streams(pair.url)
-            async with running(archiver), asyncio.timeout(3 * WAIT):
-                yield Scene(pair, backend.streams, archiver._rules[0].objects)
-        finally:
-            await stores.close()
+    try:
+        archiver = await build_archiver(load(), stores, SystemClock(), "one")
+        backend = await stores.open_streams(url)
+        async with running(archiver), asyncio.timeout(3 * WAIT):
+            yield Scene(backend.streams, archiver._rules[0].objects)
+    finally:
+        await stores.close()
 
 
 @contextlib.asynccontextmanager
@@ -127,14 +128,14 @@ async def typed(*args: str) -> Answer:
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_a_replica_behind_the_archives_stops_them_until_a_new_epoch_begins(place: Path, engine: str) -> None:
-    async with archiving(place, engine) as scene:
+    async with replicated() as pair, archiving(place, pair.url, engine) as scene:
         await scene.publish(range(12))
         await scene.holds(12)
-        await scene.pair.in_step()
-        scene.pair.part()
+        await pair.in_step()
+        pair.part()
         await scene.publish(range(12, 20))
         await scene.holds(20)
-        await scene.pair.fail_over()
+        await pair.fail_over()
         await scene.publish(range(100, 120))
 
         assert "was set back" in await scene.alarm()
@@ -150,14 +151,36 @@ async def test_a_replica_behind_the_archives_stops_them_until_a_new_epoch_begins
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_a_replica_that_has_all_goes_on_by_itself_with_each_message_once(place: Path, engine: str) -> None:
-    async with archiving(place, engine) as scene:
+    async with replicated() as pair, archiving(place, pair.url, engine) as scene:
         await scene.publish(range(12))
         await scene.holds(12)
         await scene.publish(range(12, 50))  # some of it is archived when the server dies
-        await scene.pair.in_step()
-        await scene.pair.fail_over()
+        await pair.in_step()
+        await pair.fail_over()
         await scene.publish(range(50, 60))
 
         assert await scene.holds(60) == Counter(range(60))
         assert [(each.epoch, each.problems) for each in await scene.verified()] == [(1, ())]
         assert await scene.alarms() == []
+
+
+async def demoted(server: Valkey) -> None:
+    """Waits until this server is a replica."""
+    with redis.Redis(port=server.port) as client:
+        async with asyncio.timeout(WAIT):
+            while (await asyncio.to_thread(client.info, "replication"))["role"] != "slave":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.full
+async def test_a_failover_that_a_sentinel_decides_goes_on_by_itself_with_each_message_once(place: Path) -> None:
+    with watched() as servers:
+        async with archiving(place, servers.url, "on the same server") as scene:
+            await scene.publish(range(30))
+            await scene.holds(30)
+            await asyncio.to_thread(servers.fail_over)
+            await demoted(servers.first)  # until then it takes messages that it will lose
+            await scene.publish(range(30, 50))
+
+            assert await scene.holds(50) == Counter(range(50))
+            assert [(each.epoch, each.problems) for each in await scene.verified()] == [(1, ())]
