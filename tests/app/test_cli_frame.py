@@ -233,6 +233,19 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(place: Path) -> None:
     assert [job["id"] for job in jobs] == ["before"]
 
 
+def test_what_was_put_before_the_disk_was_full_is_told(place: Path) -> None:
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20));"
+        "from wrasse.app.cli import main; main(['jobs', 'put', '--lines'])"
+    )
+    lines = b"x\n" * 1000 + (b"y" * 4_000 + b"\n") * 1000
+    done = subprocess.run(
+        [sys.executable, "-c", limited], input=lines, cwd=place, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, b"; 1000 jobs before it were put and stay\ndo: " in done.stderr) == (1, True)
+    assert done.stderr.endswith(b", then put the rest\n")
+
+
 def test_a_directory_that_nobody_can_write_is_one_clear_error() -> None:
     answer = wrasse("jobs", "put", "x", "--set=backends.jobs=sqlite:///proc/wrasse.db")
     assert answer.code == 1

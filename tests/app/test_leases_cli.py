@@ -198,6 +198,14 @@ def test_a_key_of_another_process_is_shown_by_explain() -> None:
     assert wrasse("explain", "orders/42", "--json").json["lease"]["owner"] == "ann"
 
 
+def test_of_a_key_that_nobody_holds_explain_says_so() -> None:
+    taken = wrasse("leases", "acquire", "orders/42", "--json").json
+    wrasse("leases", "update", "orders/42", f"--lease={taken['lease']}", "1")
+    wrasse("leases", "release", "orders/42", f"--lease={taken['lease']}")
+    assert wrasse("explain", "orders/42", "--json").json["lease"]["owner"] is None
+    assert "nobody" in wrasse("explain", "orders/42").out
+
+
 def test_a_lease_that_ended_is_cleared_by_the_sweep_on_the_command_line() -> None:
     wrasse("leases", "acquire", "a", "--ttl=1ms")
     answer = wrasse("sweep", "expired-leases", "--json").json["reports"][0]

@@ -57,7 +57,8 @@ async def _explain(asked: Asked, id: str) -> None:
         of_run = await _lines(opened, LineFilter(run=id))
         now = (await opened.jobs.pulse()).at
         next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
-        stream = None if record is not None or lease is not None else await stream_outlook(config, stores, id)
+        known = record is not None or (lease is not None and lease.owner)
+        stream = None if known else await stream_outlook(config, stores, id)
     finally:
         await stores.close()
     lines = (*about, *of_run)
@@ -86,16 +87,19 @@ def _stream_text(stream: StreamOutlook, lines: Sequence[Line], now: datetime) ->
 
 
 async def _lease(opened: Opened, key: str) -> Lease | None:
-    """Who holds this key of the default namespace, if it can be one."""
+    """Who holds this key of the default namespace, or with no owner that nobody does; None where there is no such
+    key."""
     assert opened.leasing is not None, "what is opened has leases"
     leases = opened.leasing.leases
     try:
         meta = await leases.describe(DEFAULT_NAMESPACE, checked_key(key))
     except BadName:
         return None
-    grant = None if meta is None else meta.grant
-    if grant is None or grant.until <= await leases.now(DEFAULT_NAMESPACE):
+    if meta is None:
         return None
+    now, grant = await leases.now(DEFAULT_NAMESPACE), meta.grant
+    if grant is None or grant.until <= now:
+        return Lease(key, "", meta.token, now, "")
     return Lease(key, grant.owner, grant.token, grant.until, "")
 
 
@@ -104,7 +108,13 @@ async def _lines(opened: Opened, where: LineFilter) -> Sequence[Line]:
 
 
 def _lease_json(lease: Lease) -> dict[str, object]:
-    return {"key": lease.key, "owner": lease.owner, "token": lease.token, "until": lease.until}
+    held = bool(lease.owner)
+    return {
+        "key": lease.key,
+        "owner": lease.owner if held else None,
+        "token": lease.token,
+        "until": lease.until if held else None,
+    }
 
 
 def _text(
@@ -118,9 +128,9 @@ def _text(
     if record is not None:
         show_record(record, now)
     if lease is not None:
-        show_pairs(
-            [("lease", lease.key), ("owner", lease.owner), ("token", lease.token), ("ends", ago(lease.until, now))]
-        )
+        ends = ago(lease.until, now) if lease.owner else ""
+        owner = lease.owner or "nobody: whoever asks gets it"
+        show_pairs([("lease", lease.key), ("owner", owner), ("token", lease.token), ("ends", ends)])
     _told(lines, next_lines, now, untouched=record is not None)
 
 

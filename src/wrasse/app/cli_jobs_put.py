@@ -15,7 +15,7 @@ from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_paylo
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.duration import parse_duration
-from wrasse.errors import UsageError
+from wrasse.errors import UsageError, WrasseError
 from wrasse.jobs.producer import Producer, Put
 from wrasse.jobs.tally import Tally
 from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job
@@ -174,9 +174,11 @@ async def _put(asked: Asked, jobs: Callable[[Producer], Iterator[Job]]) -> None:
                 count, known = count + answer.new, known + (not answer.new)
                 if len(answers) < BATCH_MAX:
                     answers.append(answer)
-    except UsageError as why:
+    except WrasseError as why:
         if count:
-            raise UsageError(f"{why.message}; {count} jobs before it were put and stay", do=why.do) from why
+            # Whoever puts all of them once more would put these twice.
+            why.message = f"{why.message}; {count} jobs before it were put and stay"
+            why.do = why.do if isinstance(why, UsageError) else f"{why.do.partition(';')[0]}, then put the rest"
         raise
     finally:
         await stores.close()
