@@ -54,6 +54,7 @@ class _Filling:
             # Asked for before this one is looked at, so that the backend works meanwhile.
             left = self._batch.room - len(stretch)
             reading = self._read(stretch.id(len(stretch) - 1), left) if stretch.more else None
+            await asyncio.sleep(0)  # a task begins when its maker waits; what follows does not wait for long
             self._batch.extend(stretch)
             if self._batch.complete and reading is not None:
                 await reading  # its bytes or its day made it complete: what was read ahead is for the next batch

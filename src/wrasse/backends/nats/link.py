@@ -227,11 +227,11 @@ class Link:
         """Hears no more answers there."""
         self._inboxes.pop(subject[len(self._inbox) :], None)
 
-    async def send(self, data: bytes) -> None:
-        """Sends packed publishes, and waits while the server does not read."""
+    async def send(self, data: bytes, *, now: bool = False) -> None:
+        """Sends packed publishes, and waits while the server does not read. `now`: before anything else is done."""
         wire = await self.ready()
         try:
-            wire.send(data)
+            wire.send_now(data) if now else wire.send(data)
         except Cut as cut:
             raise self._unavailable(str(cut)) from cut
 

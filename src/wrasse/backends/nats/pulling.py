@@ -95,7 +95,7 @@ class Puller:
         watch = self._link.open_inbox(lambda *_: None, ending.cut)
         try:
             asked = b'{"batch":%d,"no_wait":true,"max_bytes":%d}' % (limit, self._bytes)
-            await self._link.send(packed(self._next, asked, self._inbox))
+            await self._link.send(packed(self._next, asked, self._inbox), now=True)
             more = await ending.wait(self._link.options.read_timeout.total_seconds(), self._link.options.where)
         finally:
             self._link.close_inbox(watch)
