@@ -10,19 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime
 
-from wrasse.clock import EPOCH
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.catalog import Query, Reference
+from wrasse.ports.reference_times import REFERENCE_TIME, reference_time
 
 COLUMNS = ("key", "prefix", "owner", "rule", "ended_at", "started_at")
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
-_SECONDS = re.compile(r"-?\d{1,11}(\.\d+)?")
-_TIME = "an ISO time, Unix seconds, or NULL"
-_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": _TIME, "started_at": _TIME}
-_SECONDS_MAX = 100_000_000_000  # beyond it, somebody wrote milliseconds
+_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": REFERENCE_TIME, "started_at": REFERENCE_TIME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +70,10 @@ class Source:
         )
 
     def _instant(self, column: str, value: object) -> datetime:
-        match value:
-            case datetime():
-                return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-            case date():
-                return datetime(value.year, value.month, value.day, tzinfo=UTC)
-            case int() | float() | Decimal() if abs(float(value)) < _SECONDS_MAX:
-                return EPOCH + timedelta(seconds=float(value))
-            case str() if _SECONDS.fullmatch(value):
-                return EPOCH + timedelta(seconds=float(value))
-            case str():
-                try:
-                    moment = datetime.fromisoformat(value)
-                except ValueError:
-                    raise self._odd(column, value) from None
-                return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-            case _:
-                raise self._odd(column, value)
+        try:
+            return reference_time(value)
+        except ValueError:
+            raise self._odd(column, value) from None
 
     def _odd(self, column: str, value: object) -> StoreBroken:
         # A key is never shown: errors reach logs.

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
-from wrasse.clock import EPOCH
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.catalog import Reference
+from wrasse.ports.reference_times import REFERENCE_TIME, reference_time
 
 Row = tuple[object, object, object, object, object, object]
 
 _TABLE = re.compile(r"[A-Za-z_]\w*")
 _OPTIONAL = {"prefix": "0", "owner": "''", "rule": "NULL", "ended_at": "NULL", "started_at": "NULL"}
-_TIME = "an ISO time, Unix seconds, or NULL"
-_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": _TIME, "started_at": _TIME}
-_SECONDS_MAX = 100_000_000_000  # beyond it, somebody wrote milliseconds
+_FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": REFERENCE_TIME, "started_at": REFERENCE_TIME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +72,10 @@ class Source:
         )
 
     def _instant(self, column: str, value: object) -> datetime | None:
-        match value:
-            case None:
-                return None
-            case int() | float() if abs(value) < _SECONDS_MAX:
-                return EPOCH + timedelta(seconds=value)
-            case str():
-                try:
-                    moment = datetime.fromisoformat(value)
-                except ValueError:
-                    raise self._odd(column, value) from None
-                return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-            case _:
-                raise self._odd(column, value)
+        try:
+            return None if value is None else reference_time(value)
+        except ValueError:
+            raise self._odd(column, value) from None
 
     def _odd(self, column: str, value: object) -> StoreBroken:
         return StoreBroken(
