@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from wrasse.app.config import Config, load
+from wrasse.app.lateness import TELL
 from wrasse.app.plain import to_json
 from wrasse.duration import parse_duration
 from wrasse.errors import BadDuration, UsageError
@@ -70,7 +71,11 @@ def finish(work: Coroutine[object, object, T]) -> T:
     would log is not written a second time."""
     own = logging.getLogger("wrasse")
     own.handlers, own.propagate = [logging.NullHandler()], False
-    return asyncio.run(work)
+    mark = TELL.set(lambda where: click.echo(f"still waiting for an answer from {where}", err=True))
+    try:
+        return asyncio.run(work)
+    finally:
+        TELL.reset(mark)
 
 
 def write_json(value: object) -> None:

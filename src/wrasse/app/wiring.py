@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
+from wrasse.app.lateness import told_if_late
+from wrasse.app.store_url import StoreUrl, hide, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import ConfigError
 from wrasse.ports.catalog import Catalog, Query
@@ -287,7 +288,8 @@ class Stores:
             self.finish_first(alone.finish)
             self._open[wanted] = alone
         if wanted not in self._open:
-            store = await _open(wanted, self._clock, self._done_max)
+            with told_if_late(hide(str(wanted))):
+                store = await _open(wanted, self._clock, self._done_max)
             self._stack.push_async_callback(store.close)
             self._open[wanted] = store
         return self._open[wanted]
@@ -306,7 +308,8 @@ class Stores:
         """The store of objects of this URL."""
         wanted = parse_objects(url).resolved()
         if wanted not in self._objects:
-            store = await _open_objects(wanted, self._clock)
+            with told_if_late(hide(str(wanted))):
+                store = await _open_objects(wanted, self._clock)
             self._stack.push_async_callback(store.close)
             self._objects[wanted] = store
         return self._objects[wanted]
