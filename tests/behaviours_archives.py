@@ -16,7 +16,7 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     # trimming
     "123": (f"{AGED}::test_without_its_archiver_group_nothing_is_trimmed_and_one_alert_is_raised",),
     "124": (f"{AGED}::test_nothing_that_was_not_delivered_is_trimmed_although_nothing_is_pending",
-            f"{KILLS}::test_the_guard_that_counts_pending_entries_does_not_survive_them"),
+            f"{KILLS}::test_a_planted_bug_does_not_survive_an_archiver_that_stood_still"),
     "125": (f"{AGED}::test_only_what_is_below_the_oldest_pending_entry_is_trimmed",),
     "126": (f"{AGED}::test_what_is_older_than_its_retention_is_trimmed_and_nothing_else",),
     "127": (f"{AGED}::test_an_approximate_rule_waits_for_a_hundredth_more_and_never_trims_more",),
@@ -33,7 +33,7 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "133": (f"{RETENTION}::test_the_rule_that_names_a_stream_most_closely_is_about_it",
             f"{AGED}::test_a_stream_without_a_rule_is_never_trimmed"),
     "134": (f"{STREAMS}::test_what_a_protecting_group_has_not_acked_is_kept",
-            "backends/test_nats_streams.py::test_no_stream_of_ours_has_a_maximal_age",
+            "backends/test_nats_ages.py::test_no_stream_that_is_protected_gets_an_age",
             "app/test_archiver_nats.py::test_what_a_limit_of_the_server_took_unarchived_is_counted_and_told"),
     # the archiver
     "135": (f"{BATCH}::test_a_batch_is_complete_at_its_size",
@@ -46,7 +46,7 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "137": (f"{ARCHIVER}::test_while_the_store_is_down_nothing_is_acked_and_it_goes_on_by_itself",),
     "138": (f"{FAULTS}::test_a_fault_at_any_call_loses_nothing_and_doubles_nothing",
             f"{KILLS}::test_a_hundred_kills_lose_nothing_and_double_nothing",
-            f"{KILLS}::test_a_random_name_does_not_survive_the_kills"),
+            f"{KILLS}::test_a_planted_bug_does_not_survive_an_archiver_that_stood_still"),
     "139": (f"{KILLS}::test_a_hundred_kills_lose_nothing_and_double_nothing",),
     "140": (f"{APP}::test_a_daemon_that_is_stopped_leaves_what_the_next_goes_on_from",
             f"{FAULTS}::test_a_random_name_or_an_overwriting_put_is_noticed"),

@@ -92,11 +92,16 @@ async def wait(job: RunningJob) -> None:
 
 
 async def block(job: RunningJob) -> None:
-    """Waits for a file of the job's name with the event loop blocked, then asks whether the job is still its own."""
+    """Waits for a file of the job's name with the event loop blocked, then asks whether the job is still its own. The
+    answer may come after the word that the job is gone, which ends the handler."""
     log("start", job.id, job.token)
     while not (HERE / job.id).exists():
         ctypes.PyDLL(None).usleep(10_000)
-    log("asked", job.id, await job.still_mine())
+    asking = asyncio.ensure_future(job.still_mine())
+    try:
+        await asyncio.shield(asking)
+    finally:
+        log("asked", job.id, await asking)
 
 
 S = TypeVar("S")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,10 @@ import pytest
 from conformance.catalog_stores import CATALOG_BACKENDS, CatalogStore
 from faults import LOST_REPLY, Network, Script
 from object_faults import FaultyCatalog
-from wrasse.clock import EPOCH
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.catalog import Catalog, Reference, Snapshot
 
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ["a", "a-b", "a/", "a/b", "a0", "A", "é", "𝄞", "%", "a b", "ä", "\x01", "\uffff"]
 
 
@@ -32,7 +32,7 @@ def catalog(store: CatalogStore) -> Catalog:
 
 
 def ref(key: str, prefix: bool = False, owner: str = "", ended: float | None = None) -> Reference:
-    return Reference(key, prefix, owner, "refs", None if ended is None else EPOCH + timedelta(seconds=ended))
+    return Reference(key, prefix, owner, "refs", None if ended is None else BEGIN + timedelta(seconds=ended))
 
 
 async def everything(snapshot: Snapshot, limit: int = 2) -> list[Reference]:
