@@ -24,7 +24,7 @@ from servers.nats import Nats
 from servers.proxy import Proxy
 from servers.seaweed import S3
 from servers.valkey import Valkey, valkey
-from wrasse.app.archiving import build_archiver
+from wrasse.app.archiving import build_archiver, open_ports
 from wrasse.app.config import load
 from wrasse.app.wiring import Store, Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
@@ -32,6 +32,7 @@ from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
 from wrasse.archives.rule import Rule
+from wrasse.archives.turns import Turns
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused
@@ -196,7 +197,9 @@ def test_a_restored_server_is_noticed_and_gone_on_from(place: Path) -> None:
         planned = wrasse("archives", "restart", CHANGE, "--dry-run", "--json").json
         assert (planned["epoch"], planned["new"], planned["gone"]) == (2, 20, 8)
         assert wrasse("archives", "restart", CHANGE).code != 0
-        assert wrasse("archives", "restart", CHANGE, "--yes").code == 0
+        asyncio.run(held_by_somebody())
+        begun = wrasse("archives", "restart", CHANGE, "--yes")
+        assert (begun.code, "waiting for an archiver" in begun.err) == (0, True)
         assert asyncio.run(drained()) == ""
         assert read_numbers() == Counter([*range(20), *range(100, 120)])
         verified = wrasse("archives", "verify", "--json")
@@ -213,6 +216,16 @@ def read_numbers() -> Counter[int]:
     """What the archives hold."""
     read = [json.loads(line) for line in wrasse("archives", "read", CHANGE, "--json").out.splitlines()]
     return Counter(int(each["payload"]) for each in read)
+
+
+async def held_by_somebody() -> None:
+    """An archiver dies while it has the stream."""
+    stores = Stores(SystemClock())
+    try:
+        ports = await open_ports(load(), stores, SystemClock())
+        assert await Turns(ports.lessor, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
+    finally:
+        await stores.close()
 
 
 async def drained() -> str:

@@ -51,7 +51,11 @@ async def under_load(folder: Path, nodes: Cluster, rounds: int, workers: int) ->
         yard.kill(producer)
 
         async def at_rest() -> bool:
-            return all(q.ready + q.delayed + q.held == 0 for q in (await yard.jobs.counts()).queues)
+            try:
+                counts = await yard.jobs.counts()
+            except StoreUnavailable:  # nodes that have not found each other again
+                return False
+            return all(q.ready + q.delayed + q.held == 0 for q in counts.queues)
 
         await eventually(at_rest)
         assert [process.poll() for process in yard.running] == [None] * len(yard.running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,12 +21,14 @@ from wrasse.archives.reader import Archived, read
 from wrasse.archives.replay import Replayed, replay
 from wrasse.archives.restart import Restart, plan_restart, restart
 from wrasse.archives.rule import Rule
-from wrasse.archives.turns import Turns
-from wrasse.clock import SystemClock
+from wrasse.archives.turns import TTL, Turns
+from wrasse.clock import Clock, SystemClock
+from wrasse.duration import format_duration
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.subjects import check_pattern, check_subject, matches
 
 _TURN = timedelta(minutes=10)
+_PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that nobody renews
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,19 @@ def _tell(done: Restart, dry_run: bool) -> None:
     click.echo(f"{done.gone} archived messages are in the stream no more: `wrasse archives replay` brings them back")
 
 
+async def _wait_for_turn(turns: Turns, subject: str, clock: Clock) -> None:
+    """An archiver that met the trouble looks again now and then, and has the stream for that moment; one that died, or
+    whose lease a failover brought back, has it until the lease ends."""
+    ends, told = clock.monotonic() + _PATIENCE.total_seconds(), False
+    while not await turns.asked_again(subject):
+        if clock.monotonic() > ends:
+            raise Refused(f"an archiver works on {subject!r} now", do="stop it, and try again")
+        if not told:
+            click.echo(f"waiting for an archiver that has {subject!r}, up to {format_duration(_PATIENCE)}", err=True)
+            told = True
+        await asyncio.sleep(0.1)
+
+
 async def _restart(asked: Asked, subject: str, dry_run: bool) -> Restart:
     config, clock = asked.config(), SystemClock()
     stores = Stores(clock)
@@ -127,10 +143,11 @@ async def _restart(asked: Asked, subject: str, dry_run: bool) -> Restart:
         rule = next((each for each in await build_rules(config, stores) if matches(each.pattern, subject)), None)
         if rule is None:
             raise UsageError(f"no entry of archiver.streams matches {subject!r}", do="see `wrasse config show`")
-        turns, cursors = Turns(ports.lessor, owner_name(), clock, _TURN), Cursors(ports.records)
+        cursors = Cursors(ports.records)
+        turns = Turns(ports.lessor, owner_name(), clock, _TURN)
         # Safety comes from the cursor's version; our turn keeps an archiver from finishing what it began before.
-        if not dry_run and not await turns.mine(subject):
-            raise Refused(f"an archiver works on {subject!r} now", do="wait half a minute, or stop it, and try again")
+        if not dry_run:
+            await _wait_for_turn(turns, subject, clock)
         try:
             planned = await plan_restart(ports.streams, cursors, rule, subject, GROUP)
             if not dry_run:

@@ -53,6 +53,11 @@ class Turns:
         self._held[subject] = (granted, self._lessor.term(granted))
         return True
 
+    async def asked_again(self, subject: str) -> bool:
+        """`mine`, for someone who waits: also if we were refused a moment ago."""
+        self._asked.pop(subject, None)
+        return await self.mine(subject)
+
     async def give_back(self) -> None:
         """Gives back what is held, so that others need not wait."""
         while self._held:
