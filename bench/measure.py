@@ -75,12 +75,17 @@ def seconds(work: Callable[[], object]) -> float:
 
 def take_turns(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, float]:
     """The median seconds of each; every round runs all of them, each in a directory of its own."""
+    return {name: statistics.median(times) for name, times in each_round(contestants, rounds).items()}
+
+
+def each_round(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, list[float]]:
+    """The seconds of each in every round: a disk that changes its pace within a run does so for all of a round."""
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, contestant in contestants.items():
             with tempfile.TemporaryDirectory(prefix="wrasse-bench-") as place:
                 taken[name].append(contestant(Path(place)))
-    return {name: statistics.median(times) for name, times in taken.items()}
+    return taken
 
 
 def machine() -> dict[str, str]:
