@@ -48,7 +48,7 @@ CASES: list[tuple[Rule, Files, Files]] = [
         {"src/wrasse/ports/x.py": "from . import page"},
         {"src/wrasse/ports/x.py": "from wrasse.ports import page"},
     ),
-    (shape.files_are_short, {"src/wrasse/x.py": "x = 1\n" * 401}, {"src/wrasse/x.py": "x = 1\n" * 400}),
+    (shape.files_are_short, {"src/wrasse/x.py": "x = 1\n" * 601}, {"src/wrasse/x.py": "x = 1\n" * 600}),
     (
         shape.functions_are_short,
         {"src/wrasse/x.py": LONG},
@@ -64,7 +64,7 @@ CASES: list[tuple[Rule, Files, Files]] = [
     ),
     (
         shape.public_names_use_our_words,
-        {"src/wrasse/x.py": "class LeaseSweeper: ..."},
+        {"src/wrasse/x.py": "class LeaseCoordinator: ..."},
         {"src/wrasse/x.py": "class Sweep: ..."},
     ),
     (
@@ -72,10 +72,10 @@ CASES: list[tuple[Rule, Files, Files]] = [
         {"src/wrasse/x.py": "def find(candidates): ..."},
         {"src/wrasse/app/settings.py": "class Reaper: ..."},
     ),
-    (shape.public_names_use_our_words, {"src/wrasse/jobs/dlq.py": ""}, {"src/wrasse/x.py": "def _reap(txn): ..."}),
+    (shape.public_names_use_our_words, {"src/wrasse/jobs/candidate.py": ""}, {"src/wrasse/x.py": "def _f(txn): ..."}),
     (
         shape.public_names_use_our_words,
-        {"src/wrasse/x.py": "class A:\n    gc_delay: int = 1"},
+        {"src/wrasse/x.py": "class A:\n    coordinator_delay: int = 1"},
         {"src/wrasse/x.py": "class A:\n    logc: int = 1"},
     ),
     (

@@ -77,7 +77,7 @@ ProjectRule = Callable[[Project], Iterator[Problem]]
 
 def read_project(root: Path = ROOT) -> Project:
     """Reads every text file under the known folders and beside them; caches and environments are left out."""
-    paths = [path for path in root.iterdir() if path.is_file() and path.name not in ("uv.lock", ".gitignore")]
+    paths = [path for path in root.iterdir() if path.is_file() and path.name not in ("uv.lock", ".gitignore", ".git")]
     for folder in FOLDERS:
         paths += (path for path in (root / folder).rglob("*") if path.is_file())
     kept = sorted(path for path in paths if path.suffix in TEXTS and "__pycache__" not in path.parts)
