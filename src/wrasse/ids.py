@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import secrets
 import threading
+from datetime import datetime
 
 from wrasse.clock import EPOCH, Clock, from_micros, to_micros
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _RANDOM_BITS = 80
+_LENGTH = 26
 _TAIL_BITS = 30
 _TAIL_END = 1 << _TAIL_BITS
 
@@ -64,6 +66,22 @@ class Ids:
         self._until = from_micros(((number >> _RANDOM_BITS) + 1) * 1_000)
         self._tail = number & _TAIL_END - 1
         self._head = "".join([_PAIRS[number >> shift & 1023] for shift in range(120, _TAIL_BITS - 1, -10)])
+
+
+def first_at(instant: datetime) -> str:
+    """What sorts before every id made at this instant or later, and after every earlier one."""
+    number = max(to_micros(instant) // 1_000, 0)
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(40, -1, -10)])
+
+
+def made_at(id: str) -> datetime | None:
+    """When an id was made, to the millisecond; None if it is not one of ours."""
+    if len(id) != _LENGTH or not set(id) <= set(_ALPHABET):
+        return None
+    try:
+        return from_micros((_decode(id) >> _RANDOM_BITS) * 1_000)
+    except OverflowError:
+        return None
 
 
 def uuid7(clock: Clock) -> str:

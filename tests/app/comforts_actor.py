@@ -7,8 +7,8 @@ import random
 import sys
 from datetime import timedelta
 
-from app.kill_actor import CLOCK, KEEP_ALL, engine_on, journal_beside, log
-from wrasse.app.wiring import Store, open_store
+from app.kill_actor import CLOCK, KEEP_ALL, engine_on, log
+from wrasse.app.wiring import Store, journal_of, open_store
 from wrasse.jobs.beats import ChildBeats
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.periodic import Every, Missed, Periodic
@@ -62,7 +62,7 @@ async def run_worker(url: str, silence: timedelta) -> None:
     tally = Tally()
     worker = Worker(store.jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
     async with asyncio.TaskGroup() as group:
-        group.create_task(engine_on(store, silence, await journal_beside(url, store)).run())
+        group.create_task(engine_on(store, silence, journal_of(store, CLOCK)).run())
         group.create_task(worker.run())
 
 

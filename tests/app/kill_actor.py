@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from wrasse.app.wiring import Store, open_store
+from wrasse.app.wiring import Store, journal_of, open_store
 from wrasse.clock import SystemClock
 from wrasse.engine.guard import MassDeath
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
@@ -162,11 +162,6 @@ async def run_producer(url: str, prefix: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def journal_beside(url: str, store: Store) -> Journal:
-    """The journal of this host; a Redis keeps none."""
-    return store.journal if url.startswith("sqlite:") else (await open_store(f"sqlite://{HERE}/journal.db")).journal
-
-
 def engine_on(store: Store, silence: timedelta, journal: Journal) -> Engine:
     guards = (*backend_guards(store, CLOCK, silence), MassDeath(store.jobs, silence))
     sweep = Scheduled(
@@ -186,7 +181,7 @@ def engine_on(store: Store, silence: timedelta, journal: Journal) -> Engine:
 async def run_engine(url: str, silence: timedelta) -> None:
     store = await opened(url)
     log("engine")
-    await engine_on(store, silence, await journal_beside(url, store)).run()
+    await engine_on(store, silence, journal_of(store, CLOCK)).run()
 
 
 def main() -> None:

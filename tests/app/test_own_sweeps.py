@@ -114,7 +114,7 @@ async def test_a_sweep_of_ones_own_is_given_the_ports_it_asks_for_and_takes_away
         await carts.create("b", b"{}", due_at=clock.now())
         clock.advance(timedelta(days=1))
         report = await (await app.engine()).sweep_now("old_carts")
-        lines = await opened.engine.journal.page(LineFilter(sweep="old_carts"), None, 10)
+        lines = await opened.journal.page(LineFilter(sweep="old_carts"), None, 10)
         assert (report.seen, report.done, dict(report.kept)) == (2, 1, {"young": 1})
         assert [line.intent.suspect for line in lines] == ["a"]
         assert (await carts.get("a"), (await carts.get("b")) is None) == (None, False)
@@ -210,7 +210,7 @@ async def test_it_is_guarded_by_every_backend_that_it_depends_on(shop: Path) -> 
     settings = load(configure(shop, "  old_carts: {use: 'shop_sweeps:OldCarts'}\n"), environ={}).settings
     clock = ManualClock()
     here, ahead = Memory(clock), Memory(ManualClock(clock.now() + timedelta(hours=1)))
-    scheduled = build_sweep("old_carts", settings, Opened(here, here, here, here, ahead), clock)
+    scheduled = build_sweep("old_carts", settings, Opened(here, here, here, here.journal, here, ahead), clock)
     held = {guard.name: reason for guard in scheduled.guards if (reason := await guard.held())}
     assert held == {"clock": "this host's clock is 1h behind the backend's"}
 

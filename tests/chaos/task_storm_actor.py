@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from app.kill_actor import CLOCK, journal_beside, log, waited_for, work_off
+from app.kill_actor import CLOCK, log, waited_for, work_off
 from chaos.storm_actor import put_on
 from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store
 from wrasse.app.config import load
@@ -25,6 +25,7 @@ from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened
 from wrasse.app.task_settings import StuckTasksSettings, TaskTypeSettings
 from wrasse.app.task_sweeping import build_task_sweeps
+from wrasse.app.wiring import journal_of
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.job_record import StoredJob
@@ -64,7 +65,8 @@ async def run_engine(url: str, silence: timedelta) -> None:
     store = await store_at(url)
     tell_of_the_untold()
     settings, backend = engine_settings(silence), store.backend
-    opened = Opened(backend, backend, backend, backend, tasks=store.jobs, types=(TYPE,))
+    journal = journal_of(backend, CLOCK)
+    opened = Opened(backend, backend, backend, journal, backend, tasks=store.jobs, types=(TYPE,))
     sweeps = [
         *build_task_sweeps(settings, opened, CLOCK, {"stuck_jobs"}),
         *(build_stream_sweep(name, settings, opened, CLOCK) for name in STREAM_SWEEPS),
@@ -74,7 +76,7 @@ async def run_engine(url: str, silence: timedelta) -> None:
         sweeps,
         lessor=Lessor(backend.records(ENGINE_LEASES), CLOCK),
         state=backend.records(ENGINE_STATE),
-        journal=await journal_beside(url, backend),
+        journal=journal,
         clock=CLOCK,
         owner=f"engine-{os.getpid()}",
         lease_ttl=timedelta(seconds=1),

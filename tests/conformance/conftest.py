@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from conformance.recorded_stores import RECORDED_BACKENDS
-from conformance.stores import BACKENDS, CLUSTER, JOBS_BACKENDS, OLD_SERVERS, STREAMS_BACKENDS, Store
+from conformance.stores import (
+    BACKENDS,
+    CLUSTER,
+    JOBS_BACKENDS,
+    OLD_SERVERS,
+    RECORDS_BACKENDS,
+    STREAMS_BACKENDS,
+    Store,
+)
 from conformance.task_stores import LONG_TASKS_BACKENDS, NOT_FOR_TASKS, TASKS_BACKENDS
 from wrasse.clock import SystemClock
 
@@ -35,6 +43,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if suite in STREAMS_SUITES:
             long = [pytest.param(name, marks=pytest.mark.full) for name in (*OLD_SERVERS, CLUSTER)]
             stores = (*STREAMS_BACKENDS, *long)
+        if suite == "test_journal":
+            long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", CLUSTER, "nats-2.9")]
+            stores = (*RECORDS_BACKENDS, *long)
         if suite == "test_scale":  # half a minute there, and the server's part of it is seconds
             long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis", *LARGE_TASKS)]
             stores = (*BACKENDS, *long)

@@ -9,7 +9,6 @@ import pytest
 from wrasse.clock import Clock
 from wrasse.jobs.recorded import RecordedJobs
 from wrasse.jobs.recorded_changes import RecordedOptions
-from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
@@ -43,10 +42,6 @@ class RecordedBackend:
         self.inner = inner
         options = RecordedOptions(done_max=done_max, rescues_max=None, poll_max=0.2)
         self.jobs = RecordedJobs(inner.records, inner.objects, clock, options)
-
-    @property
-    def journal(self) -> Journal:
-        raise AssertionError("these suites have no journal")
 
     def records(self, collection: Collection) -> Records:
         return self.inner.records(collection)

@@ -20,6 +20,7 @@ from servers.nats import SHARED_NATS, newest_nats
 from servers.old import nats_2_9, redis_7_0
 from servers.seaweed import S3 as S3Server
 from servers.valkey import SHARED, newest, oldest
+from wrasse.app.wiring import journal_of
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock, SystemClock
 from wrasse.ports.jobs import JobQueue
@@ -43,9 +44,6 @@ class Backend(Protocol):
 
     @property
     def jobs(self) -> JobQueue: ...
-
-    @property
-    def journal(self) -> Journal: ...
 
     def records(self, collection: Collection) -> Records: ...
 
@@ -176,7 +174,7 @@ class Store:
 
     @property
     def journal(self) -> Journal:
-        return self.backend.journal
+        return journal_of(self.backend, self.clock)  # type: ignore[arg-type]
 
     def keeps(self, key: str) -> bool:
         """Whether a record may have this key; SeaweedFS is a tree of folders, and wrasse refuses others there."""

@@ -11,7 +11,8 @@ from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.homes import homes
 from wrasse.app.plain import line_json
-from wrasse.app.wiring import open_store
+from wrasse.app.wiring import journal_of, open_store
+from wrasse.clock import SystemClock
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -57,12 +58,14 @@ def journal(
 async def _journal(
     asked: Asked, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
 ) -> None:
-    store = await open_store(homes(asked.config()).journal)
+    clock = SystemClock()
+    store = await open_store(homes(asked.config()).journal, clock)
     try:
+        journal = journal_of(store, clock)
         if since is not None:
             horizon = (await store.pulse()).at - since
             where = LineFilter(where.sweep, where.run, where.suspect, where.outcome, where.open, since=horizon)
-        page = await store.journal.page(where, after, limit, newest=not oldest)
+        page = await journal.page(where, after, limit, newest=not oldest)
     finally:
         await store.close()
     asked.answer({"lines": [line_json(line) for line in page], "next": page.cursor}, lambda: _text(page))

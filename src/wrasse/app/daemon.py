@@ -275,7 +275,7 @@ class Daemon:
             backend=str(parse_store(homes(self._config).jobs)),
             jobs=opened.jobs,
             queue=opened.queue,
-            journal=opened.journal_store or opened.engine,
+            journal=opened.journal,
             leases=opened.records.records(LEASES),
             streams=streams,
             engine=engine,

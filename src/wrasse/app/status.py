@@ -31,7 +31,7 @@ from wrasse.leases.lease import Lease
 from wrasse.leases.meta import decode
 from wrasse.orphans.desk import Desk
 from wrasse.ports.jobs import Counts, JobQueue, JobState
-from wrasse.ports.journal import Line, LineFilter
+from wrasse.ports.journal import Journal, Line, LineFilter
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams, StreamState
 from wrasse.streams.tally import StreamTally
@@ -98,7 +98,7 @@ class Subject:
     roles: tuple[str, ...]
     backend: str
     jobs: Store
-    journal: Store
+    journal: Journal
     leases: Records
     streams: Streams
     engine: Engine | None
@@ -241,7 +241,7 @@ class Watch:
         return _Jobs(skew, counts, (await queue.overdue(None, STUCK)).items, shut)
 
     async def _engine(self) -> tuple[Line, ...]:
-        lines = await self._subject.journal.journal.page(LineFilter(), None, LINES, newest=True)
+        lines = await self._subject.journal.page(LineFilter(), None, LINES, newest=True)
         if self._subject.engine is not None:
             await self._subject.engine.refresh()
         return lines.items

@@ -47,8 +47,8 @@ class StoreUrl:
 
     @property
     def keeps_journal(self) -> bool:
-        """Whether it has a journal; a server has none yet."""
-        return self.scheme in ("sqlite", "memory")
+        """Whether it has a journal, as every backend has."""
+        return True
 
     @property
     def is_nats(self) -> bool:

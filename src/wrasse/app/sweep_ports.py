@@ -35,9 +35,9 @@ class Opened:
     jobs: Store
     records: Store
     engine: Store
+    journal: Journal
     streams: Store | None = None
     objects: ObjectStore | None = None
-    journal_store: Store | None = None  # where the journal is, if not where the engine keeps the rest
     orphans: tuple[Desk, ...] = ()  # a desk per root
     leasing: Leasing | None = None
     retention: RetentionTally = dataclasses.field(default_factory=RetentionTally)
@@ -49,11 +49,6 @@ class Opened:
     def queue(self) -> JobQueue:
         """Jobs and tasks, for whoever looks, puts and mends."""
         return self.jobs.jobs if self.tasks is None else RoutedJobs(self.jobs.jobs, self.tasks, self.types)
-
-    @property
-    def journal(self) -> Journal:
-        """The journal."""
-        return (self.engine if self.journal_store is None else self.journal_store).journal
 
 
 @dataclass(frozen=True, slots=True)

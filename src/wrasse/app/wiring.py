@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from wrasse.app.lateness import told_if_late
 from wrasse.app.store_url import StoreUrl, hide, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
+from wrasse.engine.record_journal import JOURNAL, RecordJournal
 from wrasse.errors import ConfigError
 from wrasse.ports.catalog import Catalog, Query
 from wrasse.ports.groups import Groups
@@ -38,11 +39,6 @@ class Store(Protocol):
     @property
     def jobs(self) -> JobQueue:
         """The job queue."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """The journal."""
         ...
 
     @property
@@ -77,6 +73,12 @@ class Store(Protocol):
 class _KeepsSightings(Protocol):
     @property
     def sightings(self) -> Sightings: ...
+
+
+@runtime_checkable
+class _KeepsJournal(Protocol):
+    @property
+    def journal(self) -> Journal: ...
 
 
 @runtime_checkable
@@ -125,11 +127,6 @@ class RecordsAlone:
         return self._jobs
 
     @property
-    def journal(self) -> Journal:
-        """None: the wiring gives the journal another home."""
-        raise AssertionError("a bucket keeps no journal")
-
-    @property
     def streams(self) -> Streams:
         """None."""
         raise AssertionError("a bucket keeps no streams")
@@ -170,6 +167,11 @@ def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int, rescues_max: 
     poll_max = 1.0 if hasattr(store, "requests") else 0.2
     options = RecordedOptions(done_max=done_max, rescues_max=rescues_max, poll_max=poll_max)
     return RecordedJobs(store.records, store.objects, clock, options)
+
+
+def journal_of(store: Store, clock: Clock) -> Journal:
+    """The journal of a store: a table of its own where it has one, else records."""
+    return store.journal if isinstance(store, _KeepsJournal) else RecordJournal(store.records(JOURNAL), clock)
 
 
 async def check_streams(store: Store) -> None:
@@ -293,6 +295,10 @@ class Stores:
             self._stack.push_async_callback(store.close)
             self._open[wanted] = store
         return self._open[wanted]
+
+    async def open_journal(self, url: str) -> Journal:
+        """The journal of the backend of this URL."""
+        return journal_of(await self.open(url), self._clock)
 
     async def open_streams(self, url: str) -> Store:
         """The backend of this URL, if it keeps streams."""

@@ -64,6 +64,19 @@ class LineFilter:
     until: datetime | None = None
 
 
+def matches(line: Line, where: LineFilter) -> bool:
+    """Whether every field that is set matches."""
+    return (
+        (where.sweep is None or line.intent.sweep == where.sweep)
+        and (where.run is None or line.intent.run == where.run)
+        and (where.suspect is None or line.intent.suspect == where.suspect)
+        and (where.outcome is None or line.outcome is where.outcome)
+        and (where.open is None or (line.outcome is None) is where.open)
+        and (where.since is None or line.intended_at >= where.since)
+        and (where.until is None or line.intended_at < where.until)
+    )
+
+
 class Journal(Protocol):
     """The port."""
 

@@ -29,7 +29,7 @@ class Shown:
         self.clock = ManualClock()
         self.store = Memory(self.clock)
         settings = load("none", environ={}).settings
-        opened = Opened(self.store, self.store, self.store)
+        opened = Opened(self.store, self.store, self.store, self.store.journal)
         self.engine = build_engine(settings, opened, self.clock, "me")
         self.leases = Leases(self.store.records, self.store.objects, self.clock)
         self.network = Network(Script({}))
@@ -40,7 +40,7 @@ class Shown:
             roles=("all",),
             backend="memory:",
             jobs=self.store,
-            journal=self.store,
+            journal=self.store.journal,
             leases=self.store.records(LEASES),
             streams=FaultyStreams(self.store.streams, self.network),
             engine=self.engine,

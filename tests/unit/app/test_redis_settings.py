@@ -56,8 +56,7 @@ def test_redis_is_the_home_of_jobs_and_of_the_engine_when_it_is_named(
 ) -> None:
     config = loaded(place, text, environ)
     assert jobs(config).nodes == (("h", 1),)
-    assert where(config).engine == where(config).jobs
-    assert (where(config).records, where(config).journal) == ("sqlite:wrasse.db", "sqlite:wrasse.db")
+    assert where(config).engine == where(config).journal == where(config).jobs
 
 
 def test_what_is_shown_says_that_the_default_home_of_jobs_is_not_used(place: Path) -> None:
@@ -93,9 +92,9 @@ def test_records_on_the_same_redis_share_its_connection(place: Path) -> None:
     assert parse_store(where(config).records).resolved() == parse_store(where(config).jobs).resolved()
 
 
-def test_the_journal_goes_to_the_first_named_home_that_keeps_one(place: Path) -> None:
-    config = loaded(place, "redis: {addr: 'h:1'}\nbackends: {streams: 'sqlite:s.db'}")
-    assert where(config).journal == "sqlite:s.db"
+def test_the_journal_goes_where_the_engine_keeps_the_rest(place: Path) -> None:
+    config = loaded(place, "redis: {addr: 'h:1'}\nbackends: {streams: 'sqlite:s.db'}\nengine: {backend: 'file:here'}")
+    assert where(config).journal == "file:here"
 
 
 def test_streams_on_the_same_redis_share_its_connection(place: Path) -> None:

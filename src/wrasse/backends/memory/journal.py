@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
-from wrasse.ports.journal import Intent, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -76,19 +76,6 @@ class MemoryJournal:
         order.remove(id)
         if not order:
             del self._ids[index]
-
-
-def matches(line: Line, where: LineFilter) -> bool:
-    """Whether every field that is set matches."""
-    return (
-        (where.sweep is None or line.intent.sweep == where.sweep)
-        and (where.run is None or line.intent.run == where.run)
-        and (where.suspect is None or line.intent.suspect == where.suspect)
-        and (where.outcome is None or line.outcome is where.outcome)
-        and (where.open is None or (line.outcome is None) is where.open)
-        and (where.since is None or line.intended_at >= where.since)
-        and (where.until is None or line.intended_at < where.until)
-    )
 
 
 def _indexes(intent: Intent) -> tuple[tuple[str, str], ...]:

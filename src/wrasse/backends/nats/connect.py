@@ -22,7 +22,6 @@ from wrasse.errors import Refused, StoreUnavailable, WrasseError
 from wrasse.ports.finding import Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
-from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import Streams
@@ -88,11 +87,6 @@ class Nats:
     def groups(self) -> Groups:
         """The groups that read them."""
         return self.flows.groups
-
-    @property
-    def journal(self) -> Journal:
-        """None: the wiring gives the journal another home."""
-        raise AssertionError("NATS keeps no journal")
 
     async def pulse(self) -> Pulse:
         """Which server it is (another after a restart), or who leads the bucket where there are copies; its clock."""

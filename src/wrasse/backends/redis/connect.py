@@ -28,7 +28,6 @@ from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.finding import Finding
 from wrasse.ports.groups import Groups
-from wrasse.ports.journal import Journal
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import Streams
@@ -87,11 +86,6 @@ class Redis:
     def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
         """The records of one collection."""
         return RedisFlatRecords(self.link, collection) if collection.flat else RedisRecords(self.link, collection)
-
-    @property
-    def journal(self) -> Journal:
-        """None: the wiring gives the journal another home."""
-        raise AssertionError("Redis keeps no journal")
 
     async def pulse(self) -> Pulse:
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
