@@ -190,7 +190,7 @@ def test_doctor_says_what_is_well() -> None:
     answer = wrasse("doctor", "--json")
     assert (answer.code, answer.json["ok"]) == (0, True)
     checks = {each["check"] for each in answer.json["checks"]}
-    assert checks == {"version", "config", "disk", "backend", "clock", "workers", "sweeps"}
+    assert checks == {"version", "config", "modes", "disk", "backend", "clock", "workers", "sweeps"}
 
 
 def test_doctor_prints_what_a_directory_was_found_to_have() -> None:

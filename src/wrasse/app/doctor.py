@@ -18,6 +18,7 @@ from wrasse.app.age_findings import age_findings
 from wrasse.app.ago import ago
 from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
 from wrasse.app.config import Config
+from wrasse.app.file_modes import mode_findings
 from wrasse.app.homes import homes
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
@@ -51,6 +52,9 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
     except WrasseError as why:
         yield Finding("backends", FAIL, why.message, why.do)
         return
+    used = (where.jobs, where.records, where.engine, where.streams, where.journal)
+    for finding in mode_findings(config, [*map(parse_store, used), parse_objects(where.objects)]):
+        yield finding
     stores = Stores(clock, done_max=config.settings.worker.done_max)
     opened: dict[str, Store] = {}
     try:

@@ -36,6 +36,28 @@ def shown(config: Config) -> Iterator[Shown]:
         yield Shown(leaf, value, source)
 
 
+def has_secrets(config: Config) -> bool:
+    """Whether the file of this configuration holds any."""
+    if config.file is None:
+        return False
+    of_file = [each for each in leaves(config.own).values() if _of_file(config, each.path)]
+    return any(_hides(_value(config, each.path), secret=each.key.secret) for each in of_file)
+
+
+def _of_file(config: Config, path: str) -> bool:
+    return config.file is not None and config.sources.get(path, "").startswith(config.file.name)
+
+
+def _hides(value: object, *, secret: bool) -> bool:
+    if isinstance(value, Mapping):
+        return any(_hides(each, secret=secret) for each in value.values())
+    if isinstance(value, tuple):
+        return any(_hides(each, secret=secret) for each in value)
+    if dataclasses.is_dataclass(value):
+        return any(_hides(getattr(value, each.name), secret=secret) for each in dataclasses.fields(value))
+    return isinstance(value, str) and bool(value) and (secret or hide(value) != value)
+
+
 def written(value: object) -> str:
     """The value as YAML on one line."""
     if isinstance(value, bool):

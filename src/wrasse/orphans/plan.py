@@ -25,6 +25,7 @@ from wrasse.orphans.spool import Listed
 from wrasse.orphans.units import pack, unpack
 from wrasse.orphans.verdict import Known, Suspected
 from wrasse.ports.sightings import Round, Standing
+from wrasse.private_files import open_private
 
 FORMAT = "wrasse orphans plan 1"
 LINE_BYTES_MAX = 16 << 20
@@ -118,7 +119,7 @@ def write_plan(path: Path, root: Root, looked: Looked, planned: Iterable[Suspect
     """Writes a plan; it gets its name when it is whole."""
     body, told, lines = Path(f"{path}.body"), hashlib.sha256(), 0
     try:
-        with open(body, "wb") as file:
+        with open(body, "wb", opener=open_private) as file:
             for each in planned:
                 text = _encode(_line(each)) + b"\n"
                 told.update(text)
@@ -140,7 +141,7 @@ def write_plan(path: Path, root: Root, looked: Looked, planned: Iterable[Suspect
             lines,
             told.hexdigest(),
         )
-        with open(f"{path}.part", "wb") as whole, open(body, "rb") as file:
+        with open(f"{path}.part", "wb", opener=open_private) as whole, open(body, "rb") as file:
             whole.write(_encode(header) + b"\n")
             while chunk := file.read(1 << 20):
                 whole.write(chunk)

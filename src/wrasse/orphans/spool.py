@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from wrasse.errors import StoreBroken
+from wrasse.private_files import open_private
 
 FRAME_ROWS = 1_000
 _LENGTH = 4
@@ -47,7 +48,7 @@ class Writer(Generic[R]):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(f"{path}.part", "xb", buffering=1 << 16)  # noqa: SIM115  # closed by close or drop
+        self._file = open(f"{path}.part", "xb", buffering=1 << 16, opener=open_private)  # noqa: SIM115  # closed by close or drop
         self._encode = msgspec.msgpack.Encoder().encode
         self._waiting: list[R] = []
         self.rows = 0

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wrasse.errors import UsageError
+from wrasse.private_files import make_private_folders
 
 _ROUND = re.compile(r"[0-9A-Z]{26}")
 _PROTECTED = ".protected"
@@ -31,14 +32,14 @@ class Workplace:
     def opened(self, round: str) -> Iterator[Path]:
         """A directory for one round, gone when it is over."""
         try:
-            self._place.mkdir(parents=True, exist_ok=True)
+            make_private_folders(self._place)
         except (FileExistsError, NotADirectoryError, PermissionError) as why:
             raise UsageError(
                 f"{self._place} cannot be a directory for spools: {why.strerror}", do="set orphans_spool to one"
             ) from None
         self._clear()
         place = self._place / round
-        place.mkdir()
+        make_private_folders(place)
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)

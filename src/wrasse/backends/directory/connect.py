@@ -7,7 +7,6 @@ what writers left that died more than an hour ago.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.finding import WARN, Finding
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
+from wrasse.private_files import make_private_folders
 
 _SYSTEM = SystemClock()
 
@@ -73,7 +73,7 @@ class Directory:
     @classmethod
     def _opened(cls, path: str, files: Callable[[str], Files], threads: Threads, clock: Clock) -> Directory:
         try:
-            os.makedirs(path, exist_ok=True)
+            make_private_folders(path)
             root = files(path)
         except (FileExistsError, NotADirectoryError):
             raise UsageError(

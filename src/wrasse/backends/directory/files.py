@@ -3,6 +3,9 @@
 Paths are bytes, relative to the root, which is held open: the working directory and the length of the root's own path
 do not matter. A method changes one thing or nothing. What is missing is an answer (None) where that is ordinary, and
 an OSError where it is not.
+
+Files are made for their owner alone. A root with the set-group-ID bit (`chmod 2770`, or 2750 for a group that only
+reads) is shared: what is made in it has the root's group rights, under any umask.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from contextlib import suppress
 import msgspec
 
 from wrasse.backends.directory.mount import Mount, mount_of
+from wrasse.private_files import FILE_MODE, FOLDER_MODE
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -47,7 +51,9 @@ class Files:
     def __init__(self, root: str) -> None:
         self.root = root
         self._root = os.open(root, _FOLDER)
-        self.inode = os.fstat(self._root).st_ino
+        found = os.fstat(self._root)
+        self.inode = found.st_ino
+        self._group = found.st_mode & modes.S_IRWXG if found.st_mode & modes.S_ISGID else 0
 
     def close_root(self) -> None:
         """Nothing may be asked afterwards."""
@@ -57,11 +63,11 @@ class Files:
 
     def create(self, path: bytes) -> int:
         """A new file, open for writing and reading; FileExistsError if the name is taken."""
-        return os.open(path, _CREATE, 0o666, dir_fd=self._root)
+        return self._shared(os.open(path, _CREATE, FILE_MODE, dir_fd=self._root))
 
     def blank(self, folder: bytes) -> int:
         """A new file without a name, open for writing and reading: it is gone with whoever has it open."""
-        return os.open(folder, _BLANK, 0o666, dir_fd=self._root)
+        return self._shared(os.open(folder, _BLANK, FILE_MODE, dir_fd=self._root))
 
     def name(self, file: int, target: bytes) -> None:
         """Gives a file without a name its first one; FileExistsError if it is taken, as for `link`."""
@@ -116,7 +122,13 @@ class Files:
 
     def make_folder(self, path: bytes) -> None:
         """A new directory; FileExistsError if the name is taken."""
-        os.mkdir(path, dir_fd=self._root)
+        os.mkdir(path, FOLDER_MODE, dir_fd=self._root)
+        if self._group:
+            folder = os.open(path, _FOLDER | os.O_NOFOLLOW, dir_fd=self._root)
+            try:
+                os.fchmod(folder, modes.S_ISGID | FOLDER_MODE | self._group)
+            finally:
+                os.close(folder)
 
     def remove_folder(self, path: bytes) -> bool:
         """Takes an empty directory away; False if it is not empty or not there."""
@@ -204,7 +216,8 @@ class Files:
 
     def open_lock(self, path: bytes) -> int:
         """The file of a lock, made if need be. It is never taken away: that would let two hold it."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666, dir_fd=self._root)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return self._shared(os.open(path, flags, FILE_MODE, dir_fd=self._root))
 
     def try_lock(self, file: int, *, shared: bool = False) -> bool:
         """Locks an open file until it is closed or the process ends; False if somebody else has it."""
@@ -213,6 +226,12 @@ class Files:
         except BlockingIOError:
             return False
         return True
+
+    def _shared(self, file: int) -> int:
+        if self._group:
+            with suppress(PermissionError):  # the lock of another user, who has done it
+                os.fchmod(file, FILE_MODE | self._group & ~0o111)
+        return file
 
 
 def _state(found: os.stat_result) -> FileState:

@@ -18,6 +18,7 @@ import apsw
 from wrasse.backends.sqlite.failure import moved, unwritable
 from wrasse.clock import SystemClock
 from wrasse.errors import UsageError
+from wrasse.private_files import make_private_file
 
 _PAUSE = 0.001
 _CHECKPOINT_PAGES = 2_000
@@ -42,6 +43,8 @@ class File:
 
     def open(self, *, creates: bool = False, reads_only: bool = False) -> apsw.Connection:
         """A connection with our settings."""
+        if creates:
+            make_private_file(self.path)  # SQLite gives its -wal and -shm files the mode of the database
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
         db = apsw.Connection(self.path, flags)
         db.set_busy_handler(_Patience(self.patience).asked)
