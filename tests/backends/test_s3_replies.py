@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import quote_from_bytes
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from wrasse.backends.s3.listing import nameable
-from wrasse.backends.s3.replies import deletion, parse_listing, parse_refusals, parse_uploads
+from wrasse.backends.s3.metadata import from_headers
+from wrasse.backends.s3.replies import (
+    KEY_BYTES_MAX,
+    SIZE_MAX,
+    XML_BYTES_MAX,
+    ListedPage,
+    deletion,
+    parse_date,
+    parse_listing,
+    parse_refusals,
+    parse_text,
+    parse_uploads,
+    parse_versioning,
+    parse_versions,
+)
 from wrasse.errors import StoreBroken
 
 AT = "2026-01-02T03:04:05.678Z"
@@ -58,11 +74,106 @@ def test_a_store_that_does_not_encode_keys_is_understood() -> None:
         listing(usual("a").replace(AT, "today")),
         listing(usual("a"), more=True),
         listing(usual("a")).replace(b"IsTruncated", b"Truncated"),
+        listing(usual("")),
+        listing(usual("k" * (KEY_BYTES_MAX + 1))),
+        listing(usual("a").replace("7", "-7")),
+        listing(usual("a").replace("7", str(SIZE_MAX))),
+        listing(usual("a").replace("7", "7" * 5_000)),
+        listing(usual("a").replace(AT, "0001-01-01T00:00:00+23:00")),
+        listing(usual("a").replace(AT, "9999-12-31T23:59:59-23:00")),
+        listing(usual("a").replace("&quot;e1&quot;", "e 1")),
+        listing(usual("a"), more=True, token="<NextContinuationToken/>"),
+        listing(usual("a")).replace(b"<IsTruncated>", b"<Name>other</Name><IsTruncated>"),
+        listing(usual("b")),
+        listing("").replace(b"<Contents></Contents>", b"<CommonPrefixes><Prefix>a</Prefix></CommonPrefixes>"),
+        listing("").replace(b"<Contents></Contents>", b"<CommonPrefixes><Prefix>b/</Prefix></CommonPrefixes>"),
+        b'<!DOCTYPE x [<!ENTITY e "a">]>' + listing(usual("&e;")),
+        (b'<!DOCTYPE x [<!ENTITY e "a">]>' + listing(usual("&e;"))).decode().encode("utf-16"),
+        listing("<Key>a\x01</Key>"),
     ],
 )
 def test_half_a_listing_is_an_error_and_never_a_shorter_one(body: bytes) -> None:
     with pytest.raises(StoreBroken):
+        parse_listing(body, WHERE, bucket="bucket", prefix=b"a")
+
+
+PARSERS: dict[str, Callable[[bytes], object]] = {
+    "ListBucketResult": lambda body: parse_listing(body, WHERE, bucket="bucket", prefix=b""),
+    "ListVersionsResult": lambda body: parse_versions(body, WHERE),
+    "ListMultipartUploadsResult": lambda body: parse_uploads(body, WHERE),
+    "DeleteResult": lambda body: parse_refusals(body, WHERE),
+    "VersioningConfiguration": lambda body: parse_versioning(body, WHERE),
+    "CopyObjectResult": lambda body: parse_text(body, "CopyObjectResult", "ETag", WHERE),
+}
+NAMES = (
+    "Contents", "Key", "Size", "ETag", "LastModified", "IsTruncated", "NextContinuationToken", "CommonPrefixes",
+    "Prefix", "EncodingType", "Version", "DeleteMarker", "VersionId", "IsLatest", "Upload", "UploadId", "Initiated",
+    "NextKeyMarker", "NextUploadIdMarker", "Error", "Code", "Name", "Checksum",
+)  # fmt: skip
+TEXTS = st.sampled_from([AT, "true", "false", "7", "-1", "url", "%ff%zz+", "&#0;", "<![CDATA[x]]>", "9999-12-31", ""])
+ELEMENTS = st.recursive(
+    TEXTS | st.text(max_size=6),
+    lambda inner: st.tuples(st.sampled_from(NAMES), st.lists(inner, max_size=5)).map(
+        lambda pair: f"<{pair[0]}>{''.join(pair[1])}</{pair[0]}>"
+    ),
+    max_leaves=25,
+)
+
+
+@pytest.mark.parametrize("root", PARSERS)
+@settings(max_examples=60)
+@given(inside=st.lists(ELEMENTS, max_size=8), cut=st.integers(0, 400), noise=st.binary(max_size=8))
+def test_any_answer_is_a_value_or_an_error_of_ours(root: str, inside: list[str], cut: int, noise: bytes) -> None:
+    body = f"<{root}>{''.join(inside)}</{root}>".encode("utf-8", "surrogatepass")
+    for answer in (body, body[:cut] + noise + body[cut:], noise):
+        try:
+            found = PARSERS[root](answer)
+        except StoreBroken:
+            found = None
+        assert found is None or isinstance(found, tuple | str | ListedPage)
+
+
+def hostile(unit: bytes, close: bytes = b"") -> bytes:
+    size = XML_BYTES_MAX - 200
+    head = b"<ListBucketResult><IsTruncated>false</IsTruncated>"
+    return head + unit * (size // (len(unit) + len(close))) + close * (size // (len(unit) + len(close)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>a</Key><LastModified>x</LastModified><ETag>e</ETag>"
+        + b"<Checksum> </Checksum>\n" * 40
+        + b"<x/></Contents></ListBucketResult>",
+        hostile(b"<Contents>"),
+        hostile(b"<a>", b"</a>"),
+        hostile(b"<Contents><Key>a</Key><LastModified>x</LastModified><ETag>e</ETag><Checksum>"),
+        hostile(b"<Checksum><"),
+        hostile(b"<a b='' c=''/>"),
+        hostile(b" "),
+        hostile(b"<Contents>", b"</Contents>"),
+        b"<" * XML_BYTES_MAX,
+    ],
+)
+def test_the_time_to_parse_grows_no_faster_than_the_answer(body: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(StoreBroken):
         parse_listing(body, WHERE)
+    assert time.process_time() - began < 3  # some of these took minutes and more by backtracking
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "Mon, 01 Jan 99999 00:00:00 GMT", "Mon, 01 Jan 1969 00:00:00 GMT", "1 Jan 2026 0:0:0 +9999999999"]
+)
+def test_a_date_that_is_none_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_date(text)
+
+
+@pytest.mark.parametrize("rest", ["", "x", "[]", "1", '{"a":1}', "%5B" * 2000, "%7B%22a%22:" * 2000])
+def test_metadata_that_wrasse_did_not_write_is_an_error_of_ours(rest: str) -> None:
+    with pytest.raises(StoreBroken):
+        from_headers({"x-amz-meta-wrasse-nonce": "n", "x-amz-meta-wrasse-rest": rest})
 
 
 def test_the_way_on_is_given_only_while_there_is_more() -> None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 
 import aiohttp
 
@@ -28,8 +26,11 @@ from wrasse.backends.s3.replies import (
     copy_source,
     deletion,
     etag_of,
+    is_etag,
+    parse_date,
     parse_listing,
     parse_refusals,
+    parse_size,
     parse_text,
     parse_uploads,
     parse_versioning,
@@ -40,7 +41,6 @@ from wrasse.errors import StoreBroken
 
 PAGE_MAX = 1_000
 _MISSING = (404, 412, 304)
-_ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Client:
         elif after is not None:
             query.append(("start-after", after))
         reply = await self.wire.ask(Ask("GET", None, tuple(query)))
-        return parse_listing(reply.body, self.where)
+        return parse_listing(reply.body, self.where, bucket=self.wire.address.bucket, prefix=prefix)
 
     async def copy(
         self, source: bytes, etag: str, target: bytes, condition: Condition, *, version: str = ""
@@ -234,11 +234,6 @@ class Client:
             raise NoAnswer(StoreBroken(f"{self.where} gave up half way ({failure.code})", do="it is read back"))
 
 
-def is_etag(version: str) -> bool:
-    """Whether a store could have given this tag; nothing else is sent."""
-    return _ETAG.fullmatch(version) is not None
-
-
 def _etag(reply: Reply, where: str) -> str:
     found = etag_of(reply.headers.get("etag", ""))
     if not is_etag(found):
@@ -249,7 +244,6 @@ def _etag(reply: Reply, where: str) -> str:
 def _seen(reply: Reply, where: str) -> Seen:
     try:
         size = reply.headers.get("content-range", "").rpartition("/")[2] or reply.headers.get("content-length", "0")
-        modified_at = parsedate_to_datetime(reply.headers["last-modified"])
-        return Seen(_etag(reply, where), int(size), modified_at, reply.headers)
+        return Seen(_etag(reply, where), parse_size(size), parse_date(reply.headers["last-modified"]), reply.headers)
     except (KeyError, ValueError):
         raise StoreBroken(f"{where} answered without size or time", do="check that the endpoint is an S3") from None

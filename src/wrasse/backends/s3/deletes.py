@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from wrasse.backends.s3.abreast import AT_ONCE, abreast
-from wrasse.backends.s3.client import Client, is_etag
+from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.failures import Denied
-from wrasse.backends.s3.replies import sayable
+from wrasse.backends.s3.replies import is_etag, sayable
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.outcome import Outcome

@@ -7,13 +7,19 @@ is listed, and folders wait for their turn: the folder `a` comes where `a/` stan
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from wrasse.backends.s3.client import PAGE_MAX, Client
-from wrasse.backends.s3.replies import Listed
+from wrasse.backends.s3.replies import Listed, ListedPage
 from wrasse.errors import StoreBroken
+
+EMPTY_PAGES_MAX = 1_000
+"""Pages of a listing without a key that are asked for in a row; a bucket with many deleted versions has some."""
+FOLDERS_MAX = 1_000_000
+"""Folders of one level that are kept in memory at once."""
 
 Part = tuple[tuple[Listed, ...], bool]  # some objects, and whether there are more
 
@@ -35,22 +41,43 @@ class Lister:
     async def folders(self, prefix: bytes) -> list[bytes]:
         """The names one level below a prefix that ends in a slash and under which there is anything."""
         found: list[bytes] = []
-        token: str | None = None
-        while True:
-            page = await self._client.list(prefix, token=token, by_folder=True)
-            found += [folder[len(prefix) : -1] for folder in page.folders]
-            token = page.token
-            if token is None:
-                return found
+        async with aclosing(self._level(prefix, None, PAGE_MAX)) as level:
+            async for each in level:
+                if isinstance(each, bytes):
+                    found.append(each[len(prefix) : -1])
+                if len(found) > FOLDERS_MAX:
+                    raise StoreBroken(
+                        f"{self._client.where} lists more than {FOLDERS_MAX} folders at one level",
+                        do="check that the prefix of the bucket's URL is the one meant",
+                    )
+        return found
 
     async def _flat(self, prefix: bytes, after: bytes | None, limit: int) -> Part:
+        async with aclosing(self._pages(prefix, after, limit, by_folder=False)) as pages:
+            async for page in pages:
+                _check_order(page.objects, after, self._client.where)
+                if page.objects:
+                    return page.objects, page.token is not None
+        return (), False
+
+    async def _pages(
+        self, prefix: bytes, after: bytes | None, limit: int, *, by_folder: bool
+    ) -> AsyncGenerator[ListedPage, None]:
+        """The pages of one listing. A store that goes on for ever without showing anything is an error."""
         token: str | None = None
+        empty = 0
         while True:
-            page = await self._client.list(prefix, after=after, token=token, limit=limit)
-            _check_order(page.objects, after, self._client.where)
-            if page.objects or page.token is None:
-                return page.objects, page.token is not None
+            page = await self._client.list(prefix, after=after, token=token, limit=limit, by_folder=by_folder)
+            empty = 0 if page.objects or page.folders else empty + 1
+            if page.token is not None and (page.token == token or empty > EMPTY_PAGES_MAX):
+                raise StoreBroken(
+                    f"{self._client.where} answers a listing with the same page for ever",
+                    do="check that the endpoint is an S3",
+                )
+            yield page
             token = page.token
+            if token is None:
+                return
 
     async def _by_level(self, prefix: bytes, after: bytes | None, limit: int) -> Part:
         found: list[Listed] = []
@@ -64,44 +91,68 @@ class Lister:
         return tuple(found), False
 
     async def _walk(self, prefix: bytes, after: bytes | None, limit: int) -> AsyncGenerator[Listed, None]:
-        """Everything below one folder, in order. `prefix` is the folder, or a beginning of names in it."""
+        """Everything below one folder, in order. `prefix` is the folder, or a beginning of names in it.
+
+        A folder is walked once the next name on its level is past it, so only few of them wait at a time.
+        """
+        async with AsyncExitStack() as opened:
+            stack = [await self._open_level(opened, prefix, after, limit)]
+            while stack:
+                level = stack[-1]
+                if level.next is None and not level.ended:
+                    level.next = await anext(level.items, None)
+                    level.ended = level.next is None
+                if level.waiting and (level.next is None or level.waiting[0] < _place(level.next)):
+                    stack.append(await self._open_level(opened, heappop(level.waiting), after, limit))
+                elif level.next is None:
+                    stack.pop()
+                else:
+                    each, level.next = level.next, None
+                    if isinstance(each, bytes):
+                        heappush(level.waiting, each)
+                    elif after is None or each.key > after:
+                        yield each
+
+    async def _open_level(self, opened: AsyncExitStack, prefix: bytes, after: bytes | None, limit: int) -> _OpenLevel:
         level = prefix[: prefix.rfind(b"/") + 1]
         waiting: list[bytes] = []
         start: bytes | None = None
         if after is not None and after.startswith(level):
             name = after[len(level) :].partition(b"/")[0]
             start = level + name
-            for folder in _folders_around(level, name, after):
-                if folder.startswith(prefix):
-                    heappush(waiting, folder)
-        async for each in self._level(prefix, start, limit):
-            if isinstance(each, bytes):
-                heappush(waiting, each)
-                continue
-            while waiting and waiting[0] < each.key:
-                async for below in self._walk(heappop(waiting), after, limit):
-                    yield below
-            if after is None or each.key > after:
-                yield each
-        while waiting:
-            async for below in self._walk(heappop(waiting), after, limit):
-                yield below
+            waiting = sorted(folder for folder in _folders_around(level, name, after) if folder.startswith(prefix))
+        items = await opened.enter_async_context(aclosing(self._level(prefix, start, limit)))
+        return _OpenLevel(items, waiting)
 
-    async def _level(self, prefix: bytes, start: bytes | None, limit: int) -> AsyncIterator[Listed | bytes]:
+    async def _level(self, prefix: bytes, start: bytes | None, limit: int) -> AsyncGenerator[Listed | bytes, None]:
         """Objects and folders of one level in the order of their names; folders end in a slash."""
-        token: str | None = None
+        last = b""
         seen: set[bytes] = set()
-        while True:
-            page = await self._client.list(prefix, after=start, token=token, limit=limit, by_folder=True)
-            both: list[tuple[bytes, Listed | bytes]] = [(each.key, each) for each in page.objects]
-            both += [(folder.rstrip(b"/"), folder) for folder in page.folders if folder not in seen]
-            seen = set(page.folders)
-            for _, each in sorted(both, key=lambda pair: pair[0]):
-                if each != prefix and not _is_folder(each):
-                    yield each
-            token = page.token
-            if token is None:
-                return
+        async with aclosing(self._pages(prefix, start, limit, by_folder=True)) as pages:
+            async for page in pages:
+                both: list[Listed | bytes] = [*page.objects, *(each for each in page.folders if each not in seen)]
+                seen = set(page.folders)
+                for each in sorted(both, key=_place):
+                    if _place(each) < last:
+                        raise _out_of_order(self._client.where)
+                    last = _place(each)
+                    if each != prefix and not _is_folder(each):
+                        yield each
+
+
+@dataclass(slots=True)
+class _OpenLevel:
+    """One level while it is listed: what comes next, and the folders that wait for their turn."""
+
+    items: AsyncGenerator[Listed | bytes, None]
+    waiting: list[bytes]
+    next: Listed | bytes | None = None
+    ended: bool = False
+
+
+def _place(each: Listed | bytes) -> bytes:
+    """Where a level shows it: a folder by its name without the slash."""
+    return each.rstrip(b"/") if isinstance(each, bytes) else each.key
 
 
 def _folders_around(level: bytes, name: bytes, after: bytes) -> list[bytes]:
@@ -134,7 +185,11 @@ def _check_order(objects: tuple[Listed, ...], after: bytes | None, where: str) -
     last = after
     for each in objects:
         if last is not None and each.key <= last:
-            raise StoreBroken(
-                f"{where} lists keys out of order", do="open the store again, so that it is probed; then report it"
-            )
+            raise _out_of_order(where)
         last = each.key
+
+
+def _out_of_order(where: str) -> StoreBroken:
+    return StoreBroken(
+        f"{where} lists keys out of order", do="open the store again, so that it is probed; then report it"
+    )

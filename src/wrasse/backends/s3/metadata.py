@@ -12,6 +12,10 @@ import secrets
 from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
+import msgspec
+
+from wrasse.errors import StoreBroken
+
 _PREFIX = "x-amz-meta-"
 NONCE = f"{_PREFIX}wrasse-nonce"
 _REST = f"{_PREFIX}wrasse-rest"
@@ -45,4 +49,13 @@ def from_headers(headers: Mapping[str, str]) -> dict[str, str]:
         return own
     rest = own.pop("wrasse-rest", None)
     found = {name: unquote(value) for name, value in own.items()}
-    return found | (json.loads(unquote(rest)) if rest is not None else {})
+    return found if rest is None else found | _rest(rest)
+
+
+def _rest(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(unquote(text), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise StoreBroken(
+            f"the header {_REST} of an object is not what wrasse wrote", do="write the object's metadata again"
+        ) from None

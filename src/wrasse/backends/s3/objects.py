@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
-from wrasse.backends.s3.client import ABSENT, Client, Condition, is_etag
+from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.conditions import PROBES, Conditions
 from wrasse.backends.s3.deletes import Deletes
 from wrasse.backends.s3.listing import Lister, nameable
 from wrasse.backends.s3.metadata import NONCE, from_headers, new_nonce, to_headers
+from wrasse.backends.s3.replies import is_etag
 from wrasse.backends.s3.uploads import PART_BYTES, Parts, upload
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause

@@ -1,32 +1,32 @@
 """The XML that the store answers with, parsed once into types. Keys come escaped and are given back raw.
 
-A listing of a thousand keys is the largest of them and the one that is read most, so it is taken apart by one pattern
-per entry instead of a tree. What does not look as expected is an error, never a shorter listing.
+The store is not trusted: for any bytes a parser gives a value or raises StoreBroken, in time and memory linear in
+their size. Document types are refused, so there are no entities to expand; sizes and times are range-checked. What
+does not look as expected is an error, never a shorter listing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html import unescape
+from email.utils import parsedate_to_datetime
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 from xml.etree import ElementTree
 
 from wrasse.errors import StoreBroken
 
-_ENTRY = re.compile(rb"<Contents>(.*?)</Contents>", re.S)
-# An entry as AWS and most others order it; what comes in another order is taken apart name by name.
-_USUAL = re.compile(
-    rb"<Contents>\s*<Key>([^<]*)</Key>\s*<LastModified>([^<]*)</LastModified>\s*<ETag>([^<]*)</ETag>"
-    rb"(?:\s*<Checksum[^<]*<[^<]*)*\s*<Size>([0-9]*)</Size>"
-)
-_PREFIX = re.compile(rb"<CommonPrefixes>\s*<Prefix>([^<]*)</Prefix>\s*</CommonPrefixes>")
-_PARTS = re.compile(rb"<(Key|ETag|Size|LastModified)>([^<]*)</")
-_TRUNCATED = re.compile(rb"<IsTruncated>\s*(true|false)\s*</IsTruncated>")
-_TOKEN = re.compile(rb"<NextContinuationToken>([^<]*)</NextContinuationToken>")
-_URL_ENCODED = b"<EncodingType>url</EncodingType>"
+XML_BYTES_MAX = 8 << 20
+"""Bytes of an XML answer: a page of 1,000 keys of 1,024 bytes, each byte escaped, takes less than 4 MiB."""
+XML_MARKUP_MAX = 200_000
+"""Tags and quotation marks in an XML answer: bounds the elements and attributes that it makes us allocate."""
+KEY_BYTES_MAX = 4_096
+"""Bytes of a key in a listing. S3 keeps keys of up to 1,024 bytes, other stores somewhat longer ones."""
+SIZE_MAX = 1 << 53
+"""Bytes of an object in a listing: far beyond any store's limit, and still exact in JSON."""
+_USUAL = re.compile('"[0-9a-f-]{1,256}"')  # an entity tag as it is nearly always
+_ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +79,20 @@ class KeptVersion:
 def parse_versions(body: bytes, where: str) -> tuple[tuple[KeptVersion, ...], tuple[str, str] | None]:
     """A page of ListObjectVersions, and the markers to go on at."""
     root = _tree(body, "ListVersionsResult", where)
-    raw = unquote_plus if _text(root, "EncodingType") == "url" else str.encode
-    found = tuple(
-        KeptVersion(
-            raw(_text(each, "Key")),
-            _text(each, "VersionId"),
-            etag_of(_text(each, "ETag")),
-            each.tag.rpartition("}")[2] == "DeleteMarker",
-            _text(each, "IsLatest") == "true",
+    raw = _raw(root)
+    with _parsing("a list of versions", where):
+        found = tuple(
+            KeptVersion(
+                raw(_text(each, "Key")),
+                _text(each, "VersionId"),
+                etag_of(_text(each, "ETag")),
+                _name(each) == "DeleteMarker",
+                _text(each, "IsLatest") == "true",
+            )
+            for each in root
+            if _name(each) in ("Version", "DeleteMarker")
         )
-        for each in root
-        if each.tag.rpartition("}")[2] in ("Version", "DeleteMarker")
-    )
-    if _text(root, "IsTruncated") != "true":
-        return found, None
-    marker = raw(_text(root, "NextKeyMarker")).decode("utf-8", "surrogateescape")
-    return found, (marker, _text(root, "NextVersionIdMarker"))
+        return found, _markers(root, raw, "NextVersionIdMarker")
 
 
 def parse_versioning(body: bytes, where: str) -> str:
@@ -102,29 +100,41 @@ def parse_versioning(body: bytes, where: str) -> str:
     return _text(_tree(body, "VersioningConfiguration", where), "Status")
 
 
-def parse_listing(body: bytes, where: str) -> ListedPage:
-    """A page of ListObjectsV2."""
-    truncated = _TRUNCATED.search(body)
-    if truncated is None or b"</ListBucketResult>" not in body[-64:]:
-        raise _strange("a listing", where)
-    raw = _unquoted if _URL_ENCODED in body else _unescaped
-    count = body.count(b"<Contents>")
-    usual = _USUAL.findall(body)
-    if len(usual) != count:
-        usual = [_in_order(entry, where) for entry in _ENTRY.findall(body)]
-    if len(usual) != count:
-        raise _strange("a listing", where)
-    try:
-        objects = tuple(
-            [Listed(raw(key), int(size), _tag(tag), parse_instant(at.decode())) for key, at, tag, size in usual]
+def parse_listing(body: bytes, where: str, *, bucket: str = "", prefix: bytes = b"") -> ListedPage:
+    """A page of ListObjectsV2 of this bucket and prefix, if they are named."""
+    root = _tree(body, "ListBucketResult", where)
+    raw = _raw(root)
+    with _parsing("a listing", where):
+        if bucket and (_text(root, "Name") or bucket) != bucket and not bucket.endswith("-s3alias"):
+            raise ValueError("another bucket's")
+        found = ListedPage(
+            tuple(_listed(root, raw)),
+            tuple([raw(_text(each, "Prefix")) for each in _all(root, "CommonPrefixes")]),
+            _text(root, "NextContinuationToken") if _truncated(root) else None,
         )
-    except ValueError:
-        raise _strange("an entry of a listing", where) from None
-    folders = tuple(raw(found) for found in _PREFIX.findall(body))
-    token = _TOKEN.search(body)
-    if truncated[1] == b"true" and token is None:
-        raise _strange("a listing without a way on", where)
-    return ListedPage(objects, folders, unescape(token[1].decode()) if token and truncated[1] == b"true" else None)
+        if found.token == "":
+            raise ValueError("no token to go on with")
+        if not all(each.key.startswith(prefix) for each in found.objects):
+            raise ValueError("a key outside the prefix")
+        if not all(each.startswith(prefix) and each.endswith(b"/") for each in found.folders):
+            raise ValueError("a folder outside the prefix")
+        return found
+
+
+def _listed(root: ElementTree.Element, raw: _Raw) -> list[Listed]:
+    """The objects of a listing: the one loop here that runs a million times, hence with few calls in it."""
+    names = [_beside(root, name) for name in ("Key", "Size", "ETag", "LastModified")]
+    found = []
+    for each in _all(root, "Contents"):
+        key, size, tag, at = map(each.findtext, names)
+        if not key or size is None or tag is None or at is None:
+            raise ValueError("an entry without key, size, tag or time")
+        if _USUAL.fullmatch(tag):
+            tag = tag[1:-1]
+        elif (tag := etag_of(tag)) and not is_etag(tag):  # a folder that is listed like an object has none
+            raise ValueError("not an entity tag")
+        found.append(Listed(raw(key), parse_size(size), tag, parse_instant(at)))
+    return found
 
 
 def parse_refusals(body: bytes, where: str) -> tuple[Refusal, ...]:
@@ -136,23 +146,20 @@ def parse_refusals(body: bytes, where: str) -> tuple[Refusal, ...]:
 def parse_uploads(body: bytes, where: str) -> tuple[tuple[Upload, ...], tuple[str, str] | None]:
     """A page of open uploads, and the markers to go on at."""
     root = _tree(body, "ListMultipartUploadsResult", where)
-    raw = unquote_plus if _text(root, "EncodingType") == "url" else str.encode
-    found = tuple(
-        Upload(raw(_text(each, "Key")), _text(each, "UploadId"), parse_instant(_text(each, "Initiated")))
-        for each in _all(root, "Upload")
-    )
-    if _text(root, "IsTruncated") != "true":
-        return found, None
-    # With url encoding this marker comes escaped as well.
-    marker = raw(_text(root, "NextKeyMarker")).decode("utf-8", "surrogateescape")
-    return found, (marker, _text(root, "NextUploadIdMarker"))
+    raw = _raw(root)
+    with _parsing("a list of uploads", where):
+        found = tuple(
+            Upload(raw(_text(each, "Key")), _text(each, "UploadId"), parse_instant(_text(each, "Initiated")))
+            for each in _all(root, "Upload")
+        )
+        return found, _markers(root, raw, "NextUploadIdMarker")
 
 
 def parse_text(body: bytes, root: str, name: str, where: str) -> str:
-    """One value of a small answer."""
+    """The text of one element below the root, which must have some."""
     found = _text(_tree(body, root, where), name)
     if not found:
-        raise _strange(f"an answer without {name}", where)
+        raise _invalid(f"a {root} without {name}", where)
     return found
 
 
@@ -184,20 +191,43 @@ def sayable(text: str) -> bool:
     return _UNSAYABLE.search(text) is None
 
 
-def unquote_plus(text: str) -> bytes:
-    """The bytes of a url-encoded key; a plus is a space."""
-    return unquote_to_bytes(text.replace("+", " "))
-
-
 def parse_instant(text: str) -> datetime:
-    """An instant as listings write it."""
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo is UTC else found.astimezone(UTC)
+    """An instant as listings write it, in UTC; ValueError if it is none, or outside the years 1970 to 8999."""
+    return _in_utc(datetime.fromisoformat(text))
+
+
+def parse_date(text: str) -> datetime:
+    """An instant as headers write it, in UTC; ValueError if it is none, or outside the years 1970 to 8999."""
+    try:
+        return _in_utc(parsedate_to_datetime(text))
+    except (TypeError, IndexError, OverflowError) as why:
+        raise ValueError("not a date") from why
+
+
+def _in_utc(at: datetime) -> datetime:
+    if not 1970 <= at.year < 9000:  # far enough from the ends of the calendar that sums with durations stay inside
+        raise ValueError("a year out of range")
+    if at.tzinfo is UTC:
+        return at
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes; ValueError if it is none that an object can have."""
+    size = int(text)
+    if not 0 <= size < SIZE_MAX:
+        raise ValueError("a size out of range")
+    return size
 
 
 def etag_of(text: str) -> str:
     """An entity tag without its quotes."""
     return text.strip().removeprefix("W/").strip('"')
+
+
+def is_etag(version: str) -> bool:
+    """Whether a store could have given this tag; nothing else is sent."""
+    return _ETAG.fullmatch(version) is not None
 
 
 _UNSAYABLE = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\r")
@@ -208,56 +238,91 @@ def _escape(text: str) -> str:
     return _NEEDS_ENTITY.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
-def _in_order(entry: bytes, where: str) -> tuple[bytes, bytes, bytes, bytes]:
-    parts = dict(_PARTS.findall(entry))
-    try:
-        return parts[b"Key"], parts[b"LastModified"], parts[b"ETag"], parts[b"Size"]
-    except KeyError:
-        raise _strange("an entry of a listing", where) from None
+_Raw = Callable[[str], bytes]
 
 
-def _tag(text: bytes) -> str:
-    if text[:6] == b"&quot;" and text[-6:] == b"&quot;":
-        return text[6:-6].decode()
-    return etag_of(unescape(text.decode()))
+def _raw(root: ElementTree.Element) -> _Raw:
+    """How the keys of an answer become the bytes that they stand for."""
+    return _unquoted if _text(root, "EncodingType") == "url" else _encoded
 
 
-class _Raw:
-    """How a key comes out of a listing."""
-
-    def __init__(self, url: bool) -> None:
-        self._url = url
-
-    def __call__(self, text: bytes) -> bytes:
-        if self._url:
-            return unquote_to_bytes(text.replace(b"+", b" ")) if b"%" in text or b"+" in text else text
-        return unescape(text.decode()).encode()
+def _unquoted(text: str) -> bytes:
+    if "%" not in text and "+" not in text:
+        return _encoded(text)
+    if len(text) > 3 * KEY_BYTES_MAX:
+        raise ValueError("a key that is too long")
+    return unquote_to_bytes(text.replace("+", " "))
 
 
-_unquoted, _unescaped = _Raw(url=True), _Raw(url=False)
+def _encoded(text: str) -> bytes:
+    if len(text) > KEY_BYTES_MAX:
+        raise ValueError("a key that is too long")
+    return text.encode()
+
+
+class _parsing:
+    """Turns what is wrong with an answer into StoreBroken."""
+
+    def __init__(self, what: str, where: str) -> None:
+        self._what, self._where = what, where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, ValueError | OverflowError):
+            raise _invalid(f"{self._what} that is invalid ({str(error)[:80]!r})", self._where) from None
 
 
 def _tree(body: bytes, root: str, where: str) -> ElementTree.Element:
+    markup = body.count(b"<") + body.count(b'"') + body.count(b"'")
+    # Without null bytes it is not UTF-16, in which the parser would read a document type that is not seen here.
+    if len(body) > XML_BYTES_MAX or markup > XML_MARKUP_MAX or b"<!DOCTYPE" in body or b"\0" in body:
+        raise _invalid(f"a {root} that is too large, has a document type, or is not in UTF-8", where)
+    parser = ElementTree.XMLParser(encoding="utf-8")
     try:
-        found = ElementTree.fromstring(body)
+        parser.feed(body)
+        found = parser.close()
     except ElementTree.ParseError:
-        raise _strange(f"what should be {root}", where) from None
-    if found.tag.rpartition("}")[2] != root:
-        raise _strange(f"what should be {root}", where)
+        raise _invalid(f"something else than {root}", where) from None
+    if not isinstance(found, ElementTree.Element) or _name(found) != root:
+        raise _invalid(f"something else than {root}", where)
     return found
 
 
+def _name(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
 def _all(element: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    return [each for each in element if each.tag.rpartition("}")[2] == name]
+    return element.findall(_beside(element, name))
 
 
 def _text(element: ElementTree.Element, name: str) -> str:
-    found = _all(element, name)
-    return (found[0].text or "") if found else ""
+    return element.findtext(_beside(element, name)) or ""
 
 
-def _strange(what: str, where: str) -> StoreBroken:
-    return StoreBroken(f"{where} answered with {what} that is none", do="check that the endpoint is an S3")
+def _beside(element: ElementTree.Element, name: str) -> str:
+    space, brace, _ = element.tag.rpartition("}")
+    return space + brace + name
+
+
+def _truncated(root: ElementTree.Element) -> bool:
+    said = _text(root, "IsTruncated").strip()
+    if said not in ("true", "false"):
+        raise ValueError("whether there is more is not said")
+    return said == "true"
+
+
+def _markers(root: ElementTree.Element, raw: _Raw, name: str) -> tuple[str, str] | None:
+    """Where the next page starts: a key, which comes escaped as the others do, and an id."""
+    if not _truncated(root):
+        return None
+    return raw(_text(root, "NextKeyMarker")).decode("utf-8", "surrogateescape"), _text(root, name)
+
+
+def _invalid(what: str, where: str) -> StoreBroken:
+    return StoreBroken(f"{where} answered with {what}", do="check that the endpoint is an S3")
 
 
 def copy_source(bucket: str, key: bytes, version: str = "") -> str:

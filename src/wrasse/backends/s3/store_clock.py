@@ -7,8 +7,8 @@ the request took. While the local clock is within the bounds it is believed; out
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
 
+from wrasse.backends.s3.replies import parse_date
 from wrasse.clock import Clock
 
 MARGIN = timedelta(seconds=1)  # what a Date leaves open
@@ -37,10 +37,8 @@ class StoreClock:
     def learn(self, date: str | None, sent_at: datetime, received_at: datetime) -> None:
         """Notes the Date of a reply to a request that was sent and answered at these local times."""
         try:
-            said = parsedate_to_datetime(date) if date else None
+            said = parse_date(date or "")
         except ValueError:
-            return
-        if said is None or said.tzinfo is None:
             return
         low, high = said - received_at, said + MARGIN - sent_at
         if self._low is None or self._high is None or low > self._high or high < self._low:

@@ -1,0 +1,102 @@
+"""Listings by stores that never end, go back, or answer what was not asked: an error, and no endless loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from backends.s3_scene import Scene, scene
+from wrasse.backends.s3 import listing, replies
+from wrasse.backends.s3.listing import Lister
+from wrasse.backends.s3.replies import Listed
+from wrasse.errors import StoreBroken
+
+AT = "2026-01-02T03:04:05.678Z"
+
+
+def answering(now: Scene, pages: Iterator[str]) -> list[Mapping[str, str]]:
+    """Every listing is answered with the next of these pages; gives what was asked."""
+    asked: list[Mapping[str, str]] = []
+
+    def answer(query: Mapping[str, str]) -> web.Response:
+        asked.append(query)
+        return web.Response(text=f"<ListBucketResult>{next(pages)}</ListBucketResult>")
+
+    now.server._list = answer  # type: ignore[method-assign]
+    return asked
+
+
+def page(*names: str, token: str = "", folders: tuple[str, ...] = ()) -> str:
+    more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>"
+    return (
+        (more if token else "<IsTruncated>false</IsTruncated>")
+        + "".join(
+            f"<Contents><Key>{name}</Key><LastModified>{AT}</LastModified><ETag>e</ETag><Size>1</Size></Contents>"
+            for name in names
+        )
+        + "".join(f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>" for name in folders)
+    )
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("tokens", [lambda n: "same", lambda n: f"t{n}"], ids=["same token", "new tokens"])
+async def test_a_store_that_shows_nothing_for_ever_is_an_error(
+    ordered: bool, tokens: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "EMPTY_PAGES_MAX", 10)
+    async with scene() as now:
+        lister = Lister(now.backend._client, ordered=ordered)
+        asked = answering(now, (page(token=tokens(n)) for n in count()))
+        with pytest.raises(StoreBroken, match="for ever"):
+            await lister.page(b"here/", None, 10)
+        with pytest.raises(StoreBroken, match="for ever"):
+            await lister.folders(b"here/")
+        assert len(asked) <= 24
+
+
+@pytest.mark.parametrize("key", ["a", "her", "herf/x"])
+async def test_a_key_that_was_not_asked_for_is_an_error(key: str) -> None:
+    async with scene() as now:
+        for answer in (page(key), page(folders=(f"{key}/",))):
+            answering(now, iter([answer]))
+            with pytest.raises(StoreBroken, match="outside the prefix"):
+                await now.backend._client.list(b"here/", by_folder=True)
+
+
+async def test_keys_that_come_again_under_new_tokens_are_an_error() -> None:
+    async with scene() as now:
+        lister = Lister(now.backend._client, ordered=False)
+        answering(now, (page("here/a", "here/b", token=f"t{n}") for n in count()))
+        with pytest.raises(StoreBroken, match="out of order"):
+            await lister.page(b"here/", None, 10)
+
+
+async def test_folders_of_one_level_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "FOLDERS_MAX", 50)
+    async with scene() as now:
+        answering(now, (page(folders=(f"here/{n:09}/",), token=f"t{n}") for n in count()))
+        with pytest.raises(StoreBroken, match="more than 50 folders"):
+            await Lister(now.backend._client, ordered=True).folders(b"here/")
+
+
+async def test_folders_within_folders_end_where_keys_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "KEY_BYTES_MAX", 1_024)
+    async with scene() as now:
+        answering(now, (page(folders=("here/" + "a/" * (n + 1),)) for n in count()))
+        with pytest.raises(StoreBroken, match="too long"):
+            await Lister(now.backend._client, ordered=False).page(b"here/", None, 10)
+
+
+async def test_a_folder_is_walked_before_the_rest_of_its_level_is_listed() -> None:
+    async with scene() as now:
+        asked = answering(
+            now,
+            iter([page(folders=("here/a/", "here/b/"), token="t1"), page("here/a/x", "here/a/y")]),
+        )
+        found, more = await Lister(now.backend._client, ordered=False).page(b"here/", None, 1)
+        assert ([each.key for each in found], more, len(asked)) == ([b"here/a/x"], True, 2)
+        assert all(isinstance(each, Listed) for each in found)
