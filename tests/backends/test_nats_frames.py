@@ -13,7 +13,7 @@ from wrasse.backends.nats.frames import Frame, frame_of, frames_in
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.pulling import Puller
 from wrasse.backends.nats.stored import beside, ids_of, stored_of
-from wrasse.backends.nats.wire import Wire
+from wrasse.backends.nats.wire import ServerInfo, Wire
 from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Draft
 
@@ -75,8 +75,9 @@ def read(data: bytes, piece: int, *, bulk: bool) -> dict[bytes, list[tuple[objec
         return lambda _, reply, header, body: got[number].append(frame_of(reply, header, body))
 
     wire = object.__new__(Wire)
-    wire._pieces, wire._have, wire._need, wire._silent = [], 0, 0, 0
-    wire._transport = None
+    wire._buffer, wire._need, wire._silent, wire._largest = bytearray(), 0, 0, 1 << 20
+    wire._transport, wire._room, wire._pongs = None, None, []
+    wire.info = ServerInfo("", "0", 1 << 20, headers=True, jetstream=True)
     wire.heard = {number: hear(number) for number in got}
     wire.taken = {number: got[number].extend for number in (b"2", b"3")} if bulk else {}
     for at in range(0, len(data), piece):

@@ -181,7 +181,9 @@ HEARD = (b"MSG a.b 1 3\r\nabc\r\n", b"MSG a.b 1 re.ply 0\r\n\r\n", b"HMSG a 1 13
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
 async def test_messages_are_read_however_they_are_cut(size: int) -> None:
     heard: list[tuple[bytes, ...]] = []
-    wire = Wire({b"1": lambda *message: heard.append(message)}, lambda _: None)
+    wire = Wire(lambda _: None)
+    wire.data_received(b"INFO {}\r\n")
+    wire.heard = {b"1": lambda *message: heard.append(message)}
     stream = b"".join(HEARD) * 3
     for start in range(0, len(stream), size):
         wire.data_received(stream[start : start + size])
@@ -192,7 +194,7 @@ async def test_messages_are_read_however_they_are_cut(size: int) -> None:
 @pytest.mark.parametrize("line", [b"HTTP/1.1 400 Bad Request\r\n", b"MSG a 1 x\r\n", b"INFO {\r\n"])
 async def test_what_is_not_the_protocol_ends_the_connection(line: bytes) -> None:
     ended: list[str] = []
-    wire = Wire({}, lambda _: None)
+    wire = Wire(lambda _: None)
     wire.lost = ended.append
     wire.data_received(line)
     assert [why for why in ended if "protocol" in why] == ended != []

@@ -18,10 +18,12 @@ Frame = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 
 # Everything but one byte is by far the fastest that can be asked for.
 _FRAME = re.compile(
-    rb"(H?MSG [^ ]++ ([^ ]++) \$JS\.ACK\.[^.]++\.[^.]++\.[^.]++\.)([^.]++)\.([^.]++\.[^.]++\.[^. ]++) ([^\r]++)\r\n"
-    rb"(NATS/1\.0\r\n(?:Wrasse:([1-9]\d*+) \d++ \d++ [^\r]*+\r\n)?+(?:[^\r]++\r\n)*+\r\n)?+([^\r]*+)\r\n"
+    rb"(H?MSG [^ ]++ ([^ ]++) \$JS\.ACK\.[^.]++\.[^.]++\.[^.]++\.)"
+    rb"(\d{1,20}+)\.(\d{1,20}+\.\d{1,20}+\.\d{1,20}+) ([^\r]++)\r\n"
+    rb"(NATS/1\.0\r\n(?:Wrasse:([1-9]\d{0,14}+) \d++ \d++ [^\r]*+\r\n)?+(?:[^\r]++\r\n)*+\r\n)?+([^\r]*+)\r\n"
     rb"|(?s:.+)"  # whatever is no such frame is the end: the rest, whole
 )
+_DIGITS_MAX = 20
 _BETWEEN = len(b". \r\n\r\n")
 
 
@@ -42,7 +44,9 @@ def frame_of(reply: bytes, header: bytes, body: bytes) -> Frame:
     """A message that was read by its sizes. Its reply subject names stream, consumer and a count, and before them, if
     it came from a domain, that and an account."""
     words = reply.split(b".")
-    seq, *rest = words[5:9] if len(words) == 9 else words[7:11]
+    seq, *rest = numbers = words[5:9] if len(words) == 9 else words[7:11]
+    if len(numbers) != 4 or not b"".join(numbers).isdigit() or max(map(len, numbers)) > _DIGITS_MAX:
+        raise ValueError("a reply subject that is none of a consumer's")
     return b"", b"", seq, b".".join(rest), b"", header, b"", body
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wrasse.backends.foreign_protocol import printable
 from wrasse.backends.nats.link import Link, Message, NoResponders
 from wrasse.errors import StoreUnavailable
 
@@ -39,18 +40,44 @@ class JsError(StoreUnavailable):
         return self.code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CONSTANT)
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+class Answer(dict[str, Any]):
+    """The JSON object of an answer. What is missing in it is an error of the server's, not a KeyError."""
+
+    def __missing__(self, name: str) -> Any:
+        raise StoreUnavailable(f"NATS answered without {name!r}", do=_LOOK)
+
+
+_LOOK = "look at the server's log, and check that nothing but nats-server serves $JS.API"
+
+
+def parsed(payload: bytes, where: str) -> Answer:
+    """The object in an answer, whatever its bytes are."""
+    try:
+        told = json.loads(payload, object_hook=Answer)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, Answer):
+        raise StoreUnavailable(f"{where} answered with what is no JSON object", do=_LOOK)
+    return told
+
+
+def number(value: object) -> int:
+    """A sequence or a count in an answer."""
+    if isinstance(value, int) and 0 <= value < 1 << 64:
+        return value
+    raise StoreUnavailable(f"NATS answered with {printable(repr(value), 40)} for a number", do=_LOOK)
 
 
 def refusal(answer: bytes, where: str) -> JsError | None:
     """The error in an answer, if it is one."""
     if b'"error"' not in answer:
         return None
-    error = _mapping(json.loads(answer).get("error"))
+    error = parsed(answer, where).get("error")
     if not error:
         return None
-    code, words = int(error.get("err_code", 0)), str(error.get("description", ""))
+    if not isinstance(error, Answer):
+        raise StoreUnavailable(f"{where} answered with an error that is no JSON object", do=_LOOK)
+    code, words = number(error.get("err_code", 0)), printable(str(error.get("description", "")))
     if code == NO_JETSTREAM:
         return JsError(f"JetStream is not on for us on {where}", do="start nats-server with -js", code=code)
     do = "wait: the cluster has no leader now" if code in _WAIT_AND_SEE else "look at the server's log"
@@ -74,7 +101,7 @@ class JetStream:
         self.link = link
         self.api = link.options.api
 
-    async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> dict[str, Any]:
+    async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> Answer:
         """One call, such as `STREAM.INFO.name`. Raises JsError with the server's code."""
         body = json.dumps(asked, separators=(",", ":")).encode() if asked else b""
         try:
@@ -87,7 +114,7 @@ class JetStream:
         refused = refusal(answer.payload, self.link.options.where)
         if refused is not None:
             raise refused
-        return _mapping(json.loads(answer.payload))
+        return parsed(answer.payload, self.link.options.where)
 
     async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
         """Publishes to a stream; gives where it was stored."""
@@ -95,8 +122,8 @@ class JetStream:
         refused = refusal(answer.payload, self.link.options.where)
         if refused is not None:
             raise refused
-        told = _mapping(json.loads(answer.payload))
-        return Receipt(int(told["seq"]), bool(told.get("duplicate", False)))
+        told = parsed(answer.payload, self.link.options.where)
+        return Receipt(number(told["seq"]), bool(told.get("duplicate", False)))
 
     async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:
         """Publishes to a stream; gives the sequence it was stored at, or the first one's where it is known already."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -39,6 +39,7 @@ _NO_CLUSTER = 10074
 _FULL = (STORE_FAILED, 10028, 10047, 10122)
 _LAST = re.compile(r"wrong last sequence: (\d+)")
 T = TypeVar("T")
+_In = TypeVar("_In")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class Bucket:
         """What the server says about the bucket, with the subjects that match."""
         asked = b"" if not subjects else msgspec.json.encode({"subjects_filter": subjects, "offset": offset})
         answer = await self.ask(f"STREAM.INFO.{self.stream}", asked)
-        return _info(answer)
+        return self._decoded(_info, answer)
 
     async def subjects(self, matching: str) -> tuple[list[str], datetime]:
         """Every subject with a message that matches, and the time by which is decided."""
@@ -294,17 +295,25 @@ class Bucket:
             return None
         if answer.status:
             raise StoreUnavailable(f"{self.where} answered {answer.status} to a read", do="look at the server's log")
-        return _direct(answer)
+        return self._decoded(_direct, answer)
 
     async def _by_the_leader(self, subject: str) -> Message | None:
         body = msgspec.json.encode({"last_by_subj": subject})
         try:
-            got = _found(await self.ask(f"STREAM.MSG.GET.{self.stream}", body)).message
+            got = self._decoded(_found, await self.ask(f"STREAM.MSG.GET.{self.stream}", body)).message
         except JsError as error:
             if error.code == MESSAGE_NOT_FOUND:
                 return None
             raise
         return Message(got.seq, got.time, got.data)
+
+    def _decoded(self, decode: Callable[[_In], T], answer: _In) -> T:
+        try:
+            return decode(answer)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise StoreUnavailable(
+                f"{self.where} answered with what is not JetStream's", do="look at the server's log"
+            ) from error
 
     async def _asked_time(self) -> datetime:
         info = await self.info()

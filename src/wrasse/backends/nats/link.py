@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
-from wrasse.backends.nats.wire import Cut, Denied, Heard, ServerInfo, Taken, Wire, dial
+from wrasse.backends.nats.wire import Cut, Denied, Heard, ServerInfo, Silent, Taken, Wire, dial
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
@@ -45,8 +45,12 @@ class Message:
         return status_of(self.header)
 
     def field(self, name: str) -> str:
-        """One field of the header, empty without it."""
-        return field_of(self.header, name.encode()).decode("utf-8", "replace")
+        """One field of the header, empty without it; the last of that name."""
+        return server_field_of(self.header, name.encode()).decode("utf-8", "replace")
+
+
+def _message(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> Message:
+    return Message(subject.decode("utf-8", "replace"), payload, reply.decode("utf-8", "replace"), header)
 
 
 def status_of(header: bytes) -> int:
@@ -57,7 +61,15 @@ def status_of(header: bytes) -> int:
 
 def field_of(header: bytes, name: bytes) -> bytes:
     """One field of a header block, empty without it. Names are compared as they are written."""
-    at = header.find(b"\r\n" + name + b":")
+    return _field_at(header, name, header.find(b"\r\n" + name + b":"))
+
+
+def server_field_of(header: bytes, name: bytes) -> bytes:
+    """A field that the server adds: the last of that name, since a publisher may have written one of the same."""
+    return _field_at(header, name, header.rfind(b"\r\n" + name + b":"))
+
+
+def _field_at(header: bytes, name: bytes, at: int) -> bytes:
     if at < 0:
         return b""
     at += len(name) + 3
@@ -191,7 +203,7 @@ class Link:
         """Calls back with every message of the subject from now on, also after the link came back."""
 
         def heard(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-            callback(Message(subject.decode(), payload, reply.decode(), header))
+            callback(_message(subject, reply, header, payload))
 
         return await self.listen(subject.encode(), heard)
 
@@ -280,7 +292,7 @@ class Link:
             return
         asked = self._asked.get(token)
         if asked is not None and not asked.future.done():
-            asked.future.set_result(Message(subject.decode(), payload, reply.decode(), header))
+            asked.future.set_result(_message(subject, reply, header, payload))
 
     def _complained(self, words: str) -> None:
         """What the server refuses while the connection goes on; nobody else would answer that question."""
@@ -326,17 +338,19 @@ class Link:
             old.end("the link goes to another server")
         why = "no server is known"
         for turn in range(_TURNS):
+            quick = False
             for host, port in self._order():
                 if self._closed:
                     raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
                 try:
-                    wire = await dial(host, port, self.options, self._heard, self._complained, self._taken)
+                    return self._begin(await dial(host, port, self.options, self._heard, self._complained, self._taken))
                 except Denied as denied:
                     raise self._denied(str(denied)) from denied
                 except (OSError, ssl.SSLError, TimeoutError, Cut) as error:
                     why = _reason(error)
-                    continue
-                return self._begin(wire)
+                    quick = quick or not isinstance(error, TimeoutError | Silent)
+            if not quick:
+                break  # every server was waited for as long as may be: another turn would find the same
             if turn < _TURNS - 1:
                 await asyncio.sleep(_pause(turn))
         raise self._unavailable(why)

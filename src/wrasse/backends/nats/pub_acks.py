@@ -7,10 +7,8 @@ was for: where none was refused, all stand together, behind each other.
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any
 
-from wrasse.backends.nats.js import STORE_FAILED, JsError, refusal
+from wrasse.backends.nats.js import STORE_FAILED, JsError, number, parsed, refusal
 from wrasse.backends.nats.link import Link, status_of
 from wrasse.errors import StoreFull, StoreUnavailable, WrasseError
 from wrasse.ports.streams import EntryId
@@ -63,9 +61,9 @@ class Acks:
             await asyncio.wait([self._future], timeout=seconds)
         if self._failure is not None:
             raise self._failure
-        told: dict[str, Any] = json.loads(self._last)
+        told = parsed(self._last, self._link.options.where)
         self.duplicate = bool(told.get("duplicate", False))
-        last = int(told["seq"])
+        last = number(told["seq"])
         return [EntryId(self._ms, seq) for seq in range(last - self._entries + 1, last + 1)]
 
     def close(self) -> None:
@@ -85,7 +83,11 @@ class Acks:
         if header and status_of(header) == 503:
             self._failure = Vanished()
             return
-        refused: JsError | None = refusal(payload, self._link.options.where)
+        try:
+            refused: JsError | None = refusal(payload, self._link.options.where)
+        except StoreUnavailable as unreadable:
+            self._failure = NotConfirmed(unreadable)
+            return
         if refused is None or refused.wrong_sequence:
             self._failure = self._failure or Outdated()
         elif refused.code == STORE_FAILED:

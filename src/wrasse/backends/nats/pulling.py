@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from wrasse.backends.nats.frames import Frame, frame_of, place_of
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.link import NoResponders, Subscription, packed, status_of
+from wrasse.backends.nats.wire import ANSWER_MAX
 from wrasse.errors import StoreUnavailable
 
 _LIFE = 30_000_000_000  # nanoseconds without a question after which the server drops it
@@ -52,6 +53,23 @@ class Ending:
             ) from None
 
 
+class Budget:
+    """What a page may hold: a server that sends more than it was asked for breaks the protocol."""
+
+    __slots__ = ("_bytes", "_count")
+
+    def __init__(self, count: int, size: int) -> None:
+        self._count = count
+        self._bytes = size
+
+    def spend(self, size: int, count: int = 1) -> None:
+        """Counts messages; ValueError ends the connection they came over."""
+        self._count -= count
+        self._bytes -= size
+        if self._count < 0 or self._bytes < 0:
+            raise ValueError("more messages than were asked for")
+
+
 class Puller:
     """One consumer. `position` is the sequence it has given last."""
 
@@ -63,6 +81,7 @@ class Puller:
         self._inbox = inbox
         self._bytes = max(_BYTES_MAX, js.link.server.max_payload + _ENVELOPE)
         self._found: list[Frame] = []
+        self._budget = Budget(0, 0)
         self._number = 0  # of the last one at the consumer
         self._ending: Ending | None = None
         self._wanted = 0
@@ -91,6 +110,7 @@ class Puller:
     async def pull(self, limit: int) -> tuple[list[Frame], bool]:
         """Up to so many messages, and whether there are more; fewer where they are large."""
         self._found, self._wanted = [], limit
+        self._budget = Budget(limit, self._bytes + ANSWER_MAX)
         self._ending = ending = Ending()
         watch = self._link.open_inbox(lambda *_: None, ending.cut)
         try:
@@ -129,6 +149,7 @@ class Puller:
             self._ending.fail(self._gone())
             return
         self._number = number
+        self._budget.spend(sum([len(frame[7]) for frame in frames]), len(frames))
         self._found += frames
         if len(self._found) >= self._wanted:
             self._ending.end(pending > 0)

@@ -11,10 +11,12 @@ import json
 from collections.abc import Mapping
 
 from wrasse.backends.nats.frames import Frame
-from wrasse.backends.nats.js import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError
+from wrasse.backends.nats.js import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
 from wrasse.backends.nats.link import NoResponders, field_of, packed, status_of
-from wrasse.backends.nats.pulling import Ending, Puller
+from wrasse.backends.nats.pulling import Budget, Ending, Puller
 from wrasse.backends.nats.stored import Stored, stored, stored_of
+from wrasse.backends.nats.wire import ANSWER_MAX
+from wrasse.errors import StoreUnavailable
 
 _PAGE_MAX = 1_000
 _PAGE_BYTES_MAX = 8 << 20
@@ -74,7 +76,12 @@ class Reader:
             return await self._from_leader(stream, asked)
         if answer.status:
             return None
-        return _direct(answer.header, answer.payload)
+        try:
+            return _direct(answer.header, answer.payload)
+        except ValueError as error:
+            raise StoreUnavailable(
+                f"{self._link.options.where} answered with what is no message", do="look at the server's log"
+            ) from error
 
     async def _answers_directly(self, stream: str) -> bool:
         """Whether a direct read is answered at all. Old servers are silent where a stream was made without direct
@@ -102,8 +109,13 @@ class Reader:
                 return None
             raise
         message = answer["message"]
-        header, body = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
-        return stored(int(message["seq"]), header, body, str(message["time"]).encode())
+        try:
+            header, body = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreUnavailable(
+                f"{self._link.options.where} answered with what is no message", do="look at the server's log"
+            ) from error
+        return stored(number(message["seq"]), header, body, str(message["time"]).encode("utf-8", "replace"))
 
     async def _piece(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
         batches = self._link.server.at_least(2, 11) if self._batches is None else self._batches
@@ -133,15 +145,17 @@ class Reader:
         asked = {"seq": after + 1, "next_by_subj": subject, "batch": limit, "max_bytes": _PAGE_BYTES_MAX}
         found: list[Frame] = []
         ended = Ending()
+        budget = Budget(limit, _PAGE_BYTES_MAX + ANSWER_MAX)
 
         def heard(_: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
             status = status_of(header) if header.startswith(b"NATS/1.0 ") else 0
             if not status:
+                budget.spend(len(header) + len(payload))
                 found.append((b"", b"", _sequence(header), b"", b"", header, b"", payload))
             elif status == 503:
                 ended.fail(NoResponders(f"there is no stream {stream!r} to read", do="make it first"))
             else:
-                ended.end(int(field_of(header, b"Nats-Num-Pending") or 0) > 0)
+                ended.end(field_of(header, b"Nats-Num-Pending").strip(b"0") != b"")
 
         inbox = self._link.open_inbox(heard, ended.cut)
         try:
@@ -175,6 +189,7 @@ class Reader:
             await puller.end()
         return found, more
 
+_DIGITS_MAX = 20
 _SEQUENCE = b"\r\nNats-Sequence: "
 
 
@@ -184,4 +199,7 @@ def _direct(header: bytes, payload: bytes) -> Stored:
 
 def _sequence(header: bytes) -> bytes:
     at = header.rfind(_SEQUENCE) + len(_SEQUENCE)  # the last one is the server's own
-    return header[at : header.find(b"\r\n", at)]
+    found = header[at : header.find(b"\r\n", at)]
+    if not found.isdigit() or len(found) > _DIGITS_MAX:
+        raise ValueError("a message without its sequence")
+    return found

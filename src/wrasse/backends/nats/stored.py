@@ -17,11 +17,11 @@ from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
 import msgspec
 
 from wrasse.backends.nats.frames import Frame
-from wrasse.backends.nats.link import field_of
+from wrasse.backends.nats.link import server_field_of
 from wrasse.clock import to_micros
 from wrasse.ports.streams import Entry, EntryId
 
-_OURS = re.compile(rb"\r\nWrasse:(\d+) (\d+) (\d+) ([^\r]*)\r\n")
+_OURS = re.compile(rb"\r\nWrasse:(\d{1,15}) (\d{1,20}) (\d{1,20}) ([^\r]*)\r\n")
 _FIELD = re.compile(rb"\r\nWrasse-Field:([^=\r]*)=([^\r]*)(?=\r\n)")
 _FRACTION = re.compile(r"\.\d+")
 
@@ -46,7 +46,7 @@ def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> Stored
     """A message as it was read; `written` is the server's timestamp."""
     found = _OURS.search(header) if header else None
     if found is None:
-        ms = millis(written or field_of(header, b"Nats-Time-Stamp"))
+        ms = millis(written or server_field_of(header, b"Nats-Time-Stamp"))
         return Stored(seq, ms, 0, 0, header, body)
     return Stored(seq, int(found[1]), int(found[2]), int(found[3]), header, body)
 
@@ -98,7 +98,7 @@ def fields_of(header: bytes) -> dict[str, bytes] | None:
     """What stands beside the body."""
     if b"\r\nWrasse-Field:" not in header:
         return None
-    return {unquote(m[1].decode()): unquote_to_bytes(m[2]) for m in _FIELD.finditer(header)}
+    return {unquote(m[1].decode("utf-8", "replace")): unquote_to_bytes(m[2]) for m in _FIELD.finditer(header)}
 
 
 def entry(subject: str, message: Stored, ms: int) -> Entry:
@@ -125,5 +125,8 @@ def moment(text: str) -> datetime:
 
 
 def millis(text: bytes) -> int:
-    """Milliseconds of a timestamp of the server's."""
-    return to_micros(moment(text.decode())) // 1_000 if text else 0
+    """Milliseconds of a timestamp of the server's; 0 for one that cannot be read."""
+    try:
+        return to_micros(moment(text.decode())) // 1_000
+    except (ValueError, OverflowError):
+        return 0

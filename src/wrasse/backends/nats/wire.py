@@ -2,6 +2,10 @@
 
 Nothing is ever sent twice from here. When the connection ends, `lost` is called once with why; whoever waits for an
 answer decides what that means. A server that does not answer two PINGs in a row is deaf, and the connection ends.
+
+The server is not trusted: every size, line and INFO field is checked against the limits below, and bytes that break the
+protocol end the connection with `Cut`, as a broken connection does. Before the login nothing is delivered to
+subscriptions, and nothing is accepted between INFO and the TLS handshake.
 """
 
 from __future__ import annotations
@@ -11,8 +15,11 @@ import json
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Annotated, cast
 
+import msgspec
+
+from wrasse.backends.foreign_protocol import named, printable
 from wrasse.backends.nats.credentials import sign, tls_context
 from wrasse.backends.nats.frames import Frame, frames_in
 from wrasse.backends.nats.options import NatsOptions, Tls
@@ -22,14 +29,37 @@ Heard = Callable[[bytes, bytes, bytes, bytes], None]
 # What takes messages of a consumer, as many of one subscription as came one after the other.
 Taken = Callable[[Sequence[Frame]], None]
 
+CONTROL_LINE_MAX = 1 << 16
+"""Bytes of one line from a NATS server, INFO included."""
+PAYLOAD_MAX = 64 << 20
+"""Bytes: the largest max_payload that a NATS server may announce. It is nats-server's own ceiling."""
+HEADERS_MAX = 1 << 16
+"""Bytes of headers that a NATS message may have beyond its payload: JetStream adds its own to what is stored."""
+ANSWER_MAX = 32 << 20
+"""Bytes of one message from a NATS server, or twice its max_payload where that is more. JetStream's own answers are not
+held to max_payload: one lists up to 100,000 subjects, another has a stored message in base64."""
+CONNECT_URLS_MAX = 1_000
+"""Addresses of a cluster that a NATS server may name in INFO."""
+STEADY_BYTES = 1 << 16
+"""Bytes of an unfinished NATS message that must arrive between two PINGs, or the server counts as not answering."""
+
 _DEAF_AFTER = 2
-_LINE_BYTES_MAX = 1 << 16
+_DIGITS_MAX = 9  # of a size
+_WORDS_MAX = 200  # characters of a server's own words in an error
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _WRITE_HIGH = 1 << 20
 
 
 class Cut(Exception):
     """The connection ended: what was sent may have been done, or not."""
+
+
+class Silent(Cut):
+    """The server took the connection and did not say what a NATS server says first."""
+
+
+class ProtocolError(ValueError):
+    """Bytes that are not the protocol of NATS."""
 
 
 class Denied(Exception):
@@ -63,46 +93,72 @@ class ServerInfo:
 
     @classmethod
     def parse(cls, line: bytes) -> ServerInfo:
-        """Reads the JSON of an INFO line."""
-        told = json.loads(line)
+        """Reads the JSON of an INFO line; ValueError if a field that we use has another type or is out of range."""
+        try:
+            told = _decode_info(line)
+        except RecursionError as error:
+            raise ValueError("INFO is nested too deeply") from error
         return cls(
-            name=str(told.get("server_name", "")),
-            version=str(told.get("version", "0")),
-            max_payload=int(told.get("max_payload", 1 << 20)),
-            headers=bool(told.get("headers", False)),
-            jetstream=bool(told.get("jetstream", False)),
-            id=str(told.get("server_id", "")),
-            nonce=str(told.get("nonce", "")),
-            tls_required=bool(told.get("tls_required", False)),
-            connect_urls=tuple(str(url) for url in told.get("connect_urls") or ()),
-            leaving=bool(told.get("ldm", False)),
+            name=printable(told.server_name),
+            version=printable(told.version),
+            max_payload=told.max_payload,
+            headers=told.headers,
+            jetstream=told.jetstream,
+            id=told.server_id,
+            nonce=told.nonce,
+            tls_required=told.tls_required,
+            connect_urls=tuple(told.connect_urls or ()),
+            leaving=told.ldm,
         )
+
+
+_Text = Annotated[str, msgspec.Meta(max_length=512)]
+
+
+class _Info(msgspec.Struct):
+    server_name: _Text = ""
+    version: Annotated[str, msgspec.Meta(max_length=64)] = "0"
+    max_payload: Annotated[int, msgspec.Meta(ge=1, le=PAYLOAD_MAX)] = 1 << 20
+    headers: bool = False
+    jetstream: bool = False
+    server_id: _Text = ""
+    nonce: _Text = ""
+    tls_required: bool = False
+    connect_urls: Annotated[list[_Text], msgspec.Meta(max_length=CONNECT_URLS_MAX)] | None = None
+    ldm: bool = False
+
+
+_decode_info = msgspec.json.Decoder(_Info).decode
 
 
 class Wire(asyncio.Protocol):
     """An open connection. Make it with `dial`."""
 
     __slots__ = (
-        "_have", "_loop", "_need", "_out", "_pieces", "_pongs", "_room", "_scheduled", "_silent", "_timer",
-        "_transport", "_why", "complained", "greeted", "heard", "info", "lost", "retired", "taken",
+        "_buffer", "_encrypts", "_largest", "_loop", "_need", "_out", "_owes_pong", "_pongs", "_room", "_scheduled",
+        "_silent", "_steady", "_timer", "_transport", "_why", "complained", "greeted", "heard", "ignored", "info",
+        "lost", "retired", "taken",
     )  # fmt: skip
 
-    def __init__(
-        self, heard: dict[bytes, Heard], complained: Callable[[str], None], taken: dict[bytes, Taken] | None = None
-    ) -> None:
+    def __init__(self, complained: Callable[[str], None], *, encrypts: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._pieces: list[bytes] = []
-        self._have = self._need = 0
+        self._buffer = bytearray()  # of a message that is not whole
+        self._need = 0  # bytes that must be there before it is
+        self._steady = 0  # bytes of it that were there at the last PING
+        self._largest = ANSWER_MAX + HEADERS_MAX
+        self._encrypts = encrypts  # INFO is followed by the TLS handshake
         self._out: list[bytes] = []
         self._scheduled = False
         self._room: asyncio.Future[None] | None = None
         self._pongs: list[asyncio.Future[None]] = []
+        self._owes_pong = False
         self._silent = 0
         self._timer: asyncio.TimerHandle | None = None
         self._why = "the connection ended"
-        self.heard = heard  # by the number of the subscription
-        self.taken = {} if taken is None else taken  # for those that are heard by the thousand
+        self.heard: dict[bytes, Heard] = {}  # by the number of the subscription; none before the login
+        self.taken: dict[bytes, Taken] = {}  # for those that are heard by the thousand
+        self.ignored = 0  # messages of subscriptions that are not ours, PONGs that were not asked for
         self.complained = complained
         self.lost: Callable[[str], None] | None = None
         self.greeted: asyncio.Future[ServerInfo] = self._loop.create_future()
@@ -161,8 +217,9 @@ class Wire(asyncio.Protocol):
         assert self._transport is not None, "the connection stands"
         name = host if tls.verify else None
         changed = await self._loop.start_tls(self._transport, self, tls_context(tls), server_hostname=name or host)
-        assert changed is not None, "the handshake ended well"
-        self._transport = changed
+        if changed is None:
+            raise Cut("the server ended the connection during the TLS handshake")
+        self._transport, self._encrypts = changed, False
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -176,8 +233,11 @@ class Wire(asyncio.Protocol):
         if self._silent >= _DEAF_AFTER:
             self.end(f"no answer to a PING within {seconds * _DEAF_AFTER:g}s")
             return
-        self._silent += 1
-        self.send(b"PING\r\n")
+        # A message that is under way counts as life only if it moves: one that trickles would hold up all behind it.
+        moves = len(self._buffer) - self._steady >= STEADY_BYTES
+        self._silent = 0 if moves else self._silent + 1
+        self._steady = len(self._buffer)
+        self.ping()
         self._timer = self._loop.call_later(seconds, self._tick, seconds)
 
     # What asyncio calls.
@@ -189,22 +249,27 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the server."""
-        self._silent = 0  # whatever it says, it lives
-        if self._pieces:
-            self._pieces.append(data)
-            self._have += len(data)
-            if self._have < self._need:
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._need:
                 return
-            data = b"".join(self._pieces)
-            self._pieces = []
+            data = bytes(self._buffer)
+            self._buffer = bytearray()
         try:
             used, self._need = self._read(data)
-        except (ValueError, IndexError, KeyError) as error:
-            self.end(f"the server does not speak the protocol of NATS: {type(error).__name__}")
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            what = str(error) if isinstance(error, ProtocolError) else type(error).__name__
+            kind = named(data) if self.info is None and not data.startswith(b"INFO") else ""
+            self._abort(f"the server does not speak the protocol of NATS: {kind or what}")
             return
+        if used:
+            self._silent = self._steady = 0
         if used < len(data):
-            self._pieces = [data[used:]]
-            self._have = len(data) - used
+            self._buffer += memoryview(data)[used:]
+
+    def _abort(self, why: str) -> None:
+        self.end(why)
+        self._buffer, self._need = bytearray(), 0
 
     def _read(self, data: bytes) -> tuple[int, int]:
         """Takes all whole messages; gives how much was used, and how much there must be before it goes on."""
@@ -212,12 +277,12 @@ class Wire(asyncio.Protocol):
         while True:
             end = data.find(b"\r\n", at)
             if end < 0:
-                if size - at > _LINE_BYTES_MAX:
-                    raise ValueError("a line without an end")
+                if size - at > CONTROL_LINE_MAX:
+                    raise ProtocolError("a line without an end")
                 return at, 0
             kind = data[at : at + 4]
             if kind != b"MSG " and kind != b"HMSG":
-                self._told(data[at:end])
+                self._told(data[at:end], last=end + 2 == size)
                 at = end + 2
                 continue
             words = data[at:end].split(b" ")
@@ -229,19 +294,37 @@ class Wire(asyncio.Protocol):
                         return at, 0
                     continue
                 taken = {}  # who writes such a message may have written more: the rest is read by its sizes
-            body = end + 2
-            stop = body + int(words[-1])
+            digits, body = words[-1], end + 2
+            if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+                raise ProtocolError("a size that is no number")
+            stop = body + int(digits)
             if stop + 2 > size:
+                self._wait_for(stop + 2 - at)
                 return at, stop + 2 - at
+            split = body
+            if kind == b"HMSG":
+                digits = words.pop(-2)
+                split += int(digits) if digits.isdigit() and len(digits) <= _DIGITS_MAX else size
+            if split > stop or not 4 <= len(words) <= 5 or data[stop : stop + 2] != b"\r\n":
+                raise ProtocolError("a message whose line and sizes do not fit it")
             hear = heard.get(words[2])
-            if hear is not None and kind == b"MSG ":
-                hear(words[1], words[3] if len(words) == 5 else b"", b"", data[body:stop])
-            elif hear is not None:
-                split = body + int(words[-2])
-                hear(words[1], words[3] if len(words) == 6 else b"", data[body:split], data[split:stop])
+            if hear is None:
+                self._ignore()
+            else:
+                hear(words[1], words[3] if len(words) == 5 else b"", data[body:split], data[split:stop])
             at = stop + 2
             if at == size:
                 return at, 0
+
+    def _wait_for(self, size: int) -> None:
+        """The rest of a message is waited for, if it may be as long as it says."""
+        if size > self._largest:
+            raise ProtocolError(f"a message of {size} bytes, and {self._largest} are the limit")
+
+    def _ignore(self) -> None:
+        if self.info is None:
+            raise ProtocolError("it does not begin with INFO")
+        self.ignored += 1
 
     def _take(self, frames: list[Frame]) -> None:
         number, begin = frames[0][1], 0
@@ -252,25 +335,50 @@ class Wire(asyncio.Protocol):
                     number, begin = frame[1], place
         self.taken[number](frames[begin:] if begin else frames)
 
-    def _told(self, line: bytes) -> None:
-        word = line[:5].upper()
-        if word.startswith(b"PING"):
-            if self.open:
-                self.send(b"PONG\r\n")
-        elif word.startswith(b"PONG"):
-            if self._pongs and not (pong := self._pongs.pop(0)).done():
+    def _told(self, line: bytes, *, last: bool) -> None:
+        word = line[:4].upper()
+        if self.info is None and word not in (b"INFO", b"-ERR"):
+            raise ProtocolError("it does not begin with INFO")
+        if word == b"PING":
+            self._answer_ping()
+        elif word == b"PONG":
+            if not self._pongs:
+                self._ignore()
+            elif not (pong := self._pongs.pop(0)).done():
                 pong.set_result(None)
-        elif word.startswith(b"INFO"):
-            self.info = ServerInfo.parse(line[5:])
-            self.retired = self.retired or self.info.leaving
-            if not self.greeted.done():
-                self.greeted.set_result(self.info)
-        elif word.startswith(b"-ERR"):
-            self._refused(line[5:].strip().strip(b"'").decode("utf-8", "replace"))
-        elif word.startswith(b"+OK") or not line:
+        elif word == b"INFO":
+            self._informed(ServerInfo.parse(line[4:]), last=last)
+        elif word == b"-ERR":
+            self._refused(printable(line[4:].strip().strip(b"'").decode("utf-8", "replace"), _WORDS_MAX))
+        elif word[:3] == b"+OK" or not line:
             return
         else:
-            raise ValueError("an unknown word")
+            raise ProtocolError("an unknown word")
+
+    def _informed(self, info: ServerInfo, *, last: bool) -> None:
+        first, self.info = self.info is None, info
+        self._largest = max(ANSWER_MAX, 2 * info.max_payload) + HEADERS_MAX
+        self.retired = self.retired or info.leaving
+        if first and (self._encrypts or info.tls_required) and not self.encrypted:
+            # What somebody on the way puts behind INFO would otherwise be read as if it had come encrypted.
+            if not last:
+                raise ProtocolError("bytes between INFO and the TLS handshake")
+            if self._transport is not None:
+                self._transport.pause_reading()  # the handshake reads on
+        if not self.greeted.done():
+            self.greeted.set_result(info)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it is in TLS."""
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
+
+    def _answer_ping(self) -> None:
+        """One PONG answers all PINGs that come while the server does not read: they would pile up here."""
+        if self._room is not None:
+            self._owes_pong = True
+        elif self.open:
+            self.send(b"PONG\r\n")
 
     def _refused(self, words: str) -> None:
         self._why = words
@@ -290,6 +398,9 @@ class Wire(asyncio.Protocol):
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
+        if self._owes_pong and self.open:
+            self._owes_pong = False
+            self.send(b"PONG\r\n")
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
@@ -322,23 +433,42 @@ async def dial(
     taken: dict[bytes, Taken] | None = None,
 ) -> Wire:
     """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Denied."""
-    loop = asyncio.get_running_loop()
+    wire: Wire | None = None
+    try:
+        async with asyncio.timeout(options.dial_timeout.total_seconds()):
+            wire = await _reach(host, port, options, complained)
+            info = await wire.greeted
+            encrypted = options.tls is not None or info.tls_required
+            if encrypted and not wire.encrypted:
+                await wire.encrypt(options.tls or Tls(), host)
+            await _log_in(wire, info, options, encrypted=encrypted)
+    except TimeoutError:
+        if wire is None:
+            raise
+        wire.end("logging in failed")
+        if wire.info is not None:
+            raise
+        raise Silent("no answer in time: it takes connections and sends no INFO; is it a NATS server?") from None
+    except BaseException:
+        if wire is not None:
+            wire.end("logging in failed")
+        raise
+    wire.heard, wire.taken = heard, {} if taken is None else taken
+    wire.watch(options.ping_interval.total_seconds())
+    return wire
+
+
+async def _reach(host: str, port: int, options: NatsOptions, complained: Callable[[str], None]) -> Wire:
     first = options.tls is not None and options.tls.first
     context = tls_context(options.tls) if options.tls is not None and first else None
-    async with asyncio.timeout(options.dial_timeout.total_seconds()):
-        _, wire = await loop.create_connection(
-            lambda: Wire(heard, complained, taken), host, port, ssl=context, server_hostname=host if context else None
-        )
-        try:
-            _set_up(wire)
-            info = await wire.greeted
-            if not first and (options.tls is not None or info.tls_required):
-                await wire.encrypt(options.tls or Tls(), host)
-            await _log_in(wire, info, options, encrypted=options.tls is not None or info.tls_required)
-        except BaseException:
-            wire.end("logging in failed")
-            raise
-    wire.watch(options.ping_interval.total_seconds())
+    try:
+        _, wire = await asyncio.get_running_loop().create_connection(
+            lambda: Wire(complained, encrypts=options.tls is not None and not first), host, port, ssl=context,
+            server_hostname=host if context else None,
+        )  # fmt: skip
+    except ValueError as error:  # no resolver takes the name; another server may have told it
+        raise Cut("the host has no valid name") from error
+    _set_up(wire)
     return wire
 
 
