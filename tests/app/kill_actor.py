@@ -133,7 +133,7 @@ async def work_off(jobs: JobQueue, url: str, silence: timedelta, concurrency: in
     handlers = Handlers()
     for handler in (work, work_in_thread, poison, freeze, wait, block):
         handlers.add(handler.__name__, handler)
-    handlers.add("command", Command("echo $$ >> pids; sleep 600 & echo $! >> pids; wait", shell=True))
+    handlers.add("command", Command("sh -c 'echo $$ >> pids; sleep 600 & echo $! >> pids; wait'"))
     settings = WorkerSettings(
         queues=("low",),
         concurrency=concurrency,

@@ -171,7 +171,7 @@ def test_kinds_have_handlers_of_their_own_and_a_command_takes_the_rest(shop: Pat
     put("named", "plain", "hello")
     put("rest", "other", "to stdin")
     handlers = "--set=worker.handlers={plain: 'shop:plain'}"
-    with running(shop, handlers, "--exec=sh -c 'cat > {id}.txt'") as daemon:
+    with running(shop, handlers, "--exec=sh -c 'cat > \"$1\".txt' sh {id}") as daemon:
         until(lambda: in_place("named", "done") and in_place("rest", "done"), "both done")
         daemon.signal()
         assert daemon.end() == 0

@@ -327,7 +327,7 @@ def configured(
     if handler:
         registry.include(_named(handler, settings))
     elif command:
-        registry.add(ANY, Command(command))
+        registry.add(ANY, Command(command, settings.worker.exec_env))
     return registry
 
 

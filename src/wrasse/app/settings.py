@@ -203,6 +203,10 @@ class WorkerSettings:
     handler: Annotated[str, Key("handler of every other kind, as module:name or as a URL")] = ""
     http: HttpHandlers = field(default_factory=HttpHandlers)
     exec: Annotated[str, Key("command that handles every other kind, e.g. 'convert {filepath}'")] = ""
+    exec_env: Annotated[
+        tuple[str, ...],
+        Key("variables of the environment that commands get beside PATH, HOME, LANG and the like; AWS_* for a family"),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,14 @@
 """Commands as handlers: `convert {filepath} out.png`.
 
 The command line is cut into arguments before anything is filled in, so a value with spaces, quotes or semicolons stays
-one argument; a shell is used only if asked for, and then every value is quoted for it. `{id}`, `{kind}`, `{queue}`
-and every string or whole number at the top of a JSON payload may be filled in; `{{` and `}}` are braces. The payload
-comes on stdin. Exit code 0 is done; anything else is a failure, with the end of what the command wrote to stderr.
+one argument. `{id}`, `{kind}`, `{queue}` and every string or whole number at the top of a JSON payload may be filled
+in; `{{` and `}}` are braces. The payload comes on stdin. Exit code 0 is done; anything else is a failure, with the end
+of what the command wrote to stderr.
+
+Whoever may push a job chooses the values, so none of them may become code or an option: a placeholder as the program,
+or in the script of `sh -c` and the like, is refused at start; a value that would begin an argument with a dash is
+refused with its job unless a literal `--` stands before it, except `{filepath}`, which then begins with `./`. The
+environment holds what PASSED names, what the caller allows, and the job's own variables: no secret of the worker.
 
 The command is the leader of its own process group. When its attempt is over before it is, the whole group is told to
 end, and killed if it does not; when the worker itself is killed, its beat child does the same.
@@ -12,14 +17,17 @@ end, and killed if it does not; when the worker itself is killed, its beat child
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shlex
 import signal
 import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -29,6 +37,17 @@ from wrasse.ports.jobs import ERROR_CHARS_MAX
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _OURS = ("id", "kind", "queue")
+PASSED = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TERM", "PWD",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "VIRTUAL_ENV", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+# Programs that run one of their arguments as code, and the letter of the option before it.
+_INTERPRETERS = (
+    (re.compile(r"(?:ba|da|a|z|k|mk|fi|tc|c)?sh"), "c"),
+    (re.compile(r"(?:python|pypy)[\d.]*"), "c"),
+    (re.compile(r"(?:perl|ruby|node|lua)[\d.]*"), "e"),
+    (re.compile(r"php[\d.]*"), "r"),
+)
 _CHUNK = 1 << 16
 _CHUNKS_MAX = 16  # read at one go
 _DEATH_MAX = timedelta(seconds=5)
@@ -36,27 +55,35 @@ _DEATH_MAX = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A handler that runs a command per job."""
+    """A handler that runs a command per job. `passes` are variables of the worker's environment that the command gets
+    beside PASSED: names, or patterns such as `AWS_*`."""
 
     text: str
-    shell: bool = False
+    passes: tuple[str, ...] = ()
     kill_after: timedelta = timedelta(seconds=5)  # from the polite signal to the one that cannot be ignored
 
     def __post_init__(self) -> None:
-        self._arguments()
+        arguments = self._arguments()
+        if _names(arguments[0]):
+            raise UsageError(
+                f"the program of the command is {arguments[0]!r}, so that a job could choose what runs",
+                do="write the program out; values may follow as arguments",
+            )
+        for script in _scripts(arguments):
+            if names := _names(script):
+                raise UsageError(
+                    f"{{{names[0]}}} stands inside a script, where a value of a job would run as code",
+                    do="pass it as an argument: sh -c 'convert \"$1\" out.png' sh {filepath}",
+                )
 
     async def __call__(self, job: RunningJob) -> None:
         """Runs the command; returns when it exited with 0, raises JobFailed when it did not."""
         values = _values(job, self._needs())
-        arguments = [_fill(argument, values, quoted=self.shell) for argument in self._arguments()]
+        arguments = list(_filled(self._arguments(), values, job.id))
         try:
-            run = _Run(arguments, job.payload, _environment(job))
+            run = _Run(arguments, job.payload, _environment(job, self.passes))
         except (OSError, ValueError) as error:
-            # The error of exec names the program or the working directory, never an argument.
-            reason = error.strerror if isinstance(error, OSError) else "an argument holds a null character"
-            raise JobFailed(
-                f"the command {arguments[0]!r} did not start: {reason}", do="check that it is installed and executable"
-            ) from None
+            raise _not_started(arguments[0], job.id, error) from None
         job.runs_in(run.group)
         try:
             await run.ended()
@@ -71,8 +98,6 @@ class Command:
             raise JobFailed(f"the command {how}: {tail}" if tail else f"the command {how}")
 
     def _arguments(self) -> list[str]:
-        if self.shell:
-            return ["/bin/sh", "-c", self.text]
         try:
             arguments = shlex.split(self.text)
         except ValueError as error:
@@ -82,7 +107,28 @@ class Command:
         return arguments
 
     def _needs(self) -> frozenset[str]:
-        return frozenset(found[1] for found in _PLACEHOLDER.finditer(self.text) if found[1])
+        return frozenset(name for argument in self._arguments() for name in _names(argument))
+
+
+def _names(argument: str) -> list[str]:
+    return [found[1] for found in _PLACEHOLDER.finditer(argument) if found[1]]
+
+
+def _scripts(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments that some program on the command line runs as code, also behind `env`, `nice` or `timeout 5`."""
+    for at, program in enumerate(arguments):
+        name = os.path.basename(program)
+        letter = next((letter for known, letter in _INTERPRETERS if known.fullmatch(name)), "")
+        coded = False
+        for argument in arguments[at + 1 :] if letter else ():
+            if not argument.startswith(("-", "+")):
+                if coded:
+                    yield argument
+                break
+            cluster = not argument.startswith("--") and letter in argument
+            coded |= cluster
+            if cluster and not argument.endswith(letter):
+                yield argument  # the code follows its option in the same argument: perl -eprint
 
 
 def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:
@@ -105,18 +151,38 @@ def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:
     return values
 
 
-def _fill(argument: str, values: dict[str, str], *, quoted: bool) -> str:
-    def fill(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return found[0][0]
-        return shlex.quote(values[found[1]]) if quoted else values[found[1]]
+def _filled(arguments: Sequence[str], values: dict[str, str], id: str) -> Iterator[str]:
+    ended = False  # whether a literal -- has ended the options
+    for argument in arguments:
+        filled = _PLACEHOLDER.sub(lambda found: values[found[1]] if found[1] else found[0][0], argument)
+        if filled.startswith("-") and not argument.startswith("-") and not ended:
+            if not argument.startswith("{filepath}"):
+                raise BadPayload(
+                    f"a value of job {id!r} begins with a dash, and its command would take it for an option",
+                    do=f"write -- before {argument} in the command if it knows that, or join it: --name={argument}",
+                )
+            filled = f"./{filled}"  # the same file
+        ended |= argument == "--"
+        yield filled
 
-    return _PLACEHOLDER.sub(fill, argument)
+
+def _not_started(program: str, id: str, error: OSError | ValueError) -> JobFailed | BadPayload:
+    """The error of exec names the program or the working directory, never an argument."""
+    if isinstance(error, ValueError):
+        return BadPayload(f"job {id!r} has a null character or no text where its command needs some", do="put it again")
+    if error.errno == errno.E2BIG:
+        return BadPayload(
+            f"the values of job {id!r} are longer than an argument may be", do="let the command read them from stdin"
+        )
+    return JobFailed(
+        f"the command {program!r} did not start: {error.strerror}", do="check that it is installed and executable"
+    )
 
 
-def _environment(job: RunningJob) -> dict[str, str]:
+def _environment(job: RunningJob, passes: Sequence[str]) -> dict[str, str]:
+    allowed = (*PASSED, *passes)
     return {
-        **os.environ,
+        **{name: text for name, text in os.environ.items() if any(fnmatchcase(name, each) for each in allowed)},
         "WRASSE_JOB_ID": job.id,
         "WRASSE_KIND": job.kind,
         "WRASSE_QUEUE": job.queue,
@@ -133,12 +199,16 @@ class _Run:
     def __init__(self, arguments: list[str], payload: bytes, environment: dict[str, str]) -> None:
         self._loop = asyncio.get_running_loop()
         self._tail = b""
-        self._errors, theirs = os.pipe()
-        os.set_blocking(self._errors, False)
         stdin = _holding(payload)
         try:
+            self._errors, theirs = os.pipe()
+        except BaseException:
+            os.close(stdin)
+            raise
+        os.set_blocking(self._errors, False)
+        try:
             self._process = subprocess.Popen(
-                arguments, stdin=stdin, stderr=theirs, env=environment, start_new_session=True
+                arguments, stdin=stdin, stderr=theirs, env=environment, start_new_session=True, close_fds=True
             )
         except BaseException:
             os.close(self._errors)
@@ -209,9 +279,13 @@ class _Run:
 def _holding(payload: bytes) -> int:
     """A descriptor to read the payload from: a file without a name, so nobody has to feed a command as it reads."""
     fd = os.memfd_create("wrasse-payload")
-    with open(os.dup(fd), "wb") as file:
-        file.write(payload)
-    os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(payload)
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 
@@ -220,4 +294,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
