@@ -177,7 +177,8 @@ def test_a_restored_server_is_noticed_and_gone_on_from(place: Path) -> None:
     with valkey() as server:
         # Cursors are on another server, as they are where only the streams' server fails over.
         (place / "wrasse.yaml").write_text(
-            f"backends: {{streams: '{server.url}'}}\nengine: {{backend: 'sqlite:engine.db'}}\n"
+            f"backends: {{streams: '{server.url}', objects: 'file:wrasse-data'}}\n"
+            "engine: {backend: 'sqlite:engine.db'}\n"
             "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10}]}\n"
         )
         wrasse_publish(range(12))

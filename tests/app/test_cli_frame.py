@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,9 +122,29 @@ def test_a_name_that_is_not_utf_8_is_a_usage_error(args: tuple[str, ...]) -> Non
 
 
 def test_warnings_go_to_stderr_and_json_alone_to_stdout() -> None:
-    answer = wrasse("jobs", "stats", "--json", "--config=missing.yaml")
+    answer = wrasse("jobs", "stats", "--json", "--set", "redis.password=theirs")
     assert answer.json["queues"] == []
-    assert "missing.yaml does not exist" in answer.err
+    assert "only Redis uses redis.password" in answer.err
+
+
+@pytest.mark.parametrize("args", [("jobs", "stats"), ("config", "check"), ("run",), ("doctor",)])
+def test_a_settings_file_that_does_not_exist_is_refused_with_its_path(place: Path, args: tuple[str, ...]) -> None:
+    answer = wrasse(*args, f"--config={place}/missing.yaml")
+    assert (answer.code, f"{place}/missing.yaml does not exist" in answer.err) == (2, True)
+    assert os.listdir(place) == []
+
+
+def test_config_shows_which_backend_serves_what_and_creates_nothing(place: Path) -> None:
+    told = wrasse("config", "show", "--where", "--set", "backends.jobs=redis://u:hunter2@r:1/0")
+    assert "redis://***@r:1/0" in told.out
+    assert "command line: backends.jobs" in told.out
+    assert "no backend serves objects" in told.out
+    rows = wrasse("config", "show", "--where", "--json").json["backends"]
+    assert rows[0] == {
+        "port": "jobs", "backend": f"sqlite://{place}/wrasse.db", "by": "default",
+        "holds": "jobs, results, heartbeats of workers", "refused": "",
+    }  # fmt: skip
+    assert os.listdir(place) == []
 
 
 def test_every_command_that_looks_answers_with_json() -> None:
@@ -190,7 +211,7 @@ def test_doctor_says_what_is_well() -> None:
     answer = wrasse("doctor", "--json")
     assert (answer.code, answer.json["ok"]) == (0, True)
     checks = {each["check"] for each in answer.json["checks"]}
-    assert checks == {"version", "config", "modes", "disk", "backend", "clock", "workers", "sweeps"}
+    assert checks == {"version", "config", "modes", "disk", "backend", "place", "clock", "workers", "sweeps"}
 
 
 def test_doctor_prints_what_a_directory_was_found_to_have() -> None:

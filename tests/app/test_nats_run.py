@@ -14,6 +14,7 @@ from app.daemons import running, until
 from app.typed import wrasse
 from servers.nats import Nats, nats
 from wrasse import connect
+from wrasse.errors import ConfigError
 
 SECRET = "PLANTED-77aa"
 HANDLERS = """
@@ -39,7 +40,7 @@ def shop(place: Path, server: Nats) -> Path:
     (place / "shop.py").write_text(HANDLERS)
     where = f"nats://127.0.0.1:{server.port}"
     (place / "wrasse.yaml").write_text(
-        f"backends: {{streams: '{where}', records: '{where}'}}\n"
+        f"backends: {{streams: '{where}', records: '{where}', objects: 'file:wrasse-data'}}\n"
         f"nats: {{username: wrasse, password: {SECRET}}}\n"
         "archiver: {streams: [{stream: 'orders.*.paid', batch_size: 2, batch_timeout: 1s}]}\n"
     )
@@ -115,6 +116,17 @@ def test_jobs_on_nats_are_refused_with_what_to_use_instead(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {jobs: 'nats://127.0.0.1:4222'}")
     answer = wrasse("config", "check")
     assert (answer.code, "no jobs in nats" in answer.err, "sqlite:" in answer.err) == (2, True, True)
+
+
+def test_a_job_is_refused_where_only_nats_is_named(place: Path, server: Nats) -> None:
+    async def program() -> None:
+        async with connect(f"nats://wrasse:{SECRET}@127.0.0.1:{server.port}") as app:
+            await app.jobs.put("resize", {})
+
+    with pytest.raises(ConfigError, match="no backend serves jobs") as refused:
+        asyncio.run(program())
+    assert "backends.jobs" in refused.value.do
+    assert SECRET not in str(refused.value)
 
 
 def test_a_program_keeps_messages_and_leases_on_nats_by_its_url(place: Path, server: Nats) -> None:

@@ -107,8 +107,9 @@ def test_settings_of_nats_that_nothing_uses_are_told() -> None:
 
 
 def test_a_home_on_nats_is_reached_as_the_section_says_and_keeps_the_journal() -> None:
-    told = {"backends.streams": "nats://a,b", "nats.creds": "user.creds", "archival": "[{stream: orders.*}]"}
+    objects = {"backends.objects": "file:wrasse-data"}
+    told = objects | {"backends.streams": "nats://a,b", "nats.creds": "user.creds", "archival": "[{stream: orders.*}]"}
     where = homes(load(os.devnull, environ={}, overrides=told))
     options = NatsOptions.of(where.streams)
     assert (options.creds, options.patterns, where.engine) == ("user.creds", ("orders.*",), where.streams)
-    assert where.journal == where.streams
+    assert (where.records, where.journal, where.serves("jobs")) == (where.streams, where.streams, False)

@@ -346,11 +346,11 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
         # What the program says is said: neither a file nor another program's variables have a part in it.
         environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
         environ.pop("WRASSE_CONFIG", None)
-        # Job lists are no part of NATS, and streams none of a bucket: there they stay in this host's database.
+        # Job lists are no part of NATS, and streams none of a bucket: there using them is refused.
         ports = ("records", "streams") if is_nats(where) else ("jobs", "records", "streams")
         ports = ("jobs", "records", "objects") if where.startswith(("s3:", "file:")) else ports
         everything = {f"backends.{port}": where for port in ports}
-        config = load(os.devnull, environ=environ, overrides=everything)
+        config = load(os.devnull, environ=environ, overrides=everything, source="URL of the App")
     else:
         config = load(where)
     for warning in config.warnings:

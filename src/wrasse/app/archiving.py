@@ -49,8 +49,8 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
 async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
     """The rules with their stores, opened."""
     found = []
-    for each in archive_streams(config.settings):
-        url = destination(each, homes(config).objects)
+    for each, (_, home) in zip(archive_streams(config.settings), homes(config).archives, strict=True):
+        url = home.opened()
         limits = BatchLimits(each.batch_size, each.batch_bytes, each.batch_timeout)
         objects = await stores.open_objects(url)
         found.append(Rule(each.stream, objects, hide(url), each.prefix, each.domain, limits, form_of(each)))
@@ -73,13 +73,3 @@ async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:
         return (Rule(">", await stores.open_objects(url), hide(url), PREFIX),)
     return tuple(places.values())
 
-
-def destination(each: ArchiveStream, default: str) -> str:
-    """The URL of the store that one entry names."""
-    if each.destination == "s3":
-        if not each.bucket:
-            return default
-        # Another bucket of the same store: where backends.objects says how to reach it, that counts here, too.
-        _, question, reached = default.partition("?") if default.startswith("s3:") else ("", "", "")
-        return f"s3://{each.bucket}{question}{reached}"
-    return each.destination or default

@@ -30,6 +30,7 @@ from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_p
 from wrasse.app.task_opening import open_tasks, task_home
 from wrasse.app.task_sweeping import build_task_sweeps
 from wrasse.app.traces import Traces, open_traces
+from wrasse.app.unserved import open_port
 from wrasse.app.wiring import Stores, margin_of
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
@@ -98,11 +99,11 @@ async def open_homes(config: Config, stores: Stores, *, streams: bool = False) -
     streams = streams or any(wants_port(each.kind, Streams, Groups) for each in config.own)
     objects = any(wants_port(each.kind, Objects) for each in config.own)
     return Opened(
-        await stores.open(where.jobs),
+        await open_port("jobs", where, stores),
         await stores.open(where.records),
         await stores.open(where.engine),
         await stores.open_journal(where.journal),
-        await stores.open_streams(where.streams) if streams else None,
+        await open_port("streams", where, stores) if streams else None,
         await stores.open_object_store(where.objects) if objects else None,
         await open_desks(config, stores, stores.clock),
         await open_leasing(config, stores),

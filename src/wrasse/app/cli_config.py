@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from wrasse.app.cli_asked import Asked, asks
 from wrasse.app.cli_group import LazyGroup
-from wrasse.app.homes import homes
+from wrasse.app.cli_table import show_table
+from wrasse.app.homes import table
 from wrasse.app.shown import Shown, shown, written
 
 config = LazyGroup(
@@ -26,19 +29,39 @@ Examples:
 
 @click.command()
 @click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
+@click.option("--where", is_flag=True, help="Which backend serves what, and which setting decided it.")
 @asks
-def show(asked: Asked, changed: bool) -> None:
-    """Show every setting as YAML, with its source beside it. Secrets are hidden.
+def show(asked: Asked, changed: bool, where: bool) -> None:
+    """Show every setting as YAML, with its source beside it. Secrets are hidden. --where shows the backends instead:
+    which one serves each port, with absolute paths, and which setting decided it. Nothing is opened or created.
 
     \b
     Examples:
       wrasse config show
       wrasse config show --changed
+      wrasse config show --where
       WRASSE_WORKER_COUNT=4 wrasse config show --json
     """
+    if where:
+        _where(asked)
+        return
     settings = [each for each in shown(asked.config()) if not changed or each.source != "default"]
     value = {each.leaf.path: {"value": each.value, "source": each.source} for each in settings}
     asked.answer(value, lambda: _yaml(settings))
+
+
+def _where(asked: Asked) -> None:
+    rows = list(table(asked.config().homes))
+    value = [asdict(row) for row in rows]
+
+    def text() -> None:
+        columns = ("port", "backend", "decided by", "what lives there")
+        show_table(columns, [(row.port, row.backend, row.by, row.holds) for row in rows])
+        for row in rows:
+            if row.refused:
+                click.echo(f"{row.port}: {row.refused}")
+
+    asked.answer({"backends": value}, text)
 
 
 def _yaml(settings: list[Shown]) -> None:
@@ -65,7 +88,6 @@ def check(asked: Asked) -> None:
       wrasse config check --config=production.yaml
     """
     found = asked.config()
-    homes(found)
     where = found.file.name if found.file else "defaults"
     answer = {"ok": True, "file": None if found.file is None else str(found.file), "warnings": list(found.warnings)}
     asked.answer(answer, lambda: click.echo(f"{where}: right, {len(found.sources)} settings set"))

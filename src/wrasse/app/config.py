@@ -1,7 +1,7 @@
 """From the user's file, environment and command line to settings, or to every mistake in them at once.
 
-Order: command line, WRASSE_ variables, the design documents' own variables, the file, defaults. A missing file means
-defaults; a file that is there must be right. Unknown names are mistakes with a suggestion, except a fixed list that
+Order: command line, WRASSE_ variables, the design documents' own variables, the file, defaults. Without a file,
+defaults; a file that is named must exist. Unknown names are mistakes with a suggestion, except a fixed list that
 other programs' files carry, which only warn.
 """
 
@@ -18,17 +18,19 @@ import yaml
 
 from wrasse.app.convert import Unfit, convert
 from wrasse.app.environment import from_environment, strays
+from wrasse.app.homes import Homes, resolve
 from wrasse.app.nats_settings import idle_nats_names
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
-from wrasse.app.redis_settings import idle_names, with_redis_names
+from wrasse.app.redis_settings import idle_keys, idle_names, is_redis, with_redis_names
 from wrasse.app.retention_settings import STREAM_SWEEPS
-from wrasse.app.rules import broken_rules
+from wrasse.app.rules import Broken, broken_rules, unserved
 from wrasse.app.schema import Leaf, leaves, sections
+from wrasse.app.setting_key import named_in
 from wrasse.app.settings import Settings, SweepSettings
 from wrasse.app.settings_leases import followed
 from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar
 from wrasse.duration import format_duration
-from wrasse.errors import ConfigError, UnknownName, UsageError
+from wrasse.errors import ConfigError, UnknownName, UsageError, WrasseError
 from wrasse.sweeps import CATALOGUE, Catalogued
 
 DEFAULT_FILE = "wrasse.yaml"
@@ -53,6 +55,7 @@ class Config:
     sources: Mapping[str, str]
     warnings: tuple[str, ...]
     file: Path | None
+    homes: Homes
     own: tuple[Catalogued, ...] = ()
 
     @property
@@ -62,7 +65,7 @@ class Config:
 
     def named(self, path: str) -> bool:
         """Whether the user set this setting, or any below it."""
-        return any(known == path or known.startswith(path + ".") for known in self.sources)
+        return named_in(self.sources)(path)
 
 
 @dataclass(slots=True)
@@ -92,34 +95,53 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, str] | None = None,
+    source: str = "command line",
 ) -> Config:
-    """Reads everything and checks it. `overrides` come from the command line: path to text."""
+    """Reads everything and checks it. `overrides` are path to text and come from `source`."""
     environ = os.environ if environ is None else environ
     draft = _Draft()
-    path = _find(file, environ, draft)
+    path = _find(file, environ)
     if path is not None:
         root = read_yaml(path)
         if root is not None:
             _read_file(root, path.name, draft)
     _read_environment(environ, draft)
-    _read_overrides(overrides or {}, draft)
-    settings = with_redis_names(_build(draft.values, draft.own), draft.sources)
+    _read_overrides(overrides or {}, source, draft)
+    settings = _with_names(_build(draft.values, draft.own), draft.sources)
     if not draft.mistakes:
         draft.mistakes += _check(settings, draft.sources)
     if draft.mistakes:
         raise _as_error(draft.mistakes)
-    draft.warnings += _doubts(settings, draft.sources)
-    return Config(settings, dict(draft.sources), tuple(draft.warnings), path, draft.own)
+    homes = resolve(settings, draft.sources)
+    if missing := [_mistake(each, draft.sources) for each in unserved(settings, draft.sources, homes)]:
+        raise _as_error(missing)
+    draft.warnings += _doubts(settings, draft.sources, homes)
+    return Config(settings, dict(draft.sources), tuple(draft.warnings), path, homes, draft.own)
 
 
-def _find(file: str | Path | None, environ: Mapping[str, str], draft: _Draft) -> Path | None:
-    named = file if file is not None else environ.get("WRASSE_CONFIG") or None
+def _find(file: str | Path | None, environ: Mapping[str, str]) -> Path | None:
+    named, by = (file, "it is named on the command line or by the program") if file is not None else (None, "")
+    if named is None and environ.get("WRASSE_CONFIG"):
+        named, by = environ["WRASSE_CONFIG"], "WRASSE_CONFIG names it"
     path = Path(named or DEFAULT_FILE)
     if path.exists() or path.is_symlink():
         return path
     if named is not None:
-        draft.warnings.append(f"the configuration file {path} does not exist; defaults are used")
+        raise ConfigError(
+            f"the configuration file {path} does not exist; {by}",
+            do="write its path as it is seen from this directory, or leave it out for wrasse.yaml or defaults",
+        )
     return None
+
+
+def _with_names(settings: Settings, sources: Mapping[str, str]) -> Settings:
+    """The settings with the names of keys and queues that jobs have where they live."""
+    bare = dataclasses.replace(settings, worker=dataclasses.replace(settings.worker, queues={}))
+    try:
+        jobs = resolve(bare, sources).ports["jobs"].url
+    except WrasseError:
+        return settings  # told where rules are checked
+    return with_redis_names(settings, sources, jobs) if is_redis(jobs) else settings
 
 
 def _read_file(root: yaml.Node, name: str, draft: _Draft) -> None:
@@ -193,33 +215,33 @@ def _read_environment(environ: Mapping[str, str], draft: _Draft) -> None:
             draft.warnings.append(f"the environment variable {stray.name} is no setting and is ignored")
 
 
-def _read_overrides(overrides: Mapping[str, str], draft: _Draft) -> None:
+def _read_overrides(overrides: Mapping[str, str], source: str, draft: _Draft) -> None:
     known = leaves(draft.own)
     for path, text in overrides.items():
         if path not in known:
-            raise UnknownName(path, known, where="the command line", do=_ALL)
-        draft.take(known[path], scalar(text), "command line", flat=True)
+            raise UnknownName(path, known, where=f"the {source}", do=_ALL)
+        draft.take(known[path], scalar(text), source, flat=True)
 
 
 def _check(settings: Settings, sources: Mapping[str, str]) -> list[Mistake]:
-    def named(path: str) -> bool:
-        return any(known == path or known.startswith(path + ".") for known in sources)
-
-    return [
-        Mistake(_where(rule.path, sources), f"{rule.path} {rule.what}", rule.do)
-        for rule in broken_rules(settings, named)
-    ]
+    return [_mistake(rule, sources) for rule in broken_rules(settings, sources)]
 
 
-def _doubts(settings: Settings, sources: Mapping[str, str]) -> Iterator[str]:
+def _mistake(rule: Broken, sources: Mapping[str, str]) -> Mistake:
+    return Mistake(_where(rule.path, sources), f"{rule.path} {rule.what}", rule.do)
+
+
+def _doubts(settings: Settings, sources: Mapping[str, str], homes: Homes) -> Iterator[str]:
     """What is not wrong, but does less than it seems to say."""
     idle = sorted(path for path in sources if path in leaves() and leaves()[path].key.later)
     if idle:
         yield f"no part of this version uses {', '.join(idle)}"
-    if lonely := idle_names(settings, sources):
+    urls = [home.url for home in homes.ports.values()]
+    if lonely := idle_keys(homes.ports["jobs"].url, sources):
         yield f"only jobs on Redis use {', '.join(lonely)}, and jobs are not there"
-    backends = settings.backends
-    if lonely := idle_nats_names((backends.records, backends.streams, settings.engine.backend), sources):
+    if lonely := idle_names(urls, sources):
+        yield f"only Redis uses {', '.join(lonely)}, and nothing is kept there"
+    if lonely := idle_nats_names(urls, sources):
         yield f"only a NATS uses {', '.join(lonely)}, and nothing is kept there"
     silence, hold = settings.sweeps["stuck_jobs"].fields["silence"], settings.worker.heartbeat_ttl
     if isinstance(silence, timedelta) and silence < hold:

@@ -45,8 +45,8 @@ from wrasse.app.process import hand_over_sooner
 from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing_directory
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
-from wrasse.app.store_url import parse_store
 from wrasse.app.task_working import build_task_workers
+from wrasse.app.unserved import open_port
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
@@ -208,7 +208,7 @@ class Daemon:
                 if opened is None:
                     _log.info("stopped")
                     return
-                self._store = await stores.open_streams(homes(self._config).streams)
+                self._store = await open_port("streams", homes(self._config), stores)
                 engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
                 working = None
                 if self._works:
@@ -272,7 +272,7 @@ class Daemon:
         subject = Subject(
             clock=self._clock,
             roles=self._roles,
-            backend=str(parse_store(homes(self._config).jobs)),
+            backend=str(homes(self._config).ports["jobs"]),
             jobs=opened.jobs,
             queue=opened.queue,
             journal=opened.journal,
@@ -341,7 +341,7 @@ class Daemon:
             messages=tuple(each.pattern for each in self._messages),
             producer=bool(self._directory),
             leases=leases,
-            backend=str(parse_store(homes(self._config).jobs)),
+            backend=str(homes(self._config).ports["jobs"]),
             addresses=addresses,
         )
         if self._log_handler.human:

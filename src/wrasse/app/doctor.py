@@ -19,7 +19,7 @@ from wrasse.app.ago import ago
 from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
 from wrasse.app.config import Config
 from wrasse.app.file_modes import mode_findings
-from wrasse.app.homes import homes
+from wrasse.app.homes import homes, table
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.app.traces import INSTALL, missing_for_tracing
@@ -52,24 +52,27 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
     except WrasseError as why:
         yield Finding("backends", FAIL, why.message, why.do)
         return
-    used = (where.jobs, where.records, where.engine, where.streams, where.journal)
-    for finding in mode_findings(config, [*map(parse_store, used), parse_objects(where.objects)]):
+    for finding in mode_findings(config, where.stores()):
         yield finding
     stores = Stores(clock, done_max=config.settings.worker.done_max)
     opened: dict[str, Store] = {}
     try:
-        for url in dict.fromkeys((where.jobs, where.records, where.engine, where.streams)):
+        for row in table(where):
+            yield Finding("place", OK, f"{row.port}: {row.refused or f'{row.backend} ({row.by})'}")
+        asked = [where.ports[port] for port in ("jobs", "records", "engine", "streams")]
+        for url in dict.fromkeys(home.url for home in asked if home.url):
             async for finding in _backend(url, stores, clock, config.settings.engine.skew_max, opened):
                 yield finding
-        if parse_objects(where.objects).scheme == "s3" and where.objects not in opened:
-            async for finding in _objects(where.objects, stores):
+        objects = where.ports["objects"].url
+        if objects.startswith("s3:") and objects not in opened:
+            async for finding in _objects(objects, stores):
                 yield finding
-        for finding in _jobs(where.jobs):
+        for finding in _jobs(where.ports["jobs"].url):
             yield finding
-        if where.streams in opened:
+        if where.serves("streams") and where.streams in opened:
             for finding in await _ages(config, where.streams, stores):
                 yield finding
-        if {where.jobs, where.records, where.engine} <= set(opened):
+        if {home.url for home in asked[:3] if home.url} <= set(opened):
             async for finding in _upkeep(config, await open_homes(config, stores), clock):
                 yield finding
             for catalog in stores.examined:
@@ -102,7 +105,7 @@ def _settings(config: Config) -> Iterator[Finding]:
 
 
 def _jobs(url: str) -> Iterator[Finding]:
-    if parse_store(url).scheme == "s3":
+    if url.startswith("s3:"):
         costs = "a job costs 2 requests to put, 3 to take and 2 to finish; each idle worker lists once a second"
         yield Finding("jobs", OK, f"jobs live in a bucket: {costs}")
 

@@ -1,54 +1,283 @@
-"""Which backend is the home of what, from the settings: jobs, records, streams, objects, and what the engine keeps.
+"""Which backend serves each port, resolved from the settings, with the source that decided it. Pure.
 
-The engine's leases and cursors go where `engine.backend` says, else to the first home that was named (records, jobs,
-streams), so that two hosts that share a store also share "the" one lease of a sweep. The journal goes there too, unless
-that backend has none: then to the first named one that has, else to this host's own database.
+The rule, for jobs, records, streams and objects (docs/concepts/where-things-live.md):
+
+1. what is named for the port: a flag or the URL of an App, else WRASSE_BACKENDS_<PORT>, else `backends.<port>`
+2. else a `redis:` section or REDIS_ADDR, for jobs, records and streams
+3. else the first backend that is named for records, jobs or streams and can serve the port
+4. else, if none is named, the embedded defaults `sqlite:wrasse.db` and `file:wrasse-data`
+5. else none: using the port is refused, and the error says which setting names a backend for it
+
+The engine's backend, the sightings of orphans, leases and the destinations of archives follow from these.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from wrasse.app.config import Config
+from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.nats_settings import is_nats, nats_options
-from wrasse.app.redis_settings import is_redis, redis_options, selected
-from wrasse.app.settings import EMBEDDED
-from wrasse.app.store_url import parse_store
+from wrasse.app.redis_settings import is_redis, redis_options, section_source
+from wrasse.app.setting_key import named_in
+from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
+from wrasse.app.store_url import StoreUrl, hide, parse_objects, parse_store
+from wrasse.errors import ConfigError
+
+PORTS = ("jobs", "records", "streams", "objects")
+SERVERS = ("records", "jobs", "streams")  # in this order they serve ports for which no backend is named
+_EXAMPLES = {
+    "jobs": "redis://host:6379/0 or sqlite:wrasse.db",
+    "records": "redis://host:6379/0 or sqlite:wrasse.db",
+    "streams": "redis://host:6379/0, nats://host:4222 or sqlite:wrasse.db",
+    "objects": "s3://bucket/prefix or file:wrasse-data",
+}
+HOLDS = {
+    "jobs": "jobs, results, heartbeats of workers",
+    "records": "records, stream tasks",
+    "streams": "messages and their groups",
+    "objects": "archives, state of leases, large parameters of tasks",
+    "leases": "keys of leases",
+    "engine": "leases, cursors and reports of sweeps",
+    "journal": "what sweeps did",
+}
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The backend of one port and the source that decided. `refused` says why there is none, `do` what to write."""
+
+    port: str
+    url: str = field(repr=False)  # with its secrets
+    by: str
+    refused: str = ""
+    do: str = ""
+
+    def __str__(self) -> str:
+        """The URL without secrets; a path is absolute."""
+        if self.refused or not self.url:
+            return "none"
+        if self.url.startswith(("http:", "https:", "postgres", "mysql", "mariadb")):
+            return hide(self.url)
+        parse = parse_objects if self.port in ("objects", "archives") else parse_store
+        return str(parse(self.url).resolved())
+
+    def opened(self) -> str:
+        """The URL to open; ConfigError if no backend serves the port."""
+        if self.refused:
+            raise ConfigError(self.refused, do=self.do)
+        return self.url
 
 
 @dataclass(frozen=True, slots=True)
 class Homes:
-    """The URL of each home, secrets included."""
+    """The backend of every port. Reading the URL of a port that no backend serves raises ConfigError."""
 
-    jobs: str
-    records: str
-    streams: str
-    objects: str
-    engine: str
-    journal: str
+    ports: Mapping[str, Home]
+    sightings: Mapping[str, Home]  # by root of `orphans:`
+    archives: Sequence[tuple[str, Home]]  # by pattern of streams
+
+    def serves(self, port: str) -> bool:
+        """Whether a backend serves this port."""
+        return not self.ports[port].refused
+
+    def stores(self) -> Iterator[StoreUrl]:
+        """The stores of all ports that have one, each once."""
+        urls = dict.fromkeys(home.url for port, home in self.ports.items() if home.url and port != "leases")
+        return (parse_objects(url) if url.startswith(("s3:", "file:")) else parse_store(url) for url in urls)
+
+    @property
+    def jobs(self) -> str:
+        """URL of the jobs, secrets included, as are those of the others."""
+        return self.ports["jobs"].opened()
+
+    @property
+    def records(self) -> str:
+        """URL of leases and other records."""
+        return self.ports["records"].opened()
+
+    @property
+    def streams(self) -> str:
+        """URL of the streams."""
+        return self.ports["streams"].opened()
+
+    @property
+    def objects(self) -> str:
+        """URL of the objects."""
+        return self.ports["objects"].opened()
+
+    @property
+    def engine(self) -> str:
+        """URL of what the engine keeps about itself."""
+        return self.ports["engine"].opened()
+
+    @property
+    def journal(self) -> str:
+        """URL of the journal."""
+        return self.ports["journal"].opened()
 
 
-def homes(config: Config) -> Homes:
-    """Where this configuration keeps things."""
-    backends = config.settings.backends
-    by_section = selected(config.sources)
-    jobs = redis_options(config.settings, config.named).url() if by_section else _whole(backends.jobs, config)
-    records, streams = _whole(backends.records, config), _whole(backends.streams, config)
-    given = (
-        (records, config.named("backends.records")),
-        (jobs, by_section or config.named("backends.jobs")),
-        (streams, config.named("backends.streams")),
-    )
-    named = [url for url, was_named in given if was_named]
-    engine = _whole(config.settings.engine.backend, config) or next(iter(named), records)
-    keeping = [url for url in (engine, *named, records) if parse_store(url).keeps_journal]
-    return Homes(jobs, records, streams, backends.objects, engine, next(iter(keeping), EMBEDDED))
+class Resolved(Protocol):
+    """A configuration, as it is loaded."""
+
+    @property
+    def homes(self) -> Homes:
+        """Which backend serves each port."""
+        ...
 
 
-def _whole(url: str, config: Config) -> str:
+def homes(config: Resolved) -> Homes:
+    """Which backend serves each port of this configuration."""
+    return config.homes
+
+
+def resolve(settings: Settings, sources: Mapping[str, str]) -> Homes:
+    """The rule. The URLs must be right; `contradictions` between sources are told elsewhere."""
+    named = {port: home for port in PORTS if (home := _named(port, settings, sources)) is not None}
+    section = section_source(settings, sources)
+    if section:
+        url = redis_options(settings, named_in(sources)).url()
+        named |= {port: Home(port, url, section) for port in SERVERS if port not in named}
+    ports = {port: named.get(port) or _derived(port, named) for port in PORTS}
+    engine = _engine(settings, sources, named, ports["records"])
+    ports |= {"engine": engine, "journal": replace(engine, port="journal")}
+    ports["leases"] = _leases(settings, sources, ports["records"])
+    return Homes(ports, _sightings(settings, sources, named, engine), _archives(settings, sources, ports["objects"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table that a user sees; no secrets in it."""
+
+    port: str
+    backend: str
+    by: str
+    holds: str
+    refused: str = ""
+
+
+def table(homes: Homes) -> Iterator[Row]:
+    """Every port, its backend, the source that decided and what lives there."""
+    extra = [(f"sightings of {root}", home, "since when objects are orphans") for root, home in homes.sightings.items()]
+    extra += [(f"archives of {pattern}", home, "archives of these streams") for pattern, home in homes.archives]
+    for name, home, holds in (*((port, homes.ports[port], holds) for port, holds in HOLDS.items()), *extra):
+        yield Row(name, str(home), hide(home.by), holds, f"{home.refused}; {home.do}" if home.refused else "")
+
+
+def _named(port: str, settings: Settings, sources: Mapping[str, str]) -> Home | None:
+    path = f"backends.{port}"
+    url = getattr(settings.backends, port)
+    if not url or path not in sources:
+        return None
+    return Home(port, _whole(url, settings, sources), f"{sources[path]}: {path}")
+
+
+def _derived(port: str, named: Mapping[str, Home]) -> Home:
+    """Rules 3 to 5."""
+    given = [named[each] for each in SERVERS if each in named]
+    if not given:
+        return Home(port, EMBEDDED_OBJECTS if port == "objects" else EMBEDDED, _DEFAULT)
+    for home in given:
+        url = _serving(port, home.url)
+        if url:
+            return Home(port, url, f"follows {home.port} ({home.by})")
+    those = ", ".join(dict.fromkeys(f"{home} ({home.by})" for home in given))
+    return Home(
+        port, "", "no backend that is named can", f"no backend serves {port}: {those} cannot",
+        f"write backends.{port}: {_EXAMPLES[port]}",
+    )  # fmt: skip
+
+
+def _serving(port: str, url: str) -> str:
+    """The URL under which the backend of `url` serves another port; empty if it cannot."""
+    store = parse_store(url)
+    if port == "jobs":
+        return "" if store.is_nats else url
+    if port == "streams":
+        return "" if store.is_bucket else url
+    if port == "objects" and store.scheme == "sqlite":
+        # A database file has its objects in a directory beside it; for the embedded database that is the default.
+        beside = os.path.join(os.path.dirname(store.path), EMBEDDED_OBJECTS.removeprefix("file:"))
+        return f"file://{beside}" if beside.startswith("/") else f"file:{beside}"
+    return url if port == "records" or store.is_bucket or store.scheme == "memory" else ""
+
+
+def _engine(settings: Settings, sources: Mapping[str, str], named: Mapping[str, Home], records: Home) -> Home:
+    """What hosts share: the first server that is named, so that two hosts hold one lease and not each their own."""
+    if settings.engine.backend:
+        source = sources.get("engine.backend", _DEFAULT)
+        return Home("engine", _whole(settings.engine.backend, settings, sources), f"{source}: engine.backend")
+    given = [named[each] for each in SERVERS if each in named]
+    first = next((home for home in given if parse_store(home.url).served), given[0] if given else records)
+    by = first.by if first.by == _DEFAULT else f"follows {first.port} ({first.by})"
+    return Home("engine", first.url, by)
+
+
+def _leases(settings: Settings, sources: Mapping[str, str], records: Home) -> Home:
+    if settings.leases.server:
+        return Home("leases", settings.leases.server, f"{sources.get('leases.server', _DEFAULT)}: leases.server")
+    return Home("leases", records.url, records.by if records.by == _DEFAULT else f"follows records ({records.by})")
+
+
+def _sightings(
+    settings: Settings, sources: Mapping[str, str], named: Mapping[str, Home], engine: Home
+) -> Mapping[str, Home]:
+    """A table of sightings per root of orphans: SQLite, PostgreSQL or memory."""
+    found = {}
+    given = [engine, *(named[each] for each in SERVERS if each in named)]
+    local = next((home for home in given if parse_store(home.url).scheme in ("sqlite", "memory")), None)
+    for root, own in settings.orphans.items():
+        path = f"orphans.{root}.sightings"
+        if own.sightings:
+            found[root] = Home("sightings", own.sightings, f"{sources.get('orphans', _DEFAULT)}: {path}")
+        elif local is not None:
+            found[root] = Home("sightings", local.url, local.by)
+        else:
+            found[root] = Home(
+                "sightings", "", "no backend that is named can", f"no backend serves the sightings of orphans.{root}: "
+                f"{', '.join(dict.fromkeys(map(str, given)))} cannot",
+                f"write {path}: sqlite:wrasse.db, or postgresql://… if several hosts look for orphans",
+            )  # fmt: skip
+    return found
+
+
+def _archives(settings: Settings, sources: Mapping[str, str], objects: Home) -> Sequence[tuple[str, Home]]:
+    found = []
+    for section, each in (
+        *(("archiver.streams", each) for each in settings.archiver.streams),
+        *(("archival", each) for each in settings.archival),
+    ):
+        found.append((each.stream, destination(each, f"{sources.get(section, _DEFAULT)}: {section}", objects)))
+    return tuple(found)
+
+
+def destination(each: ArchiveStream, source: str, objects: Home) -> Home:
+    """The store of one entry's archives."""
+    if each.destination and each.destination != "s3":
+        return Home("archives", each.destination, f"{source}.destination")
+    if not each.destination:
+        follows = objects.by if objects.by == _DEFAULT else f"follows objects ({objects.by})"
+        return Home("archives", objects.url, follows, objects.refused, objects.do)
+    if each.bucket:
+        # Another bucket of the same store: where backends.objects says how to reach it, that counts here, too.
+        _, question, reached = objects.url.partition("?") if objects.url.startswith("s3:") else ("", "", "")
+        return Home("archives", f"s3://{each.bucket}{question}{reached}", f"{source}.bucket")
+    if objects.url.startswith("s3:"):
+        return Home("archives", objects.url, f"{source}.destination, follows objects ({objects.by})")
+    return Home(
+        "archives", "", "the destination s3 has no bucket", f"the destination s3 of {each.stream!r} has no bucket, and "
+        f"backends.objects is not on S3 but {objects}",
+        "write bucket: beside it, or backends.objects: s3://bucket/prefix",
+    )  # fmt: skip
+
+
+def _whole(url: str, settings: Settings, sources: Mapping[str, str]) -> str:
     """A URL of a Redis or a NATS with what the settings say beside it; any other as it is."""
     if is_nats(url):
-        archived = (*config.settings.archiver.streams, *config.settings.archival)
+        archived = (*settings.archiver.streams, *settings.archival)
         patterns = tuple(dict.fromkeys(each.stream for each in archived if each.stream))
-        return nats_options(config.settings.nats, config.named, url, patterns).url()
-    return redis_options(config.settings, config.named, url).url() if is_redis(url) else url
+        return nats_options(settings.nats, named_in(sources), url, patterns).url()
+    return redis_options(settings, named_in(sources), url).url() if is_redis(url) else url

@@ -63,9 +63,9 @@ async def _finish(leases: Leases) -> None:
 
 def check_state_home(config: Config) -> None:
     """Refuses to keep keys where every host sees them and their state where only this one does."""
-    records = parse_store(homes(config).records)
+    records, objects = parse_store(homes(config).records), homes(config).ports["objects"]
     # A bucket keeps state beside its keys.
-    if records.served and not records.is_bucket and not config.named("backends.objects"):
+    if records.served and not records.is_bucket and (objects.refused or objects.by == "default"):
         raise ConfigError(
             "keys live on a server, and their state would live in a directory of this host alone",
             do="set backends.objects to a store that every host reaches, such as s3://bucket/prefix",

@@ -11,6 +11,7 @@ from wrasse.app.building import Opened, open_homes
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.store_url import parse_store
+from wrasse.app.unserved import open_port
 from wrasse.app.wiring import Stores
 from wrasse.errors import StoreUnavailable
 
@@ -22,11 +23,12 @@ _log = logging.getLogger("wrasse.daemon")
 async def open_patiently(config: Config, stores: Stores, stop: asyncio.Event) -> Opened | None:
     """Every home, as soon as its server answers; None if `stop` is set before that. A file is not waited for."""
     where = homes(config)
-    served = any(parse_store(url).served for url in (where.jobs, where.records, where.engine, where.streams))
+    urls = [where.ports[port].url for port in ("jobs", "records", "engine", "streams")]
+    served = any(parse_store(url).served for url in urls if url)
     tries = 0
     while not stop.is_set():
         try:
-            await stores.open_streams(where.streams)
+            await open_port("streams", where, stores)
             return await open_homes(config, stores, streams=True)
         except StoreUnavailable as error:
             if not served:

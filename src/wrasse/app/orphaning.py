@@ -29,13 +29,14 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     if name not in settings.orphans:
         raise UnknownName(name, settings.orphans, what="root", where="orphans")
     own, where = settings.orphans[name], homes(config)
-    root = root_of(name, own, settings.gc, where.objects)
-    objects = await stores.open_objects(own.store or where.objects)
+    store = own.store or where.objects
+    root = root_of(name, own, settings.gc, store)
+    objects = await stores.open_objects(store)
     catalog = await stores.open_catalog(own.database, queries_of(own))
     leader = _leader(name, own, catalog)
     if own.pins_file:
         catalog = PinnedCatalog(catalog, Path(own.pins_file))
-    sightings = await stores.open_sightings(own.sightings or where.journal)
+    sightings = await stores.open_sightings(where.sightings[name].opened())
     desk = Desk(root, Ports(objects, catalog, sightings, Path(own.spool), clock), leader)
     stores.at_end(desk.close)
     return desk

@@ -1,26 +1,35 @@
 """What the settings say about Redis, as the one value that opens it.
 
-A `redis:` section or REDIS_ADDR makes Redis the home of jobs; `backends.jobs: redis://…` does too, and takes from the
-section what a URL does not say. Names of keys that nobody set follow from the root.
+A `redis:` section or REDIS_ADDR names Redis for jobs, records and streams; a URL such as `backends.jobs: redis://…`
+takes from the section what it leaves open. Where the two name different servers, that is a contradiction. Names of keys
+that are not set follow from the root.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from wrasse.app.setting_key import named_in
 from wrasse.app.settings import Redis, Settings
+from wrasse.app.store_url import hide
 from wrasse.backends.redis.options import SCHEMES, RedisOptions, Tls, parse_addresses
 from wrasse.errors import WrasseError
 
 _KEYS = ("processing_list_pattern", "heartbeat_key_pattern", "completed_list", "dead_letter_list")
 _ENDINGS = {"high": ":high_priority", "low": ":low_priority"}  # the design document's two queues
+_LOOPBACK = ("127.0.0.1", "::1")
 
 
-def selected(sources: Mapping[str, str]) -> bool:
-    """Whether Redis settings make Redis the home of jobs. One bare REDIS_PASSWORD of another program does not."""
-    return "backends.jobs" not in sources and ("redis" in sources or "redis.addr" in sources)
+def section_source(settings: Settings, sources: Mapping[str, str]) -> str:
+    """What of the Redis settings names a server: redis.addr, or a `redis:` section that completes no URL. Empty if
+    nothing does; one bare REDIS_PASSWORD of another program does not."""
+    if "redis.addr" in sources and settings.redis.addr:
+        return f"{sources['redis.addr']}: redis.addr"
+    if "redis" in sources and not any(is_redis(url) for _, url in _urls(settings, sources)):
+        return f"{sources['redis']}: redis"
+    return ""
 
 
 def is_redis(url: str) -> bool:
@@ -31,7 +40,7 @@ def is_redis(url: str) -> bool:
 def redis_options(settings: Settings, named: Callable[[str], bool], url: str = "") -> RedisOptions:
     """How to reach Redis and what its keys are called: by the URL, or by the section alone."""
     own, worker = settings.redis, settings.worker
-    base = _by_url(RedisOptions.of(url), own, named) if url else _by_section(own)
+    base = _completed(url, own, named) if url else _by_section(own)
     keys = {name: getattr(worker, name) for name in _KEYS if named(f"worker.{name}")}
     return dataclasses.replace(
         base,
@@ -42,28 +51,82 @@ def redis_options(settings: Settings, named: Callable[[str], bool], url: str = "
     )
 
 
-def idle_names(settings: Settings, sources: Mapping[str, str]) -> tuple[str, ...]:
-    """What somebody set for Redis while nothing lives there."""
+def same_server(one: RedisOptions, other: RedisOptions) -> bool:
+    """Whether two spellings name one place. Of a Cluster or of sentinels, one common address is enough."""
+    kinds = [(each.db, each.tls is not None, each.cluster, each.sentinel) for each in (one, other)]
+    return kinds[0] == kinds[1] and _meet(one, other)
+
+
+def _meet(one: RedisOptions, other: RedisOptions) -> bool:
+    mine, theirs = ({_address(*node) for node in each.nodes} for each in (one, other))
+    return bool(mine & theirs) if one.cluster or one.sentinel else mine == theirs
+
+
+def _address(host: str, port: int) -> tuple[str, int]:
+    host = host.rstrip(".").lower()
+    return ("localhost" if host in _LOOPBACK else host), port
+
+
+def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Where the Redis settings and a URL name different places: of which setting, what is wrong and what to do."""
+    named, own = named_in(sources), settings.redis
+    by_addr = "redis.addr" in sources and bool(own.addr)
+    urls = _urls(settings, sources)
+    for path, url in urls:
+        if not is_redis(url):
+            if path == "backends.jobs" and section_source(settings, sources):
+                source = section_source(settings, sources)
+                yield path, f"is {hide(url)}, and {source} names Redis for jobs", "keep one of them"
+            continue
+        base = _completed(url, own, named)
+        if by_addr and not _meet(_by_section(own), base):
+            if path == "backends.jobs":
+                what = f"is {hide(url)}, and {sources['redis.addr']}: redis.addr is {own.addr}"
+                yield path, what, "keep one of them, or name the same server in both"
+            continue
+        for name, mine, theirs in (
+            ("db", own.db, base.db),
+            ("tls.enabled", own.tls.enabled, base.tls is not None),
+            ("cluster", own.cluster, base.cluster),
+            ("sentinel", own.sentinel, base.sentinel),
+        ):
+            if f"redis.{name}" in sources and mine != theirs:
+                what = f"is {hide(url)}, and {sources[f'redis.{name}']}: redis.{name} is {mine!r}, where the URL has"
+                yield path, f"{what} {theirs!r}", f"write the same in both, or remove redis.{name}"
+        if "root" in (given := RedisOptions.of_query(url)) and named("redis.root") and given["root"] != own.root:
+            what = f"has the root {given['root']!r}, and {sources['redis.root']}: redis.root is {own.root!r}"
+            yield path, what, "keep one of them"
+
+
+def _urls(settings: Settings, sources: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The URLs that are named, by their settings."""
     backends = settings.backends
-    homes = backends.jobs, backends.records, backends.streams, settings.engine.backend
-    if selected(sources) or any(is_redis(url) for url in homes):
+    found = (
+        ("backends.jobs", backends.jobs),
+        ("backends.records", backends.records),
+        ("backends.streams", backends.streams),
+        ("engine.backend", settings.engine.backend),
+    )
+    return tuple((path, url) for path, url in found if url and path in sources)
+
+
+def idle_names(urls: Iterable[str], sources: Mapping[str, str]) -> tuple[str, ...]:
+    """What is set for Redis while none of `urls` is one."""
+    if any(is_redis(url) for url in urls):
         return ()
-    keys = {f"worker.{name}" for name in _KEYS}
-    return tuple(sorted(path for path in sources if path in keys or path.startswith("redis.")))
+    return tuple(sorted(path for path in sources if path.startswith("redis.")))
 
 
-def with_redis_names(settings: Settings, sources: Mapping[str, str]) -> Settings:
-    """The settings with the names that jobs on Redis have unless somebody named them."""
+def idle_keys(jobs: str, sources: Mapping[str, str]) -> tuple[str, ...]:
+    """What is set for jobs on Redis while they are elsewhere."""
+    return () if is_redis(jobs) else tuple(sorted(sources.keys() & {f"worker.{name}" for name in _KEYS}))
 
-    def named(path: str) -> bool:
-        return any(known == path or known.startswith(path + ".") for known in sources)
 
-    url = settings.backends.jobs if is_redis(settings.backends.jobs) else ""
-    if not (url or selected(sources)):
-        return settings
+def with_redis_names(settings: Settings, sources: Mapping[str, str], url: str) -> Settings:
+    """The settings with the names that jobs in the Redis of this URL have unless they were named."""
+    named = named_in(sources)
     try:
-        bare = dataclasses.replace(settings, worker=dataclasses.replace(settings.worker, queues={}))
-        options = redis_options(bare, named, url)
+        options = RedisOptions.of(url)
     except WrasseError:
         return settings  # told where rules are checked
     worker = dataclasses.replace(settings.worker, **{name: getattr(options, name) for name in _KEYS})
@@ -93,18 +156,28 @@ def _by_section(own: Redis) -> RedisOptions:
     )
 
 
-def _by_url(base: RedisOptions, own: Redis, named: Callable[[str], bool]) -> RedisOptions:
-    """The URL, and from the section what somebody set there and a URL leaves open: secrets, TLS files, times."""
+def _completed(url: str, own: Redis, named: Callable[[str], bool]) -> RedisOptions:
+    """The URL, and from the section what a URL leaves open: login, TLS files, times, and that it is a Cluster. The
+    login of a section that names another server by redis.addr stays with that server."""
+    said = RedisOptions.of_query(url)
+    if own.cluster and "cluster" not in said:
+        url += ("&" if "?" in url else "?") + "cluster=true"
+    base = RedisOptions.of(url)
     times = ("dial_timeout", "read_timeout", "write_timeout", "max_retries")
-    changed: dict[str, object] = {name: getattr(own, name) for name in times if named(f"redis.{name}")}
-    if named("redis.pool_size_multiplier"):
+    changed: dict[str, object] = {
+        name: getattr(own, name) for name in times if named(f"redis.{name}") and name not in said
+    }
+    if named("redis.pool_size_multiplier") and "pool_size" not in said:
         changed["pool_size"] = _pool_size(own)
-    if named("redis.min_idle_conns"):
+    if named("redis.min_idle_conns") and "min_idle" not in said:
         changed["min_idle"] = own.min_idle_conns
-    if not base.username and not base.password:
-        changed |= {"username": own.username, "password": own.password}
-    if named("redis.tls") and base.tls is not None:
-        changed["tls"] = _tls(own)
+    if not named("redis.addr") or _meet(_by_section(own), base):
+        if not base.username and not base.password:
+            changed |= {"username": own.username, "password": own.password}
+        if base.sentinel and not base.sentinel_username and not base.sentinel_password:
+            changed |= {"sentinel_username": own.sentinel_username, "sentinel_password": own.sentinel_password}
+        if named("redis.tls") and base.tls is not None and not said.keys() & {"ca", "cert", "key", "verify"}:
+            changed["tls"] = _tls(own)
     return dataclasses.replace(base, **changed)  # type: ignore[arg-type]  # by name
 
 

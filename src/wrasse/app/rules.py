@@ -5,18 +5,21 @@ The rules of the job queue's design document stand first; each mistake has a sen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 from wrasse.app.addresses import parse_address
 from wrasse.app.archive_settings import ArchiveStream
+from wrasse.app.homes import PORTS, Homes, resolve
 from wrasse.app.nats_settings import is_nats, nats_options
 from wrasse.app.orphan_settings import clashing, root_of
 from wrasse.app.periodic_settings import as_periodic
-from wrasse.app.redis_settings import is_redis, redis_options
+from wrasse.app.redis_settings import contradictions, is_redis, redis_options
 from wrasse.app.retention_settings import retention_rules
+from wrasse.app.setting_key import named_in
 from wrasse.app.settings import ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
 from wrasse.app.settings_leases import lease_rules
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store, parse_streams
@@ -45,20 +48,21 @@ class Broken:
     do: str
 
 
-def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[Broken]:
-    """Every rule that these settings break. `named` says whether a setting or section was given by the user."""
+def broken_rules(settings: Settings, sources: Mapping[str, str]) -> Iterator[Broken]:
+    """Every rule that these settings break. `sources` has every setting and section that was set."""
+    urls = _served_urls(settings, sources)
     for section, rules in (
         ("worker.", _worker(settings.worker)),
         ("worker.", _queues(settings.worker)),
         ("", _others(settings)),
         ("producer.", _producer(settings.producer)),
-        ("", _backends(settings, named)),
+        ("", _backends(settings, sources, urls)),
         ("", _addresses(settings)),
         ("reaper.", _reaper(settings.reaper)),
         ("", _archives(settings)),
         ("", _periodic(settings)),
-        ("", _orphans(settings)),
-        ("leases.", lease_rules(settings.leases, settings.backends.records)),
+        ("", _orphans(settings, urls.get("objects", ""))),
+        ("leases.", lease_rules(settings.leases, urls.get("records", ""))),
         ("", retention_rules(settings.retention)),
         ("", task_rules(settings.task_types, settings.sweeper, settings.worker.queues)),
         *((f"sweeps.{name}.", _sweep(sweep)) for name, sweep in settings.sweeps.items()),
@@ -66,6 +70,36 @@ def broken_rules(settings: Settings, named: Callable[[str], bool]) -> Iterator[B
         for right, path, what, do in rules:
             if not right:
                 yield Broken(section + path, what, do)
+
+
+def unserved(settings: Settings, sources: Mapping[str, str], homes: Homes) -> Iterator[Broken]:
+    """What the configuration itself needs and no backend serves; everything else is refused when it is used."""
+    named = named_in(sources)
+    for port, paths in {
+        "jobs": ("worker.handler", "worker.handlers", "worker.exec", "periodic", "producer"),
+        "streams": ("archiver.streams", "archival", "retention", "sweeper", "task_types"),
+    }.items():
+        asking = [path for path in paths if named(path)]
+        if asking and not homes.serves(port):
+            yield Broken(asking[0], f"needs {port}, and {homes.ports[port].refused}", homes.ports[port].do)
+    for pattern, home in homes.archives:
+        if home.refused:
+            path = "archival" if any(each.stream == pattern for each in settings.archival) else "archiver.streams"
+            yield Broken(path, f"cannot be kept: {home.refused}", home.do)
+    for root, home in homes.sightings.items():
+        if home.refused:
+            yield Broken("orphans", f"cannot be used: {home.refused}", home.do)
+        if not settings.orphans[root].store and not homes.serves("objects"):
+            do = f"write orphans.{root}.store: s3://bucket/prefix, or file:directory"
+            yield Broken("orphans", f"has a root {root!r} without a store, and {homes.ports['objects'].refused}", do)
+
+
+def _served_urls(settings: Settings, sources: Mapping[str, str]) -> Mapping[str, str]:
+    """The URL of each port; as it is written where one is wrong, which is told with the backends."""
+    try:
+        return {port: home.url for port, home in resolve(settings, sources).ports.items()}
+    except WrasseError:
+        return {port: getattr(settings.backends, port) for port in PORTS}
 
 
 _Rules = Iterator[tuple[bool, str, str, str]]
@@ -203,37 +237,28 @@ def _addresses(settings: Settings) -> _Rules:
     yield from _parsed("redis.addr", settings.redis.addr, parse_addresses)
 
 
-def _backends(settings: Settings, named: Callable[[str], bool]) -> _Rules:
+def _backends(settings: Settings, sources: Mapping[str, str], urls: Mapping[str, str]) -> _Rules:
+    named = named_in(sources)
     yield from _parsed("backends.jobs", settings.backends.jobs, parse_jobs)
     yield from _parsed("backends.records", settings.backends.records, parse_store)
     yield from _parsed("backends.streams", settings.backends.streams, parse_streams)
     yield from _parsed("backends.objects", settings.backends.objects, parse_objects)
     yield from _parsed("engine.backend", settings.engine.backend, parse_store)
+    with suppress(WrasseError):  # a URL that is wrong is told by itself
+        yield from ((False, path, what, do) for path, what, do in contradictions(settings, sources))
     yield (
-        not (named("redis") and named("backends.jobs")) or settings.backends.jobs.startswith("redis"),
-        "backends.jobs",
-        "names another home for jobs than the redis settings do",
-        "keep one of them",
-    )
-    yield (
-        not (named("redis.addr") and named("backends.jobs")),
-        "backends.jobs",
-        "names a home for jobs, and redis.addr another",
-        "keep one of them",
-    )
-    yield (
-        not settings.worker.rates or not settings.backends.jobs.startswith(("s3:", "file:")),
+        not settings.worker.rates or not urls.get("jobs", "").startswith(("s3:", "file:")),
         "worker.rates",
         "limits queues, and jobs on a bucket or a directory have no rates",
         "take it out, or keep jobs in sqlite:wrasse.db or redis://host:6379/0",
     )
-    yield from _redis(settings, named)
+    yield from _redis(settings, named, urls)
     for url in (settings.backends.records, settings.backends.streams, settings.engine.backend):
         if is_nats(url):
             yield from _parsed("nats", url, partial(nats_options, settings.nats, named))
 
 
-def _redis(settings: Settings, named: Callable[[str], bool]) -> _Rules:
+def _redis(settings: Settings, named: Callable[[str], bool], urls: Mapping[str, str]) -> _Rules:
     own = settings.redis
     for name in ("pool_size_multiplier", "min_idle_conns", "max_retries", "db"):
         least = 1 if name == "pool_size_multiplier" else 0
@@ -242,9 +267,15 @@ def _redis(settings: Settings, named: Callable[[str], bool]) -> _Rules:
         yield getattr(own, name) > ZERO, f"redis.{name}", "is 0: nothing could be done in it", "use a time such as 3s"
     yield bool(own.root) and own.root.isprintable(), "redis.root", "is no name", "use a word such as jobqueue"
     yield not (own.cluster and own.sentinel), "redis.sentinel", "is set beside redis.cluster", "keep one of them"
-    url = settings.backends.jobs if is_redis(settings.backends.jobs) else ""
-    if url or (named("redis") and not named("backends.jobs")):
-        yield from _parsed("redis", url or "redis", lambda _: redis_options(settings, named, url))
+    backends = settings.backends
+    given = [url for url in (backends.jobs, backends.records, backends.streams) if is_redis(url)]
+    if given or any(is_redis(url) for url in urls.values()) or named("redis"):
+        for url in given or [""]:
+            yield from _parsed("redis", url or "section", partial(_redis_of, settings, named))
+
+
+def _redis_of(settings: Settings, named: Callable[[str], bool], url: str) -> object:
+    return redis_options(settings, named, url if is_redis(url) else "")
 
 
 def _archives(settings: Settings) -> _Rules:
@@ -283,8 +314,9 @@ def _archive(each: ArchiveStream) -> Iterator[tuple[bool, str, str]]:
         f"has a bucket and the destination {each.destination!r}",
         "write destination: s3, or remove the bucket",
     )
-    if each.destination not in ("", "s3"):
-        for what, do in _unfit(each.destination):
+    named = f"s3://{each.bucket}" if each.destination == "s3" and each.bucket else each.destination
+    if named not in ("", "s3"):
+        for what, do in _unfit(named):
             yield False, f"has a destination that is not right: {what}", do
 
 
@@ -303,7 +335,7 @@ def _periodic(settings: Settings) -> _Rules:
         )
 
 
-def _orphans(settings: Settings) -> _Rules:
+def _orphans(settings: Settings, objects: str) -> _Rules:
     for name, own in settings.orphans.items():
         path = f"orphans.{name}"
         try:
@@ -312,7 +344,7 @@ def _orphans(settings: Settings) -> _Rules:
             yield False, path, f"is not right: {why.message}", why.do
         yield from _parsed(path, own.store, parse_objects)
         yield own.interval is None or own.interval > ZERO, path, "has an interval of 0", "use a time such as 1h"
-    for one, other in clashing(settings.orphans, settings.backends.objects):
+    for one, other in clashing(settings.orphans, objects):
         yield False, f"orphans.{other}", f"lies in the root {one}, or the other way round", "let no root lie in another"
 
 

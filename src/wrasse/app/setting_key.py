@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -14,3 +15,8 @@ class Key:
     secret: bool = False  # never shown
     choices: tuple[str, ...] = ()
     later: bool = False  # read and checked, so that files load; no part of this version uses it
+
+
+def named_in(sources: Mapping[str, str]) -> Callable[[str], bool]:
+    """Whether a setting, or any below it, is among those that were set."""
+    return lambda path: any(known == path or known.startswith(path + ".") for known in sources)

@@ -27,28 +27,36 @@ EMBEDDED_OBJECTS = "file:wrasse-data"
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """Where things are kept: a URL per port."""
+    """Where things are kept: a URL per port. A port that is not named follows those that are, or is embedded."""
 
     jobs: Annotated[
         str,
         Key(
             "where jobs live: sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0, memory:, or a bucket or "
-            "directory: s3://bucket/prefix, file:wrasse-data"
+            "directory: s3://bucket/prefix, file:wrasse-data; empty: see Where things live"
         ),
-    ] = EMBEDDED
+    ] = ""
     records: Annotated[
         str,
         Key(
             "where leases and other small records live, the same forms, nats://host:4222, s3://bucket/prefix or "
-            "file:wrasse-data"
+            "file:wrasse-data; empty: see Where things live"
         ),
-    ] = EMBEDDED
+    ] = ""
     streams: Annotated[
-        str, Key("where streams of messages live, as jobs do, Redis 7.0 or newer; or nats://host:4222")
-    ] = EMBEDDED
+        str,
+        Key(
+            "where streams of messages live, as jobs do, Redis 7.0 or newer; or nats://host:4222; empty: see Where "
+            "things live"
+        ),
+    ] = ""
     objects: Annotated[
-        str, Key("where archives live: file:wrasse-data, file:///absolute/path, s3://bucket/prefix or memory:")
-    ] = EMBEDDED_OBJECTS
+        str,
+        Key(
+            "where archives and the state of leases live: file:wrasse-data, file:///absolute/path, s3://bucket/prefix "
+            "or memory:; empty: see Where things live"
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +66,8 @@ class EngineSettings:
     backend: Annotated[
         str,
         Key(
-            "where leases of sweeps, cursors, reports and the journal live; empty: where records or "
-            "jobs were told to live, whichever is named first; a journal that cannot live there stays on the host"
+            "where leases of sweeps, cursors, reports and the journal live; empty: the first server that is named for "
+            "records, jobs or streams"
         ),
     ] = ""
     journal_kept: Annotated[timedelta, Key("how long settled journal lines are kept")] = timedelta(days=90)
@@ -99,7 +107,7 @@ class RedisTls:
 @dataclass(frozen=True, slots=True)
 class Redis:
     """How to reach Redis, as the job queue's design document writes it. Any of it in a file, or redis.addr anywhere,
-    makes Redis the home of jobs."""
+    names Redis for jobs, records and streams, unless backends: names another for one of them."""
 
     addr: Annotated[
         str, Key("host:port; several with commas: nodes of a cluster, or sentinels", seed=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.config import Config
-from wrasse.app.redis_settings import selected
 from wrasse.app.schema import Leaf, leaves
 from wrasse.app.settings import SweepSettings
 from wrasse.app.store_url import hide
@@ -31,8 +30,9 @@ def shown(config: Config) -> Iterator[Shown]:
     for leaf in leaves(config.own).values():
         value = _form(_value(config, leaf.path), secret=leaf.key.secret)
         source = hide(config.sources.get(leaf.path, "default"))
-        if leaf.path == "backends.jobs" and selected(config.sources):
-            source = "default, not used: the redis settings say where jobs live"
+        if leaf.path.startswith("backends.") and not value:
+            home = config.homes.ports[leaf.path.removeprefix("backends.")]
+            value, source = ("", home.by) if home.refused else (str(home), home.by)
         yield Shown(leaf, value, source)
 
 

@@ -46,11 +46,6 @@ class StoreUrl:
         return self.scheme in (*SCHEMES, *NATS, "s3")
 
     @property
-    def keeps_journal(self) -> bool:
-        """Whether it has a journal, as every backend has."""
-        return True
-
-    @property
     def is_nats(self) -> bool:
         """Whether it is a NATS."""
         return self.scheme in NATS

@@ -27,14 +27,14 @@ class TaskHome(msgspec.Struct, frozen=True):
 
     records: str
     streams: str
-    objects: str
+    objects: str  # empty: large parameters are refused
     types: tuple[TaskType, ...]
     kept: Kept | None = None
 
     def url(self) -> str:
         """As one text, with paths that do not depend on where one is."""
         records, streams = (parse_store(each).resolved().url for each in (self.records, self.streams))
-        objects = parse_objects(self.objects).resolved().url
+        objects = parse_objects(self.objects).resolved().url if self.objects else ""
         return SCHEME + msgspec.json.encode(TaskHome(records, streams, objects, self.types, self.kept)).decode()
 
 
@@ -50,7 +50,7 @@ def task_home(config: Config) -> TaskHome | None:
     assert isinstance(dead, timedelta), "a time by its type"
     # Where nobody deletes finished tasks, none is ever due to go.
     kept = Kept(done, dead) if own.enabled else None
-    return TaskHome(where.records, where.streams, where.objects, types, kept)
+    return TaskHome(where.records, where.streams, where.ports["objects"].url, types, kept)
 
 
 async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
@@ -62,7 +62,7 @@ async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
         streams.groups,
         TaskPost(stores.clock),
         stores.clock,
-        await stores.open_objects(home.objects),
+        await stores.open_objects(home.objects) if home.objects else None,
         together=records is streams,
         kept=home.kept,
     )

@@ -28,7 +28,7 @@ class Shown:
     def __init__(self, kept: timedelta = timedelta(seconds=2)) -> None:
         self.clock = ManualClock()
         self.store = Memory(self.clock)
-        settings = load("none", environ={}).settings
+        settings = load("/dev/null", environ={}).settings
         opened = Opened(self.store, self.store, self.store, self.store.journal)
         self.engine = build_engine(settings, opened, self.clock, "me")
         self.leases = Leases(self.store.records, self.store.objects, self.clock)

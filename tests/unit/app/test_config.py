@@ -86,14 +86,19 @@ def test_without_a_file_every_setting_has_its_default() -> None:
     assert config.warnings == ()
 
 
-def test_a_named_file_that_is_missing_gives_defaults_and_says_so() -> None:
-    config = load("elsewhere.yaml", environ={})
-    assert config.settings.worker.count == 16
-    assert "elsewhere.yaml" in config.warnings[0]
+@pytest.mark.parametrize(("file", "environ"), [("no/such.yaml", {}), (None, {"WRASSE_CONFIG": "no/such.yaml"})])
+def test_a_named_file_that_does_not_exist_is_refused_with_its_path(file: str | None, environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"configuration file no/such\.yaml does not exist"):
+        load(file, environ=environ)
+
+
+def test_a_directory_is_no_settings_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"{tmp_path} cannot be read: Is a directory"):
+        load(tmp_path, environ={})
 
 
 def test_an_empty_file_gives_defaults() -> None:
-    assert loaded("# nothing yet\n").settings == load("missing.yaml", environ={}).settings
+    assert loaded("# nothing yet\n").settings == load("/dev/null", environ={}).settings
 
 
 def test_every_key_of_the_design_document_loads() -> None:
@@ -171,7 +176,7 @@ def test_lists_come_with_commas_or_as_yaml_and_maps_as_yaml() -> None:
 
 @given(st.timedeltas(min_value=timedelta(seconds=10), max_value=timedelta(days=300)))
 def test_a_duration_reads_back_as_it_is_shown(duration: timedelta) -> None:
-    config = load("none", environ={}, overrides={"worker.timeout": format_duration(duration)})
+    config = load("/dev/null", environ={}, overrides={"worker.timeout": format_duration(duration)})
     assert config.settings.worker.timeout == duration
 
 
@@ -389,7 +394,7 @@ def test_what_is_shown_loads_again_to_the_same_settings() -> None:
     overrides = {path: written(each.value) for path, each in again.items() if isinstance(each.value, list | Mapping)}
     overrides |= {path: str(each.value) for path, each in again.items() if isinstance(each.value, str | int | float)}
     overrides = {path: text for path, text in overrides.items() if not path.startswith(("redis.", "backends."))}
-    assert load("none", environ={}, overrides=overrides).settings == first.settings
+    assert load("/dev/null", environ={}, overrides=overrides).settings == first.settings
 
 
 def test_periodic_jobs_are_read_with_data_of_any_shape() -> None:

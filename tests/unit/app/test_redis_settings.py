@@ -56,12 +56,13 @@ def test_redis_is_the_home_of_jobs_and_of_the_engine_when_it_is_named(
 ) -> None:
     config = loaded(place, text, environ)
     assert jobs(config).nodes == (("h", 1),)
-    assert where(config).engine == where(config).journal == where(config).jobs
+    home = where(config)
+    assert home.engine == home.journal == home.jobs == home.records == home.streams
 
 
-def test_what_is_shown_says_that_the_default_home_of_jobs_is_not_used(place: Path) -> None:
+def test_what_is_shown_names_the_backend_that_a_section_selects(place: Path) -> None:
     (own,) = [each for each in shown(loaded(place, "redis: {addr: 'h:1'}")) if each.leaf.path == "backends.jobs"]
-    assert "not used" in own.source
+    assert (own.value, own.source) == ("redis://h:1/0", "wrasse.yaml line 1: redis.addr")
 
 
 def test_an_empty_section_is_a_redis_on_this_machine(place: Path) -> None:
@@ -71,7 +72,7 @@ def test_an_empty_section_is_a_redis_on_this_machine(place: Path) -> None:
 def test_one_secret_of_another_program_does_not_move_the_jobs(place: Path) -> None:
     config = loaded(place, "", {"REDIS_PASSWORD": "theirs"})
     assert where(config).jobs == "sqlite:wrasse.db"
-    assert config.warnings == ("only jobs on Redis use redis.password, and jobs are not there",)
+    assert config.warnings == ("only Redis uses redis.password, and nothing is kept there",)
 
 
 @pytest.mark.parametrize(

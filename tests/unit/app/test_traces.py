@@ -40,7 +40,7 @@ def app_on(url: str) -> App:
         "worker.backoff.base": "1h",
         "worker.backoff.max": "1h",
     }
-    return App(load("none", environ={}, overrides=overrides))
+    return App(load("/dev/null", environ={}, overrides=overrides))
 
 
 @asynccontextmanager
@@ -268,4 +268,4 @@ def test_an_endpoint_without_a_path_means_the_usual_one(text: str, url: str | No
 @pytest.mark.parametrize("text", ["ftp://x", "http://", "http://h:0", "http://h:99999"])
 def test_an_endpoint_that_is_no_address_is_a_mistake_in_the_settings(text: str) -> None:
     with pytest.raises(ConfigError, match=r"observability\.tracing\.endpoint"):
-        load("none", environ={}, overrides={"observability.tracing.endpoint": text})
+        load("/dev/null", environ={}, overrides={"observability.tracing.endpoint": text})

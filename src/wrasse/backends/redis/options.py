@@ -128,6 +128,11 @@ class RedisOptions:
             )
         return dataclasses.replace(options, **given.numbers, **given.times)  # type: ignore[arg-type]  # by name
 
+    @staticmethod
+    def of_query(url: str) -> Mapping[str, str]:
+        """What the URL says behind its question mark, by name."""
+        return dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
+
     def __str__(self) -> str:
         """Without secrets: an error or a log may hold it."""
         return self.where
