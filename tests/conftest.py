@@ -1,4 +1,4 @@
-"""What holds for every test: long forms only with `--full`, hypothesis without a stopwatch, real servers once per run.
+"""What holds for every test: long forms only with `--full`, one seed for the run, real servers once per run.
 
 Every server is started by the first test of a process that asks for it, and serves all of them: a test uses names
 (a database number, a bucket, a schema, a key root) of its own.
@@ -6,7 +6,9 @@ Every server is started by the first test of a process that asks for it, and ser
 
 from __future__ import annotations
 
-import os
+import random
+import secrets
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import fast_place
+import seeds
 from servers.cluster import SHARED_CLUSTER
 from servers.mariadb import NAMED as MYSQL, mariadb
 from servers.nats import SHARED_NATS, Nats
@@ -27,20 +30,33 @@ settings.register_profile("shrink", deadline=None, suppress_health_check=[Health
 settings.register_profile(
     "wrasse", parent=settings.get_profile("shrink"), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
-settings.register_profile("ci", parent=settings.get_profile("wrasse"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "wrasse")
+settings.register_profile("fixed", parent=settings.get_profile("wrasse"), derandomize=True, database=None)
+settings.load_profile("fixed")
 
 collect_ignore = [] if MYSQL else ["backends/test_mysql_catalog.py", "app/test_orphans_mysql.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="also run the long forms of tests, marked `full`")
+    parser.addoption(
+        "--full", action="store_true", help="also run the long forms of tests, marked `full`, with a new seed"
+    )
+    parser.addoption("--seed", type=int, help="the seed of all random choices; fixed by default, a new one with --full")
 
 
 _PLACE = pytest.StashKey[Path]()
+_SHOWN_MAX = 20
 
 
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its own options
 def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # a worker of xdist has the seed of its controller
+        config.option.seed = int(seeds.text())
+    elif config.option.seed is None:
+        config.option.seed = secrets.randbelow(seeds.MAX) if config.option.full else seeds.FIXED
+    seeds.settle(config.option.seed)
+    if config.option.seed != seeds.FIXED:
+        settings.load_profile("wrasse")
+        config.option.hypothesis_seed = str(config.option.seed)
     if not hasattr(config, "workerinput") and (place := fast_place.settle()) is not None:  # workers inherit it
         config.stash[_PLACE] = place
 
@@ -52,6 +68,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _tell_seed(session.config)
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    _tell_seed(config, failed=True)
+
+
+def _tell_seed(config: pytest.Config, *, failed: bool = False) -> None:
+    """The seed, and how to run again with it: at the start, and for each test that failed at the end."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or config.option.seed == seeds.FIXED:
+        return
+    full = "--full " if config.option.full else ""
+    again = f"python3 dev.py test {full}--seed={config.option.seed}"
+    if not failed:
+        terminal.write_line(f"seed {config.option.seed}; the same again: {again}")
+    for report in [*terminal.stats.get("failed", ()), *terminal.stats.get("error", ())][:_SHOWN_MAX] if failed else ():
+        terminal.write_line(f"again: {again} {shlex.quote(report.nodeid)}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    random.seed(f"{seeds.text()} {item.nodeid}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -30,7 +30,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.virtual
 
-    async def shutdown_default_executor(self) -> None:
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """There is no thread to wait for, and a thread's answer would come from outside."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 from datetime import timedelta
@@ -85,6 +86,7 @@ async def run_repeater(url: str) -> None:
 
 
 def main() -> None:
+    random.seed(os.environ.get("PYTEST_SEED_OF_WRASSE"))
     role, url, *rest = sys.argv[1:]
     match role:
         case "worker":

@@ -185,6 +185,7 @@ async def run_engine(url: str, silence: timedelta) -> None:
 
 
 def main() -> None:
+    random.seed(os.environ.get("PYTEST_SEED_OF_WRASSE"))
     role, url, *rest = sys.argv[1:]
     match role:
         case "worker":

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import apsw
 
+import seeds
 from wrasse.app.wiring import Store, open_store
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
@@ -48,7 +49,7 @@ class Yard:
     def start(self, role: str, *more: object) -> subprocess.Popen[bytes]:
         """Starts an actor."""
         command = [sys.executable, str(ACTOR), role, self.url, *(str(one) for one in more)]
-        process = subprocess.Popen(command, cwd=self.folder)
+        process = subprocess.Popen(command, cwd=self.folder, env=seeds.environment())
         self.running.append(process)
         return process
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+import seeds
 from app.comforts_actor import MEMBERS, RATE, repeater_on
 from app.kill_yard import Yard, eventually, open_yard
 from servers.valkey import Valkey
@@ -39,7 +39,7 @@ class Chaos:
 
     def _start(self, role: str, *more: object) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(ACTOR), role, self.yard.url, *(str(one) for one in more)]
-        environment = {**os.environ, "PYTHONPATH": str(ACTOR.parents[1])}
+        environment = seeds.environment(PYTHONPATH=str(ACTOR.parents[1]))
         process = subprocess.Popen(command, cwd=self.yard.folder, env=environment)
         self.yard.running.append(process)
         self.started += 1
@@ -82,12 +82,12 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 async def test_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_path: Path, url: str) -> None:
-    await check_under_kills(tmp_path, url, rounds=30, seed=random.randrange(1 << 32))
+    await check_under_kills(tmp_path, url, rounds=30, seed=random.getrandbits(32))
 
 
 @pytest.mark.full
 async def test_many_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_path: Path, url: str) -> None:
-    await check_under_kills(tmp_path, url, rounds=200, seed=random.randrange(1 << 32))
+    await check_under_kills(tmp_path, url, rounds=200, seed=random.getrandbits(32))
 
 
 async def check_under_kills(folder: Path, url: str, rounds: int, seed: int) -> None:

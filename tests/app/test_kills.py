@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import seeds
 from app.kill_yard import Yard, eventually, open_yard
 from wrasse.clock import SystemClock
 from wrasse.jobs.producer import Producer
@@ -145,7 +146,7 @@ async def assert_dead_by_the_budget_alone(yard: Yard, dead: list[JobState]) -> N
 
 
 async def kill_for(rounds: int, folder: Path) -> None:
-    draw = random.Random()
+    draw = seeds.draw("kills")
     async with open_yard(folder, SILENCE) as yard:
         producer = Producer(yard.jobs, SystemClock())
         chaos = Chaos(yard, draw)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sys
 from datetime import timedelta
 from pathlib import Path
 
+import seeds
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
 from wrasse.ports.objects import ObjectDelete
@@ -62,7 +62,7 @@ async def count(place: Path, name: str) -> None:
 
 async def live(place: Path, name: str) -> None:
     directory = await Directory.open(place)
-    draw = random.Random(name)
+    draw = seeds.draw(name)
     records, clock = directory.records(THINGS), SystemClock()
     for n in range(1_000_000):
         key, data = draw.choice(KEYS), f"{name}-{n}".encode() * draw.randint(1, 3_000)

@@ -59,14 +59,14 @@ async def rescue(url: str) -> None:
         await asyncio.sleep(0.005)
 
 
-def born(life: Life, url: str) -> int:
+def born(life: Life, url: str, nth: int) -> int:
     """A process that lives this life until it is killed."""
     pid = os.fork()
     if pid:
         return pid
     try:
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-        random.seed()
+        random.seed(f"{os.environ.get('PYTEST_SEED_OF_WRASSE')} {nth}")
         asyncio.run(life(url))
     except StoreUnavailable as error:
         os.write(2, f"{error}\n".encode())
@@ -75,14 +75,15 @@ def born(life: Life, url: str) -> int:
 
 
 def main() -> None:
+    random.seed(os.environ.get("PYTEST_SEED_OF_WRASSE"))
     url, kills = sys.argv[1], int(sys.argv[2])
     lives: list[Life] = [work, work, work, rescue, rescue]
-    seats = [born(life, url) for life in lives]
-    for _ in range(kills):
+    seats = [born(life, url, nth) for nth, life in enumerate(lives)]
+    for nth in range(kills):
         time.sleep(random.uniform(0.001, 0.02))
         seat = random.randrange(len(seats))
         end(seats[seat])
-        seats[seat] = born(lives[seat], url)
+        seats[seat] = born(lives[seat], url, len(lives) + nth)
     for pid in seats:
         end(pid)
 

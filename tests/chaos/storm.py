@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+import seeds
 from app.kill_yard import Yard, children, eventually
 from servers.proxy import Proxy, proxy
 from wrasse.clock import SystemClock
@@ -74,7 +75,7 @@ def spawn(
     command = [sys.executable, str(actor), role, url, planted, *map(str, more)]
     path = os.pathsep.join(filter(None, (str(ACTOR.parents[1]), os.environ.get("PYTHONPATH"))))
     with (yard.folder / "errors").open("ab") as errors:
-        process = subprocess.Popen(command, cwd=yard.folder, env={**os.environ, "PYTHONPATH": path}, stderr=errors)
+        process = subprocess.Popen(command, cwd=yard.folder, env=seeds.environment(PYTHONPATH=path), stderr=errors)
     yard.running.append(process)
     return process
 

@@ -82,6 +82,7 @@ FAULTS: Mapping[str, Callable[[], None]] = {
 
 
 def main() -> None:
+    random.seed(os.environ.get("PYTEST_SEED_OF_WRASSE"))
     role, url, planted, *rest = sys.argv[1:]
     if planted:
         FAULTS[planted]()

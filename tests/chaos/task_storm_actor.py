@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -146,6 +147,7 @@ async def act(role: str, url: str, *rest: str) -> None:
 
 
 def main() -> None:
+    random.seed(os.environ.get("PYTEST_SEED_OF_WRASSE"))
     role, url, planted, *rest = sys.argv[1:]
     if planted:
         FAULTS[planted]()

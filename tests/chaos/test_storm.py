@@ -25,7 +25,7 @@ def server() -> Iterator[Valkey]:
 
 async def weathered(folder: Path, server: Valkey, weather: Weather, rounds: int, jobs_min: int = 0) -> str:
     """A storm of so many rounds, and on until there were enough jobs; then calm, and the laws. Says what it came to."""
-    seed = random.randrange(1 << 32)
+    seed = random.getrandbits(32)  # from the seed of the run
     async with (
         open_yard(folder, SILENCE, server.url) as yard,
         storm_over(yard, server, weather, random.Random(seed)) as storm,

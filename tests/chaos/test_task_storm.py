@@ -51,7 +51,7 @@ class Addressed(Server, Protocol):
 
 async def weathered(folder: Path, server: Addressed, weather: Weather, rounds: int, jobs_min: int = 0) -> str:
     """A storm of so many rounds over tasks, then calm, and the laws. Says what it came to."""
-    seed = random.randrange(1 << 32)
+    seed = random.getrandbits(32)  # from the seed of the run
     url = tasks_at(server.url, folder, SILENCE)
     store = await open_task_store(url)
     async with (

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import seeds
 from conformance.object_stores import S3Place
 from leases_proof.history import History, nothing_is_left
 from leases_proof.places import NS, Place
@@ -75,7 +76,7 @@ class Yard:
 def quiet_port() -> int:
     """A free port from which nobody calls: while no server listens, a caller could get it as its own end."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="utf-8").split()[0])
-    for port in random.sample(range(10_000, lowest), 100):
+    for port in random.SystemRandom().sample(range(10_000, lowest), 100):  # others run these tests too
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
             return port
@@ -102,7 +103,7 @@ async def yard(
 
 async def client(yard: Yard, name: str) -> None:
     """Appends marks to the states of random keys until told to stop."""
-    made, draw = 0, random.Random(name)
+    made, draw = 0, seeds.draw(name)
     async with LeaseClient(yard.url, CLOCK, patience=timedelta(seconds=20)) as leases:
         while not yard.stop:
             key, made = draw.choice(yard.keys), made + 1
@@ -127,7 +128,7 @@ async def append(yard: Yard, leases: LeaseClient, key: str, mark: str) -> None:
 
 async def killed_often(yard: Yard, rounds: int) -> dict[str, list[str]]:
     """Kills the server so often under load; gives the states in the end."""
-    draw = random.Random()
+    draw = seeds.draw("kills")
     async with asyncio.TaskGroup() as tasks:
         for n in range(CLIENTS):
             tasks.create_task(client(yard, f"c{n}"))

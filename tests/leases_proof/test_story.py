@@ -17,6 +17,7 @@ from faults import Crashed
 from leases_proof.clients import Client, Scene, calm
 from leases_proof.history import nothing_is_left
 from leases_proof.places import NS, Place
+from seeds import stories
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
@@ -81,7 +82,7 @@ def test_whatever_goes_wrong_every_history_obeys_the_laws(first: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", range(1_000, 2_000, 50))
+@pytest.mark.parametrize("first", stories(1_000, 2_000, 50))
 def test_a_thousand_histories_obey_the_laws(first: int) -> None:
     commits = 0
     for seed in range(first, first + 50):

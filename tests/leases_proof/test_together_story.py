@@ -19,6 +19,7 @@ from leases_proof.places import NS, Backend, Place
 from leases_proof.test_together_crashes import deaths_are_no_news
 from leases_proof.together import KEYS, Told, check, name_of, nothing_is_left, release, settle, stage, sweep_all
 from object_faults import FaultyObjects
+from seeds import stories
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock
@@ -151,7 +152,7 @@ def test_whatever_goes_wrong_every_transaction_is_all_or_nothing(first: int) -> 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(1_000, 2_000, 50))
+@pytest.mark.parametrize("first", stories(1_000, 2_000, 50))
 def test_a_thousand_histories_of_transactions(first: int) -> None:
     worlds = [run_virtual(virtual_story(seed)) for seed in range(first, first + 50)]
     assert sum(len(world.told.committed) for world in worlds) > 200

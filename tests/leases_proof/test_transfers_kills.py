@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import seeds
 from conformance.object_stores import S3Place
 from leases_proof.places import NS, Backend
 from leases_proof.test_kills import BUCKET, CLIENTS, CLOCK, Terms, Yard, yard
@@ -60,7 +60,7 @@ class Account:
 
 async def client(yard: Yard, told: Transfers, name: str) -> None:
     """Makes transfers until told to stop."""
-    draw = random.Random(name)
+    draw = seeds.draw(name)
     async with LeaseClient(yard.url, CLOCK, patience=timedelta(seconds=20)) as leases:
         while not yard.stop:
             one, other = draw.sample(yard.keys, 2)
@@ -85,7 +85,7 @@ async def transfer(yard: Yard, told: Transfers, leases: LeaseClient, one: str, o
 
 
 async def killed_often(yard: Yard, told: Transfers, rounds: int) -> None:
-    draw = random.Random()
+    draw = seeds.draw("kills")
     async with asyncio.TaskGroup() as tasks:
         for n in range(CLIENTS):
             tasks.create_task(client(yard, told, f"c{n}"))

@@ -45,10 +45,11 @@ async def consume(folder: Path, log: int) -> None:
 
 def main() -> None:
     folder, log = Path(sys.argv[1]), os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for _ in sys.stdin:
+    for number, _ in enumerate(sys.stdin):
         child = os.fork()
         if child == 0:
             os.close(0)
+            random.seed(f"{os.environ.get('PYTEST_SEED_OF_WRASSE')} {number}")
             asyncio.run(consume(folder, log))
         print(child, flush=True)
 

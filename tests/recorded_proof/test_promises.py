@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,7 +21,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs
 from wrasse.jobs.recorded_changes import RecordedOptions
-from wrasse.jobs.recorded_store import INLINE_BYTES_MAX, STALE
+from wrasse.jobs.recorded_store import CHARGE, INLINE_BYTES_MAX, STALE
 from wrasse.ports.jobs import (
     Budget,
     Bury,
@@ -35,6 +39,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
+T = TypeVar("T")
 SILENCE = timedelta(seconds=5)
 LATER = timedelta(seconds=6)
 LARGE = bytes(INLINE_BYTES_MAX + 1)
@@ -78,6 +83,96 @@ async def test_follow_ups_come_although_the_finished_job_is_gone(place: Place) -
     await jobs.settle([Finish(following.hold)], request=fresh())
     await jobs.close()
     assert (following.job.id, await stored(place)) == ("next", [])
+
+
+class Gate:
+    """Holds up the first call of this name that some work makes, or the reply to it, until it is opened."""
+
+    def __init__(self, call: str) -> None:
+        self._call, self._open = call, asyncio.Event()
+        self.reached = asyncio.Event()
+
+    async def __call__(self, call: str) -> None:
+        if call == self._call and not self.reached.is_set():
+            self.reached.set()
+            await self._open.wait()
+
+    async def hold(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
+        """Starts this, and comes back when it stands at the gate or has come to its end without."""
+        before = GATE.set(self)
+        task = asyncio.create_task(work)
+        GATE.reset(before)
+        waiting = asyncio.create_task(self.reached.wait())
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return task
+
+    async def end(self, task: asyncio.Task[object]) -> None:
+        self._open.set()
+        await task
+
+
+GATE: ContextVar[Gate] = ContextVar("GATE")
+
+
+class Gated(Network):
+    """Calls pass the gate of the work that makes them."""
+
+    async def call(self, name: str, act: Callable[[], Awaitable[T]]) -> T:
+        gate = GATE.get(None)
+        if gate is None:
+            return await super().call(name, act)
+        await gate(name)
+        answer = await super().call(name, act)
+        await gate(f"reply to {name}")
+        return answer
+
+
+async def finish_next(jobs: RecordedJobs) -> list[str]:
+    """Runs what follows; its ids."""
+    taken = await take(jobs)
+    await jobs.settle([Finish(each.hold) for each in taken], request=fresh())
+    return [each.job.id for each in taken]
+
+
+@FEW
+@pytest.mark.parametrize("same", [True, False], ids=["same process", "other process"])
+async def test_follow_ups_come_once_although_another_looks_for_what_is_overdue_meanwhile(
+    place: Place, same: bool
+) -> None:
+    finishing, looking = Gate("create"), Gate("create")
+    jobs = await process(place, Gated(Script({})))
+    other = jobs if same else await process(place, Gated(Script({})))
+    await Desk(jobs).put("a")
+    ending = Finish(await one(jobs), puts=(Job("next"),))
+    finish = await finishing.hold(jobs.settle([ending], request=fresh()))
+    assert finishing.reached.is_set()
+    look = await looking.hold(other.expire("a"))  # sees a job that has ended, with something left to do
+    await finishing.end(finish)
+    assert await finish_next(jobs) == ["next"]
+    await looking.end(look)
+    await jobs.close()
+    await other.close()
+    assert (await finish_next(jobs), await stored(place)) == ([], [])
+
+
+@FEW
+async def test_follow_ups_come_once_although_the_process_that_promised_them_stood_still(place: Place) -> None:
+    standing = Gate("reply to put")
+    jobs, other = await process(place, Gated(Script({}))), await process(place)
+    await Desk(jobs).put("a")
+    ending = Finish(await one(jobs), puts=(Job("next"),))
+    finish = await standing.hold(jobs.settle([ending], request=fresh()))
+    assert standing.reached.is_set()
+    await other.expire("a")
+    assert await take(other) == [], "before its time is over nobody else goes on with it"
+    await place.pass_time(CHARGE)
+    await other.expire("a")
+    assert await finish_next(other) == ["next"]
+    await standing.end(finish)
+    await jobs.close()
+    await other.close()
+    assert (await finish_next(jobs), await stored(place)) == ([], [])
 
 
 # D12: a crash in the middle of burying blocked the queue; here it is one of the ways

@@ -199,7 +199,7 @@ class RecordedJobs:
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
         others, page = await self._views.overdue(after, limit)
         for seen in others:
-            await self._changes.go_on(seen)
+            await self._changes.expire_one(seen, page.at)
         return page
 
     async def counts(self) -> Counts:

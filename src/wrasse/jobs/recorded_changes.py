@@ -1,7 +1,8 @@
 """Changes of jobs kept as records: read, ask the rules, write under the version that was read; else look again.
 
 A job that is done and not to be kept goes with the write that ends it. Where something comes after its end (follow-ups,
-parts beside the record, an id to remember) it is first written as leaving, and is due until that is done.
+parts beside the record, an id to remember) it is first written as leaving, and due a little later: until then its
+writer is in charge of what is left to do, and after that whoever makes it due later again. So follow-ups are put once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wrasse.jobs import job_record as rules
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.recorded_answers import KnownIds
 from wrasse.jobs.recorded_names import Names
-from wrasse.jobs.recorded_store import INLINE_BYTES_MAX, RecordedStore, Seen
+from wrasse.jobs.recorded_store import CHARGE, INLINE_BYTES_MAX, RecordedStore, Seen
 from wrasse.jobs.recorded_views import RecordedViews
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -143,19 +144,30 @@ class Changes:
 
     async def go_on(self, seen: Seen) -> None:
         """What comes after the end of a job: its follow-ups, then what is beside it, its parts, its record."""
-        if seen.stored.follow:
-            await self._follow(seen.stored.follow, f"{seen.stored.state.id}#{seen.stored.state.token}")
-            if not seen.recorded.leaving:
-                await self._store.write(seen, replace(seen.stored, follow=()))
-                return
-        if seen.recorded.leaving:
-            if seen.stored.job.lasting:
-                await self._ids.keep(seen.stored.state.id, await self._store.time.now() + IDS_KEPT)
-            beside = self._options.beside if seen.recorded.beside else None
-            if beside is not None and not await beside.ended(seen.stored.state):
-                return
-            await self._store.drop_parts(seen)
-            await self._store.delete(seen)
+        mine = await self._charged(seen) if seen.recorded.leaving or seen.stored.follow else None
+        if mine is None:
+            return
+        if mine.stored.follow:
+            await self._follow(mine.stored.follow, f"{mine.stored.state.id}#{mine.stored.state.token}")
+        if not mine.recorded.leaving:
+            await self._store.write(mine, replace(mine.stored, follow=()))
+            return
+        if mine.stored.job.lasting:
+            await self._ids.keep(mine.stored.state.id, await self._store.time.now() + IDS_KEPT)
+        beside = self._options.beside if mine.recorded.beside else None
+        if beside is not None and not await beside.ended(mine.stored.state):
+            return
+        await self._store.drop_parts(mine)
+        await self._store.delete(mine)
+
+    async def _charged(self, seen: Seen) -> Seen | None:
+        """A job with something left to do, if this process is in charge of it: it wrote it just now, or is the one
+        that makes it due later again. None if another was faster."""
+        if seen.due_at is not None and seen.due_at - await self._store.time.now() > CHARGE / 2:
+            return seen
+        return await self._store.write(
+            seen, seen.stored, leaving=seen.recorded.leaving, beside=seen.recorded.beside
+        )
 
     async def _trim(self) -> None:
         """Keeps the number of done jobs bounded; looks once for every hundredth of the bound."""
@@ -235,7 +247,8 @@ class Changes:
         """The same for one job; whether it became ready."""
         state = seen.stored.state
         if seen.recorded.leaving or seen.stored.follow:
-            await self.go_on(seen)
+            if seen.due_at is None or seen.due_at <= at:
+                await self.go_on(seen)
         elif state.place is Place.HELD and state.until is not None and state.until <= at:
             return await self._rescue(state, at)
         return False

@@ -3,7 +3,7 @@
     put       the sign; parts; the record, if there is none
     change    the new sign; the record at its version; then the old sign goes
     delete    the record at its version; then its sign. One with parts or follow-ups is first written as leaving, which
-              is due at once: whoever looks next goes on where a crash stopped
+              is due ten seconds later: until then its writer goes on with it, then whoever finds it
 
 No write carries a nonce, so that a record that is deleted is gone at once. Each has a mark of its own instead: what an
 unclear answer left is told by the mark in the record.
@@ -31,6 +31,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record, Records
 
 INLINE_BYTES_MAX = 64 << 10  # beyond this a payload or a result is an object of its own
+CHARGE = timedelta(seconds=10)  # for which the writer of a job with something left to do is in charge of that
 STALE = timedelta(minutes=10)  # from when on nobody can be on the way to the record of a sign
 VERSIONS_MAX = 10_000
 LATER_MAX = 64
@@ -65,6 +66,7 @@ class Seen:
     key: str
     recorded: Recorded
     version: str
+    due_at: datetime | None = None
 
     @property
     def stored(self) -> StoredJob:
@@ -98,7 +100,7 @@ class RecordedStore:
         if record is None:
             return None
         try:
-            return Seen(record.key, _decode(record.value), record.version)
+            return Seen(record.key, _decode(record.value), record.version, record.due_at)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as why:
             raise StoreBroken("a record that is not a job", do="look at what else writes to these records") from why
 
@@ -130,7 +132,7 @@ class RecordedStore:
         recorded = replace(before, stored=after, mark=mark, leaving=leaving, result=part, beside=beside)
         due_at = after.state.until
         if leaving or after.follow:
-            due_at = await self.time.now()
+            due_at = await self.time.now() + CHARGE
         written = await self._records.put(seen.key, msgspec.json.encode(recorded), at=seen.version, due_at=due_at)
         self.time.heard(written.at)
         version = written.version
@@ -142,9 +144,12 @@ class RecordedStore:
         await self._sign_again(sign, begun)
         self.changes += 1
         old = self.names.sign(before.stored, before.mark)
-        if old is not None:
+        if old is not None and not before.leaving:
             await self.later(self._drop(old, None))
-        return Seen(seen.key, recorded, version)
+        if due_at is not None:
+            # The time that a reply brings is as old as the reply: what passed meanwhile is taken off here.
+            due_at -= timedelta(seconds=self._clock.monotonic() - begun)
+        return Seen(seen.key, recorded, version, due_at)
 
     async def delete(self, seen: Seen) -> Outcome:
         """Takes a job away, with its sign. Its parts have gone before, or there are none."""

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 import pytest
 
 from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, Fault, Network, Script, Seeded
+from seeds import stories
 from virtual_time import VirtualClock, run_virtual
 from wrasse.errors import StoreUnavailable
 
@@ -109,7 +110,7 @@ def test_several_archivers_behind_bad_networks_write_every_message_once(seed: in
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(100, 400))
+@pytest.mark.parametrize("seed", stories(100, 400))
 def test_many_more_stories_of_several_archivers_end_well(seed: int) -> None:
     assert run_virtual(several(seed)) == ""
 

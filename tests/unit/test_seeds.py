@@ -1,0 +1,63 @@
+"""The seed of a run: fixed by default, new and printed with `--full`, and whoever gives it gets the same choices."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seeds
+
+ROOT = Path(__file__).parents[2]
+DRAWS = """
+import os, random, hypothesis, seeds
+
+drawn = []
+
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(hypothesis.strategies.integers())
+def test_by_hypothesis(number):
+    drawn.append(number)
+
+def test_by_random():
+    print("drawn", drawn, random.random(), seeds.draw("x").random(), seeds.environment()[seeds.VARIABLE], hash("x"))
+    assert not os.environ.get("FAIL")
+"""
+
+
+def run(folder: Path, *options: str, fail: bool = False) -> tuple[str, str]:
+    """What a run of two tests with our conftest drew, in a worker as `dev.py test` has them, and all that it said."""
+    (folder / "test_draws.py").write_text(DRAWS)
+    inherited = {name: value for name, value in os.environ.items() if name not in (seeds.VARIABLE, "PYTHONHASHSEED")}
+    environment = {**inherited, "PYTHONPATH": str(ROOT / "tests"), "CI": "", "FAIL": "yes" if fail else ""}
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir=.", "-p", "conftest"]
+    command += ["-rA", "-n1", *options, "test_draws.py"]
+    said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
+    drawn = re.search(r"^drawn .*$", said, re.MULTILINE)
+    assert drawn is not None, said
+    return drawn[0], said
+
+
+def test_the_default_run_makes_the_same_choices_every_time_and_names_no_seed(tmp_path: Path) -> None:
+    first, said = run(tmp_path)
+    assert (first, "--seed" in said) == (run(tmp_path)[0], False)
+
+
+def test_a_full_run_makes_its_own_choices_and_says_how_to_repeat_them(tmp_path: Path) -> None:
+    first, said = run(tmp_path, "--full", fail=True)
+    told = re.search(r"seed (\d+); the same again: python3 dev.py test --full --seed=(\d+)\n", said)
+    assert told is not None, said
+    assert f"again: python3 dev.py test --full --seed={told[1]} test_draws.py::test_by_random\n" in said
+    assert (first, told[1]) == (run(tmp_path, "--full", f"--seed={told[2]}")[0], told[2])
+    assert first != run(tmp_path, "--full")[0]
+
+
+def test_stories_are_others_under_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(seeds.VARIABLE, "0")
+    assert list(seeds.stories(10, 30, 10)) == [10, 20]
+    monkeypatch.setenv(seeds.VARIABLE, "7")
+    assert list(seeds.stories(10, 30, 10)) == [7_000_010, 7_000_020]
