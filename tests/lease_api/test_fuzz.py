@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 import schemathesis
-from aiohttp import web
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks
 
+from wrasse.app.addresses import Address
+from wrasse.app.leases_http.access import Access
 from wrasse.app.leases_http.openapi import document
-from wrasse.app.leases_http.routes import LeaseApi
+from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.leases.leases import Leases
@@ -34,23 +35,19 @@ def url() -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    runner, address = asyncio.run_coroutine_threadsafe(_serve(), loop).result(10)
+    server, address = asyncio.run_coroutine_threadsafe(_serve(), loop).result(10)
     yield address
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(server.close(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(10)
     loop.close()
 
 
-async def _serve() -> tuple[web.AppRunner, str]:
+async def _serve() -> tuple[LeaseServer, str]:
     clock = SystemClock()
     memory = Memory(clock)
-    app = web.Application()
-    app.add_routes(LeaseApi(Leases(memory.records, memory.objects, clock), clock).routes())
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    server = LeaseServer(Leases(memory.records, memory.objects, clock), clock, Access())
+    return server, f"http://{await server.listen(Address('127.0.0.1', 0))}"
 
 
 @schema.parametrize()

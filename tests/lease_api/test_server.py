@@ -10,8 +10,9 @@ from datetime import timedelta
 import pytest
 from aiohttp import ClientSession
 
+from wrasse.app import http_listener
 from wrasse.app.addresses import Address
-from wrasse.app.leases_http import asking, server as serving
+from wrasse.app.leases_http import asking
 from wrasse.app.leases_http.access import Access
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.memory.connect import Memory
@@ -84,7 +85,7 @@ async def test_a_body_that_is_too_long_is_refused() -> None:
 async def test_a_client_that_is_too_slow_is_given_up(
     said: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(http_listener, "HEAD_SECONDS_MAX", 0.2)
     monkeypatch.setattr(asking, "BODY_SECONDS_MAX", 0.2)
     async with running(Access()) as (_, client):
         url = client._base_url

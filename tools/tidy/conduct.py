@@ -34,6 +34,7 @@ SQL_CLOCK = re.compile(
 LOOP_TIME: dict[str, str] = {}
 # Where a task is started outside a TaskGroup, each with how it is awaited.
 LONE_TASKS = {
+    "app/http_listener.py": "accepts connections beside everything else; closing cancels and awaits it, and handshakes",
     "backends/redis/groups.py": "a question whose asker was cancelled is awaited, and what it brought is given back",
     "backends/nats/handouts.py": "a claim goes on when its asker is cancelled, is awaited, and given back",
     "backends/nats/progress.py": "shows how far groups are beside everything else; closing awaits it",

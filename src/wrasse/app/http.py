@@ -6,21 +6,22 @@ that no web site can read it through somebody's browser. A port that is taken is
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from importlib.resources import files
 
 from aiohttp import web
 
 from wrasse.app.addresses import Address
+from wrasse.app.http_listener import Listener, caps_within
 from wrasse.app.metrics import CONTENT_TYPE, exposition
 from wrasse.app.plain import to_json
 from wrasse.app.status import Watch
 from wrasse.app.status_events import Feed
 from wrasse.app.status_json import checks_json, snapshot_json
 from wrasse.app.status_page import page
-from wrasse.errors import ConfigError
 
+CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 128, 64
+"""How many clients the status server has at once, in all and from one address; fewer where few files may be open."""
 _HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
 _SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 _POLICY = (
@@ -36,31 +37,23 @@ class Server:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._feed = Feed(watch)
-        self._runners: list[web.AppRunner] = []
+        self._listeners: list[Listener] = []
 
     async def listen(self, address: Address, *, metrics_only: bool = False) -> Address:
         """Starts listening; gives the address it got."""
         everything = address.loopback and not metrics_only
-        runner = web.AppRunner(
-            _application(self._watch, self._feed if everything else None), access_log=None, shutdown_timeout=1.0
-        )
-        await runner.setup()
-        self._runners.append(runner)
-        try:
-            await web.TCPSite(runner, address.host, address.port).start()
-        except OSError as why:
-            raise ConfigError(
-                f"cannot listen on {address}: {os.strerror(why.errno) if why.errno else why}",
-                do="stop whoever uses it, or set http.listen to another address, or to nothing for none",
-            ) from why
-        return Address(address.host, int(runner.addresses[0][1]))
+        app = _application(self._watch, self._feed if everything else None)
+        caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
+        listener = Listener(app, caps, self._watch.clock, setting="http.listen")
+        self._listeners.append(listener)
+        return await listener.start(address)
 
     async def close(self) -> None:
         """Stops listening."""
         self._feed.close()
-        for runner in self._runners:
-            await runner.cleanup()
-        self._runners.clear()
+        for listener in self._listeners:
+            await listener.close()
+        self._listeners.clear()
 
 
 def _application(watch: Watch, feed: Feed | None) -> web.Application:

@@ -225,6 +225,11 @@ class Leases(Counting):
         assert staged.state is not None, "an update has a state"
         return staged.version, staged.state
 
+    async def check(self, namespace: str, held: Held) -> None:
+        """Refuses who does not hold the key, before anything large is read for them."""
+        self.note_traffic()
+        await self.keys(namespace).checked(held, None, None)
+
     @counted("remove")
     async def remove(
         self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -87,10 +86,11 @@ class AttachmentApi:
     async def _attach(self, request: web.Request, name: str) -> web.Response:
         namespace, key = asking.named(request)
         held = asking.held(request, key)
+        asking.plain(request)
         sent = _sent(request)
         if request.content_length is not None and request.content_length > sent.bytes_max:
             raise AttachmentTooLarge(f"the attachment has {request.content_length} bytes", do="allow more")
-        attached = await self._attachments.attach(namespace, held, sent, _body(request))
+        attached = await self._attachments.attach(namespace, held, sent, asking.pieces(request))
         info = _info(attached.attachment)
         answer = AttachAnswer(info, attached.version, noop=not attached.staged)
         headers = {"X-Attachment-ID": info.id, "X-Key-Version": str(attached.version)}
@@ -152,20 +152,6 @@ def _headers(attachment: Attachment) -> dict[str, str]:
         "X-Attachment-Created-At": str(info.created_at_unix),
         "X-Attachment-Updated-At": str(info.updated_at_unix),
     }
-
-
-async def _body(request: web.Request) -> AsyncIterator[bytes]:
-    """The body as it comes; one that stops coming is given up."""
-    while True:
-        try:
-            async with asyncio.timeout(asking.BODY_SECONDS_MAX):
-                chunk = await request.content.readany()
-        except TimeoutError:
-            said = f"the body stood still for {asking.BODY_SECONDS_MAX:g} s"
-            raise WireError("body_too_slow", said, status=408) from None
-        if not chunk:
-            return
-        yield chunk
 
 
 def _sent(request: web.Request) -> Sent:

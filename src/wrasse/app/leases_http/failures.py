@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http.wire import Failure
-from wrasse.errors import StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.errors import StoreUnavailable, TooLarge, UsageError
 from wrasse.leases.attachments import AttachmentTooLarge
 from wrasse.leases.leases import TooShort
 from wrasse.leases.names import BadName
@@ -34,6 +34,15 @@ _STATUS = {
 }
 
 
+_UNROUTED = {
+    400: ("invalid_request", "the request is no HTTP that this server reads: a line or header is too long or bad"),
+    404: ("not_found", "there is no such call: see /v1/openapi.json"),
+    405: ("method_not_allowed", "this call takes another method: see /v1/openapi.json"),
+    413: ("body_too_large", "the body is too long"),
+    417: ("invalid_request", "the header Expect asks for something that this server does not do"),
+}
+
+
 class WireError(Exception):
     """A request that is refused before it reaches any key."""
 
@@ -50,6 +59,13 @@ def failed(error: Exception, correlation: str) -> web.Response:
         headers["Retry-After"] = str(failure.retry_after_seconds)
     body = msgspec.json.encode(failure)
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+
+
+def unrouted(status: int) -> web.Response:
+    """The answer to an error that no call has seen."""
+    other = ("invalid_request", "") if status < 500 else ("internal_error", "the log of the server says more")
+    code, detail = _UNROUTED.get(status, other)
+    return failed(WireError(code, detail, status=status), "")
 
 
 def _failure(error: Exception) -> tuple[int, Failure]:
@@ -69,8 +85,7 @@ def _failure(error: Exception) -> tuple[int, Failure]:
         return 413, Failure("body_too_large", error.message)
     if isinstance(error, UsageError):
         return 400, Failure("invalid_request", error.message)
+    # What a backend says may name files, hosts and keys of the server: that is for its log alone.
     if isinstance(error, StoreUnavailable):
-        return 503, Failure("store_unavailable", error.message, retry_after_seconds=1)
-    if isinstance(error, WrasseError):
-        return 500, Failure("internal_error", error.message)
-    return 500, Failure("internal_error", "something that must not happen did; the log of the server has it")
+        return 503, Failure("store_unavailable", "the store does not answer; try again", retry_after_seconds=1)
+    return 500, Failure("internal_error", "this call failed; the server's log has it under X-Correlation-Id")

@@ -121,7 +121,8 @@ def _responses(call: Call) -> dict[str, object]:
     if call.empty:
         responses["204"] = {"description": "there is no state"}
     failure = {"$ref": _TEMPLATE.format(name="Failure")}
-    for status in call.errors:
+    reads = (408, 413) if call.body is not None or call.state or call.sends else ()
+    for status in sorted({400, 401, 403, 503, *reads, *call.errors}):
         responses[str(status)] = {
             "description": "refused" if status < 500 else "the store does not answer",
             "content": {"application/json": {"schema": failure}},

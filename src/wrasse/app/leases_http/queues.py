@@ -7,7 +7,6 @@ A consumer shows by the id of its lease how its message was handed out: with its
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -37,6 +36,7 @@ from wrasse.app.leases_http.wire_queues import (
     Acked,
     DequeueBody,
     Enqueued,
+    EnqueueMeta,
     Extended,
     Message,
     MessageBody,
@@ -80,8 +80,9 @@ Wrapped = Callable[[Handler], Callable[[web.Request], Awaitable[web.StreamRespon
 class QueueApi:
     """The calls, over the store of one `Leases`."""
 
-    def __init__(self, leases: Leases, clock: Clock) -> None:
+    def __init__(self, leases: Leases, clock: Clock, bodies: asking.Bodies) -> None:
         self.desk = QueueDesk(leases, clock)
+        self._bodies = bodies
         self._clock = clock
         self._xids = Xids(clock)
 
@@ -94,7 +95,10 @@ class QueueApi:
         return [web.post(f"/v1/queue/{name}", call(handler)) for name, handler in posts.items()]
 
     async def _enqueue(self, request: web.Request, name: str) -> web.Response:
-        meta, payload, kind = await enqueued(request)
+        async with self._bodies.room() as reserve:
+            return await self._enqueued(*await enqueued(request, reserve), name)
+
+    async def _enqueued(self, meta: EnqueueMeta, payload: bytes, kind: str, name: str) -> web.Response:
         namespace, queue = _where(meta.namespace, meta.queue)
         for each in (meta.delay_seconds, meta.visibility_timeout_seconds, meta.ttl_seconds, meta.max_attempts):
             _checked(each)
@@ -304,10 +308,10 @@ def _checked(seconds: int) -> None:
 
 
 def _error(asked: MessageBody) -> str:
-    error = asked.last_error
-    if error is None:
+    text = bytes(asked.last_error)
+    if text in (b"", b"null"):
         return ""
-    return (error if isinstance(error, str) else json.dumps(error))[:ERROR_CHARS_MAX]
+    return (asking.decoded(text, str, "last_error") if text.startswith(b'"') else text.decode())[:ERROR_CHARS_MAX]
 
 
 def _etag(hold: Hold) -> str:

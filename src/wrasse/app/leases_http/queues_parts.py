@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from aiohttp import BodyPartReader, web
@@ -18,10 +18,12 @@ from wrasse.ports.jobs import PAYLOAD_BYTES_MAX
 
 PARTS_MAX = 8
 _CHUNK = 1 << 16
+_BAD = (HttpProcessingError, web.RequestPayloadError, ValueError, AssertionError, RuntimeError, LookupError)
 
 
-async def enqueued(request: web.Request) -> tuple[EnqueueMeta, bytes, str]:
+async def enqueued(request: web.Request, reserve: Callable[[int], None]) -> tuple[EnqueueMeta, bytes, str]:
     """What an enqueue sends: its meta, its payload, and the payload's content type."""
+    asking.plain(request)
     if not request.content_type.startswith("multipart/"):
         raise WireError("invalid_content_type", "the body is multipart/related or multipart/form-data")
     found: dict[str, tuple[bytes, str]] = {}
@@ -36,17 +38,14 @@ async def enqueued(request: web.Request) -> tuple[EnqueueMeta, bytes, str]:
                     raise WireError("multipart_error", "a part has parts of its own")
                 name = part.name or ("meta", "payload")[min(number, 1)]
                 limit = asking.JSON_BYTES_MAX if name == "meta" else PAYLOAD_BYTES_MAX
-                found[name] = (await _bytes(part, limit), part.headers.get("Content-Type", ""))
-    except (HttpProcessingError, ValueError, AssertionError, RuntimeError, LookupError) as error:
+                found[name] = (await _bytes(part, limit, reserve), part.headers.get("Content-Type", ""))
+    except _BAD as error:
         raise WireError("multipart_error", f"the body is not made of parts: {type(error).__name__}") from None
     except TimeoutError:
         raise WireError("body_too_slow", "the body took too long", status=408) from None
     if "meta" not in found:
         raise WireError("multipart_error", "there is no part named meta")
-    try:
-        meta = msgspec.json.decode(found["meta"][0] or b"{}", type=EnqueueMeta)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError("invalid_body", f"the part meta is not what this call takes: {error}") from None
+    meta = asking.decoded(found["meta"][0], EnqueueMeta, "the part meta")
     payload, kind = found.get("payload", (b"", ""))
     return meta, payload, meta.payload_content_type or kind or "application/octet-stream"
 
@@ -73,10 +72,11 @@ def _add(body: bytearray, boundary: str, name: str, file: str, kind: str, data: 
     body += data + b"\r\n"
 
 
-async def _bytes(part: BodyPartReader, limit: int) -> bytes:
+async def _bytes(part: BodyPartReader, limit: int, reserve: Callable[[int], None]) -> bytes:
     read = bytearray()
     while chunk := await part.read_chunk(_CHUNK):
-        read += chunk
-        if len(read) > limit:
+        if len(read) + len(chunk) > limit:
             raise TooLarge(f"a part of more than {limit} bytes", do="send less")
+        reserve(len(chunk))
+        read += chunk
     return bytes(read)

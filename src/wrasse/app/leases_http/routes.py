@@ -17,6 +17,7 @@ from wrasse.app.leases_http.failures import WireError, failed
 from wrasse.app.leases_http.queues import QueueApi
 from wrasse.app.leases_http.transactions import TransactionApi
 from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable
 from wrasse.ids import uuid7
 from wrasse.leases.leases import Leased, Leases, Seen
 from wrasse.leases.names import checked_key, checked_namespace
@@ -25,6 +26,8 @@ from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
 
 KEYS_MAX = 1_000
+TTL_SECONDS_MAX = 10**9
+"""Longest time that a caller may name for a lease; it gets at most leases.ttl_max."""
 _TYPED = {"Content-Type": "application/json"}
 _ENCODER = msgspec.json.Encoder()
 _log = logging.getLogger("wrasse.leases")
@@ -39,7 +42,8 @@ class LeaseApi:
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
         self._leases, self._clock = leases, clock
-        self._queues = QueueApi(leases, clock)
+        self._bodies = asking.Bodies()
+        self._queues = QueueApi(leases, clock, self._bodies)
         self.draining = False
         self._waits: set[asyncio.Timeout] = set()  # of those who wait for a lease
         self._busy = 0  # calls under way
@@ -65,6 +69,7 @@ class LeaseApi:
     async def finished(self) -> None:
         """Until what is left to do after the last answers about messages is done."""
         await self._queues.desk.close()
+        self._bodies.close()
 
     def routes(self) -> list[web.RouteDef]:
         """What to serve."""
@@ -110,6 +115,8 @@ class LeaseApi:
             response = failed(error, name)
             if response.status == 500:
                 _log.exception("a call of the lease API failed", extra={"request_id": name})
+            elif isinstance(error, StoreUnavailable):
+                _log.warning("a call of the lease API had no store: %s", error.message, extra={"request_id": name})
         finally:
             self._busy -= 1
             if not self._busy:
@@ -125,8 +132,7 @@ class LeaseApi:
             raise _stopping()
         if not asked.owner:
             raise WireError("missing_owner", "owner is missing: say who you are")
-        if asked.ttl_seconds < 0:
-            raise WireError("invalid_ttl", "ttl_seconds is below zero")
+        ttl = _ttl(asked.ttl_seconds)
         if asked.lease_id and not is_xid(asked.lease_id):
             raise WireError("invalid_lease", "lease_id is 20 characters of 0-9 and a-v")
         transaction = asking.checked_transaction(
@@ -138,7 +144,7 @@ class LeaseApi:
             typed,
             asked.owner,
             namespace=asked.namespace,
-            ttl=timedelta(seconds=asked.ttl_seconds),
+            ttl=ttl,
             wait=wait,
             if_not_exists=asked.if_not_exists,
             id=asked.lease_id,
@@ -167,7 +173,7 @@ class LeaseApi:
         shown = asking.token(request)
         asked = await asking.json_body(request, wire.KeepaliveBody)
         namespace, held = _held_in_body(asked, shown, request)
-        leased = await self._leases.renew(namespace, held, timedelta(seconds=asked.ttl_seconds))
+        leased = await self._leases.renew(namespace, held, _ttl(asked.ttl_seconds))
         until = int(leased.grant.until.timestamp())
         return _json(wire.Renewed(until), self._granted(leased, came))
 
@@ -192,8 +198,8 @@ class LeaseApi:
         namespace, key = asking.named(request)
         held = asking.held(request, key)
         version, etag = asking.if_version(request), asking.if_etag(request)
-        data = await asking.state_body(request)
-        number, state = await self._leases.update(namespace, held, data, if_version=version, if_etag=etag)
+        async with self._bodies.state(request, lambda: self._leases.check(namespace, held)) as data:
+            number, state = await self._leases.update(namespace, held, data, if_version=version, if_etag=etag)
         answer = wire.Updated(number, state.etag, state.size, wire.Metadata())
         return _json(answer, {"ETag": state.etag, "X-Key-Version": str(number)})
 
@@ -256,10 +262,16 @@ def _stopping() -> WireError:
     return WireError("shutdown_draining", "this server is stopping; ask another", status=503, wait=1)
 
 
+def _ttl(seconds: int) -> timedelta:
+    if not 0 <= seconds <= TTL_SECONDS_MAX:
+        raise WireError("invalid_ttl", f"ttl_seconds is 0 to {TTL_SECONDS_MAX}")
+    return timedelta(seconds=seconds)
+
+
 def _wait(seconds: int) -> timedelta | None:
     if seconds < 0:
         return timedelta(0)
-    return None if seconds == 0 else timedelta(seconds=seconds)
+    return None if seconds == 0 else timedelta(seconds=min(seconds, TTL_SECONDS_MAX))
 
 
 def _held_in_body(

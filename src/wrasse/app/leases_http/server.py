@@ -7,23 +7,23 @@ are told to come back, and what is left to tidy after the last answers is done.
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from datetime import timedelta
 
 from aiohttp import web
 
 from wrasse.app.addresses import Address
+from wrasse.app.http_listener import Listener, caps_within
 from wrasse.app.leases_http.access import Access, check_access, middleware, tls
+from wrasse.app.leases_http.failures import unrouted
 from wrasse.app.leases_http.openapi import document
 from wrasse.app.leases_http.routes import LeaseApi
 from wrasse.app.plain import to_json
 from wrasse.clock import Clock
-from wrasse.errors import ConfigError
 from wrasse.leases.leases import Leases
 
-LINE_BYTES_MAX = 8 << 10
-HEAD_SECONDS_MAX = 120.0  # for the head of a call to come; longer than clients keep connections that they do not use
+CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 1_024, 512
+"""How many clients the lease API has at once, in all and from one address; fewer where few files may be open."""
 TIDY_SECONDS_MAX = 5.0
 
 
@@ -31,9 +31,9 @@ class LeaseServer:
     """The API on one address."""
 
     def __init__(self, leases: Leases, clock: Clock, access: Access) -> None:
-        self._leases, self._access = leases, access
+        self._leases, self._clock, self._access = leases, clock, access
         self.api = LeaseApi(leases, clock)
-        self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
 
     async def listen(self, address: Address) -> Address:
         """Starts listening; gives the address it got."""
@@ -42,35 +42,29 @@ class LeaseServer:
         app = web.Application(middlewares=[middleware(self._access, loopback=address.loopback)])
         app.add_routes([*self.api.routes(), web.get("/v1/openapi.json", _openapi), web.get("/healthz", _fine)])
         app.add_routes([web.get("/readyz", self._ready)])
-        self._runner = web.AppRunner(
+        caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
+        self._listener = Listener(
             app,
-            access_log=None,
-            handler_cancellation=True,  # a client that goes away no longer waits for a key
-            max_line_size=LINE_BYTES_MAX,
-            max_field_size=LINE_BYTES_MAX,
-            keepalive_timeout=HEAD_SECONDS_MAX,
-            shutdown_timeout=2.0,
+            caps,
+            self._clock,
+            setting="leases.listen",
+            failure=unrouted,
+            tls=context,
+            cancel=True,  # a client that goes away no longer waits for a key
+            shutdown_seconds=2.0,
         )
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, address.host, address.port, ssl_context=context).start()
-        except OSError as why:
-            raise ConfigError(
-                f"cannot listen on {address}: {os.strerror(why.errno) if why.errno else why}",
-                do="stop whoever uses it, or set leases.listen to another address",
-            ) from why
-        return Address(address.host, int(self._runner.addresses[0][1]))
+        return await self._listener.start(address)
 
     async def close(self, grace: timedelta = timedelta(0)) -> None:
         """Drains for up to `grace`, then stops."""
         self.api.drain()
-        if self._runner is None:
+        if self._listener is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(grace.total_seconds()):
                 await self.api.quiet()
-        await self._runner.cleanup()
-        self._runner = None
+        await self._listener.close()
+        self._listener = None
         with suppress(TimeoutError):  # a sweep finds what is left by its index entries
             async with asyncio.timeout(TIDY_SECONDS_MAX):
                 await self.api.finished()

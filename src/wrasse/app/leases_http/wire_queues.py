@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 SECONDS_MAX = 30 * 24 * 3_600
@@ -51,7 +49,7 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
     state_txn_id: str = ""
     delay_seconds: int = 0
     intent: str = ""
-    last_error: Any = None  # any JSON
+    last_error: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # any JSON
     extend_by_seconds: int = 0
 
 
