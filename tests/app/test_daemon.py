@@ -271,7 +271,7 @@ def test_payloads_secrets_and_paths_never_reach_the_log(shop: Path) -> None:
         "    logging.getLogger('noisy').error('got %s', job.payload)\n"
         "    return await inner(job)\n"
     )
-    env = {"REDIS_PASSWORD": "PLANTED-secret", "WRASSE_BACKENDS_JOBS": "sqlite:wrasse.db"}
+    env = {"REDIS_ADDR": "h:1", "REDIS_PASSWORD": "PLANTED-secret", "WRASSE_BACKENDS_JOBS": "sqlite:wrasse.db"}
     options = ("--handler=noisy:work", "--set=observability.log_level=debug")
     with running(shop, *options) as daemon:
         until(lambda: in_place("bad", "dead") and in_place(PATH, "dead"), "both dead")

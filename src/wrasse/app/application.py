@@ -75,8 +75,7 @@ class App:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self.config = config
         self._clock = clock or SystemClock()
-        own = config.settings.worker
-        self._stores = Stores(self._clock, done_max=own.done_max, rescues_max=own.rescues_max)
+        self._stores = _stores(config, self._clock)
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
         self._producer: Producer | None = None
@@ -87,6 +86,11 @@ class App:
         self.jobs = Jobs(self._jobs, self._pace)
         self.streams = AppStreams(self._streams, self._clock)
         self.on = self.streams.on
+
+    def configure(self, config: Config) -> None:
+        """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
+        if self._opened is None:
+            self.config, self._stores = config, _stores(config, self._clock)
 
     def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
         """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest.
@@ -217,8 +221,7 @@ class App:
         """Lets go of what was opened without closing it, for a process that was forked: it belongs to the parent, and
         must stay alive here, untouched. The app opens its own on next use."""
         left = (self._stores, self._opened, self._producer, self._loop, self._remote)
-        own = self.config.settings.worker
-        self._stores = Stores(self._clock, done_max=own.done_max, rescues_max=own.rescues_max)
+        self._stores = _stores(self.config, self._clock)
         self._opening = asyncio.Lock()
         self._opened = self._producer = self._loop = self._remote = None
         return left
@@ -268,6 +271,11 @@ class App:
         opened = await self.open()
         handlers = build_handlers(configured(self.config.settings, self.registry))
         return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency)
+
+
+def _stores(config: Config, clock: Clock) -> Stores:
+    own = config.settings.worker
+    return Stores(clock, done_max=own.done_max, rescues_max=own.rescues_max)
 
 
 class AppWorker:
@@ -350,7 +358,7 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
         ports = ("records", "streams") if is_nats(where) else ("jobs", "records", "streams")
         ports = ("jobs", "records", "objects") if where.startswith(("s3:", "file:")) else ports
         everything = {f"backends.{port}": where for port in ports}
-        config = load(os.devnull, environ=environ, overrides=everything, source="URL of the App")
+        config = load(os.devnull, environ=environ, program=everything)
     else:
         config = load(where)
     for warning in config.warnings:

@@ -8,7 +8,9 @@ from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.config import Config
 from wrasse.app.doctor import examine
+from wrasse.app.handler_app import with_app
 from wrasse.clock import SystemClock
+from wrasse.errors import ConfigError, UsageError
 from wrasse.ports.finding import FAIL, Finding
 
 
@@ -22,7 +24,8 @@ def doctor(asked: Asked) -> None:
       wrasse doctor
       wrasse doctor --json --config=production.yaml
     """
-    findings = finish(_examined(asked.config()))
+    config, apart = _with_app(asked)
+    findings = [*apart, *finish(_examined(config))]
     answer = {
         "ok": not any(each.state == FAIL for each in findings),
         "checks": [{"check": e.check, "state": e.state, "what": e.what, "do": e.do} for e in findings],
@@ -31,6 +34,17 @@ def doctor(asked: Asked) -> None:
     asked.answer(answer, lambda: show_table(("state", "check", "what", "do"), rows))
     if not answer["ok"]:
         raise click.exceptions.Exit(1)
+
+
+def _with_app(asked: Asked) -> tuple[Config, list[Finding]]:
+    """The settings with those of the App that worker.handler names, and what is wrong if the two contradict."""
+    config = asked.config()
+    try:
+        return with_app(config, "", asked.file, asked.overrides), []
+    except ConfigError as why:
+        return config, [Finding("app", FAIL, why.message, why.do)]
+    except UsageError:
+        return config, []  # told among the handlers
 
 
 async def _examined(config: Config) -> list[Finding]:

@@ -13,6 +13,7 @@ import click
 from wrasse.app.cli_admin import ADMIN, AdminOrders, admin_options, administer
 from wrasse.app.cli_asked import Asked, asks
 from wrasse.app.config import load
+from wrasse.app.handler_app import with_app
 from wrasse.app.logs import start_logging
 from wrasse.app.settings_leases_flags import lease_flags
 
@@ -74,6 +75,8 @@ def run(
         administer(Asked(asked.file, overrides, asked.json), roles, replace(admin, handler=handler, exec=command))
         return
     config = load(asked.file, overrides=overrides)
+    if not command:
+        config = with_app(config, handler, asked.file, overrides)
     human = sys.stderr.isatty() and not asked.json
     logs = start_logging(config.settings.observability.log_level, human=human)
     for warning in config.warnings:

@@ -57,6 +57,7 @@ class Config:
     file: Path | None
     homes: Homes
     own: tuple[Catalogued, ...] = ()
+    program: Mapping[str, str] = field(default_factory=dict)  # what the URL of an App named
 
     @property
     def catalogue(self) -> Mapping[str, Catalogued]:
@@ -95,9 +96,10 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, str] | None = None,
-    source: str = "command line",
+    program: Mapping[str, str] | None = None,
 ) -> Config:
-    """Reads everything and checks it. `overrides` are path to text and come from `source`."""
+    """Reads everything and checks it. `overrides` come from the command line and `program` from the URL that a program
+    gave its App: path to text."""
     environ = os.environ if environ is None else environ
     draft = _Draft()
     path = _find(file, environ)
@@ -106,7 +108,8 @@ def load(
         if root is not None:
             _read_file(root, path.name, draft)
     _read_environment(environ, draft)
-    _read_overrides(overrides or {}, source, draft)
+    _read_overrides(program or {}, "URL of the App", draft)
+    _read_overrides(overrides or {}, "command line", draft)
     settings = _with_names(_build(draft.values, draft.own), draft.sources)
     if not draft.mistakes:
         draft.mistakes += _check(settings, draft.sources)
@@ -116,7 +119,7 @@ def load(
     if missing := [_mistake(each, draft.sources) for each in unserved(settings, draft.sources, homes)]:
         raise _as_error(missing)
     draft.warnings += _doubts(settings, draft.sources, homes)
-    return Config(settings, dict(draft.sources), tuple(draft.warnings), path, homes, draft.own)
+    return Config(settings, dict(draft.sources), tuple(draft.warnings), path, homes, draft.own, dict(program or {}))
 
 
 def _find(file: str | Path | None, environ: Mapping[str, str]) -> Path | None:

@@ -34,7 +34,7 @@ from wrasse.app.building import (
     owner_name,
 )
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
+from wrasse.app.homes import homes, table
 from wrasse.app.http import Server
 from wrasse.app.leases_http.access import Access
 from wrasse.app.leases_http.server import LeaseServer
@@ -88,7 +88,7 @@ class Started:
     messages: tuple[str, ...]
     producer: bool
     leases: Address | None
-    backend: str
+    backends: Mapping[str, str]
     addresses: tuple[Address, ...]
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Started:
         if self.leases:
             parts.append(f"leases on {self.leases}")
         where = f" · status on http://{self.addresses[0]}/" if self.addresses else ""
-        return f"wrasse {__version__} runs {' and '.join(parts)} on {self.backend}{where}"
+        return f"wrasse {__version__} runs {' and '.join(parts)} on {_grouped(self.backends)}{where}"
 
     def facts(self) -> Mapping[str, object]:
         """The same for a log that programs read."""
@@ -119,9 +119,18 @@ class Started:
             "streams": self.streams,
             "leases": "" if self.leases is None else str(self.leases),
             "address": [str(address) for address in self.addresses],
+            "backends": [f"{port}: {backend}" for port, backend in self.backends.items()],
             "version": __version__,
             "pid": os.getpid(),
         }
+
+
+def _grouped(backends: Mapping[str, str]) -> str:
+    """Each backend once, with what is there."""
+    found: dict[str, list[str]] = {}
+    for port, backend in backends.items():
+        found.setdefault(backend, []).append(port)
+    return "; ".join(f"{backend} ({', '.join(ports)})" for backend, ports in found.items())
 
 
 def parse_roles(text: str) -> tuple[str, ...]:
@@ -341,7 +350,7 @@ class Daemon:
             messages=tuple(each.pattern for each in self._messages),
             producer=bool(self._directory),
             leases=leases,
-            backend=str(homes(self._config).ports["jobs"]),
+            backends={row.port: row.backend for row in table(homes(self._config)) if not row.refused},
             addresses=addresses,
         )
         if self._log_handler.human:

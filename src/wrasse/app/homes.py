@@ -20,10 +20,12 @@ from typing import Protocol
 
 from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.nats_settings import is_nats, nats_options
-from wrasse.app.redis_settings import is_redis, redis_options, section_source
+from wrasse.app.redis_settings import is_redis, redis_options, same_server, section_source
 from wrasse.app.setting_key import named_in
 from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
 from wrasse.app.store_url import StoreUrl, hide, parse_objects, parse_store
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import ConfigError
 
 PORTS = ("jobs", "records", "streams", "objects")
@@ -165,6 +167,18 @@ def table(homes: Homes) -> Iterator[Row]:
     extra += [(f"archives of {pattern}", home, "archives of these streams") for pattern, home in homes.archives]
     for name, home, holds in (*((port, homes.ports[port], holds) for port, holds in HOLDS.items()), *extra):
         yield Row(name, str(home), hide(home.by), holds, f"{home.refused}; {home.do}" if home.refused else "")
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two URLs name the same place in one backend, however each is written."""
+    if is_redis(one) and is_redis(other):
+        here, there = RedisOptions.of(one), RedisOptions.of(other)
+        return same_server(here, there) and here.root == there.root
+    if is_nats(one) and is_nats(other):
+        mine, theirs = NatsOptions.of(one), NatsOptions.of(other)
+        return bool({*mine.nodes} & {*theirs.nodes}) and mine.root == theirs.root
+    stores = [(parse_objects if url.startswith(("s3:", "file:")) else parse_store)(url) for url in (one, other)]
+    return stores[0].resolved().place == stores[1].resolved().place
 
 
 def _named(port: str, settings: Settings, sources: Mapping[str, str]) -> Home | None:

@@ -29,7 +29,7 @@ OURS = (
     "sweep", "run", "outcome", "outcomes", "reason", "count", "guard", "since", "attempt", "kind", "place", "role",
     "roles", "address", "error", "where", "logger", "signal", "seconds", "seen", "kept", "done", "lost", "failed",
     "setting", "source", "version", "pid", "owner", "key", "slots", "queues", "sweeps", "backend", "of", "stream",
-    "streams", "found", "put", "known", "skipped", "leases",
+    "streams", "backends", "found", "put", "known", "skipped", "leases",
 )  # fmt: skip
 ALLOWED = frozenset(CANONICAL + OURS)
 LINES_MAX = 100  # of one message, a second
@@ -39,7 +39,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING
 _NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn", logging.ERROR: "error"}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # Two segments at least, so that `5 jobs/s` and `application/json` stay readable.
-_PATH = re.compile(r"(?<![\w:/.])(?:~|\.{0,2})(?:/[^\s'\"<>:,;]+)+|\b[A-Za-z]:\\\S+|(?<=sqlite:)/\S+")
+_PATH = re.compile(r"(?<![\w:/.])(?:~|\.{0,2})(?:/[^\s'\"<>:,;]+)+|\b[A-Za-z]:\\\S+|(?:(?<=sqlite:)|(?<=file:))/\S+")
 
 
 class LogTally:

@@ -76,7 +76,7 @@ def unserved(settings: Settings, sources: Mapping[str, str], homes: Homes) -> It
     """What the configuration itself needs and no backend serves; everything else is refused when it is used."""
     named = named_in(sources)
     for port, paths in {
-        "jobs": ("worker.handler", "worker.handlers", "worker.exec", "periodic", "producer"),
+        "jobs": ("worker.handlers", "worker.exec", "periodic", "producer"),
         "streams": ("archiver.streams", "archival", "retention", "sweeper", "task_types"),
     }.items():
         asking = [path for path in paths if named(path)]

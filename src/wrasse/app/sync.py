@@ -29,6 +29,7 @@ from typing import Any, Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
 from wrasse.app.application import App as AsyncApp, AppWorker, connect as connect_async
+from wrasse.app.config import Config
 from wrasse.app.sync_hold import Changing, Held, StandIn
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
@@ -258,6 +259,15 @@ class App:
         self.jobs = Jobs(app, self._loop)
         self._workers: set[Worker] = set()  # those that were started and not stopped
         _apps.add(self)
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+        return self._app.config
+
+    def configure(self, config: Config) -> None:
+        """Uses these settings, where nothing is open yet."""
+        self._app.configure(config)
 
     @property
     def registry(self) -> Registry:
