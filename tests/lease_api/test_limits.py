@@ -16,6 +16,7 @@ from wrasse.app import http_listener
 from wrasse.app.http_listener import Caps, caps_within
 from wrasse.app.leases_http import asking, server as serving
 from wrasse.app.leases_http.access import Access
+from wrasse.app.leases_http.caller import Caller
 
 HEAD = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 SECRET = b"SECRET-IN-THE-URL"
@@ -77,7 +78,7 @@ async def test_every_mistake_is_answered_in_json_that_repeats_nothing_of_it(said
 
 @pytest.mark.parametrize("shown", ["Bearer sécret", "Bearer \udcff", "Basic c2VjcmV0", "bearer", "Bearer "])
 async def test_a_token_that_is_no_ascii_is_just_wrong(shown: str) -> None:
-    async with running(Access(token="secret")) as (_, client):
+    async with running(Access((Caller("token", b"secret"),))) as (_, client):
         said = HEAD + b"Authorization: " + shown.encode("utf-8", "surrogateescape") + b"\r\nConnection: close\r\n\r\n"
         answer = await heard(client, said)
     assert answer.startswith(b"HTTP/1.1 401 "), answer

@@ -14,6 +14,7 @@ from wrasse.app import http_listener
 from wrasse.app.addresses import Address
 from wrasse.app.leases_http import asking
 from wrasse.app.leases_http.access import Access
+from wrasse.app.leases_http.caller import Caller
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
@@ -46,7 +47,7 @@ async def test_beyond_loopback_it_does_not_start_without_a_token_or_certificates
 @pytest.mark.parametrize(("shown", "status"), [("Bearer secret", 200), ("Bearer wrong", 401), ("", 401)])
 async def test_who_has_the_token_gets_in(shown: str, status: int) -> None:
     headers = {"Authorization": shown} if shown else {}
-    async with running(Access(token="secret")) as (_, client):
+    async with running(Access((Caller("token", b"secret"),))) as (_, client):
         answer = await client.post("/v1/acquire", json=ASKED, headers=headers)
         assert answer.status == status
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from wrasse.errors import ConfigError
 
@@ -37,3 +38,9 @@ def parse_address(text: str) -> Address:
     if int(port) > 65535:
         raise ConfigError(f"{port} is not a port", do="use 1 to 65535")
     return Address(host.strip("[]") or "0.0.0.0", int(port))
+
+
+def in_clear(url: str) -> bool:
+    """Whether what is sent to this URL leaves the machine without TLS."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not Address(parts.hostname or "", 0).loopback

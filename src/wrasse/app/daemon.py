@@ -36,7 +36,7 @@ from wrasse.app.building import (
 from wrasse.app.config import Config
 from wrasse.app.homes import homes, table
 from wrasse.app.http import Server
-from wrasse.app.leases_http.access import Access
+from wrasse.app.leases_http.access import access_of
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.app.leasing import check_state_home
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
@@ -257,8 +257,7 @@ class Daemon:
         if not self._serves_leases or not own.listen:
             return None
         assert opened.leasing is not None, "what is opened has leases"
-        access = Access(own.token, own.tls_cert, own.tls_key, own.tls_ca)
-        self._lease_server = LeaseServer(opened.leasing.leases, self._clock, access)
+        self._lease_server = LeaseServer(opened.leasing.leases, self._clock, access_of(own))
         return await self._lease_server.listen(parse_address(own.listen))
 
     def _build_producing(self, opened: Opened) -> Producing:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from wrasse import __version__
+from wrasse.app.addresses import parse_address
 from wrasse.app.age_findings import age_findings
 from wrasse.app.ago import ago
 from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
@@ -21,6 +22,7 @@ from wrasse.app.config import Config
 from wrasse.app.file_modes import mode_findings
 from wrasse.app.homes import homes, table
 from wrasse.app.redis_settings import is_redis
+from wrasse.app.settings_leases import LeaseSettings
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.app.traces import INSTALL, missing_for_tracing
 from wrasse.app.wiring import Store, Stores, inside, probed
@@ -95,6 +97,7 @@ def _settings(config: Config) -> Iterator[Finding]:
         missing = missing_for_tracing()
         what, do = (f"{missing} is not installed", INSTALL) if missing else ("spans are sent", "")
         yield Finding("tracing", FAIL if missing else OK, what, do)
+    yield from _lease_api(config.settings.leases)
     try:
         handlers = build_handlers(configured(config.settings))
     except WrasseError as why:
@@ -102,6 +105,26 @@ def _settings(config: Config) -> Iterator[Finding]:
         return
     if len(handlers):
         yield Finding("handlers", OK, f"{len(handlers)} importable")
+
+
+def _lease_api(own: LeaseSettings) -> Iterator[Finding]:
+    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    from wrasse.app.leases_http.access import access_of, check_access, in_clear
+    from wrasse.app.leases_http.calling import client_tls, token_in_clear
+
+    try:
+        access = access_of(own)
+        address = parse_address(own.listen) if own.listen else None
+        if address is not None:
+            check_access(address, access)
+        if own.server:
+            client_tls(own)
+    except WrasseError as why:
+        yield Finding("leases", FAIL, why.message, why.do)
+        return
+    if token_in_clear(own) or (address is not None and in_clear(address, access)):
+        what = "leases.insecure: tokens travel without TLS, for all on the way to read"
+        yield Finding("leases", WARN, what, "set leases.tls_cert and leases.tls_key, and https:// in leases.server")
 
 
 def _jobs(url: str) -> Iterator[Finding]:

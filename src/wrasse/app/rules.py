@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from wrasse.app.addresses import parse_address
+from wrasse.app.addresses import in_clear, parse_address
 from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.homes import PORTS, Homes, resolve
 from wrasse.app.nats_settings import is_nats, nats_options
@@ -140,6 +140,12 @@ def _worker(worker: WorkerSettings) -> _Rules:
     for path, text in (("handler", worker.handler), *(("handlers", each) for each in worker.handlers.values())):
         if is_url(text):
             yield from _parsed(path, text, check_url)
+            yield (
+                not secret or worker.http.insecure or not in_clear(text),
+                path,
+                "is http:// beyond this machine, and worker.http.authorization would travel there without TLS",
+                "use https://, or set worker.http.insecure: true",
+            )
     yield (
         not (worker.handler and worker.exec),
         "exec",

@@ -152,6 +152,7 @@ class HttpHandlers:
     authorization: Annotated[
         str, Key("value of the header Authorization, such as 'Bearer …', sent to every one of them", secret=True)
     ] = ""
+    insecure: Annotated[bool, Key("whether it may be sent beyond this machine without TLS, for all to read")] = False
     connect_timeout: Annotated[timedelta, Key("how long connecting may take")] = timedelta(seconds=10)
 
 

@@ -5,15 +5,41 @@ Those words and the settings of the sweeps themselves name the same numbers; the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated
 
 from wrasse.app.setting_key import Key
+from wrasse.leases.names import BadName, checked_namespace
 
 ZERO = timedelta(0)
 JANITOR_MIN, JANITOR_MAX = timedelta(minutes=1), timedelta(hours=1)
+
+
+class Role(StrEnum):
+    """What the owner of a token may do; each includes the ones before it."""
+
+    READER = "reader"
+    WRITER = "writer"
+    ADMIN = "admin"
+
+
+TOKEN_KEYS = "token or token_file, role, namespaces"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """One token of the lease API, known by its name."""
+
+    token: Annotated[str, Key("what the caller shows", secret=True)] = ""
+    token_file: Annotated[str, Key("file that holds it instead")] = ""
+    role: Annotated[str, Key("what it may do: read, change, or everything", choices=tuple(Role))] = Role.WRITER
+    namespaces: Annotated[tuple[str, ...], Key("where it may do that; empty: everywhere")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +47,11 @@ class LeaseSettings:
     """Leases and state: who may ask for them over HTTP, and when they are tidied."""
 
     listen: Annotated[str, Key("address of the lease API, which the role leases serves")] = "127.0.0.1:9342"
-    token: Annotated[str, Key("what callers show as Authorization: Bearer …", secret=True)] = ""
+    token: Annotated[str, Key("what callers show as Authorization: Bearer …, for everything", secret=True)] = ""
+    tokens: Annotated[
+        Mapping[str, TokenSettings], Key(f"more tokens, with rights of their own: a map from a name to {TOKEN_KEYS}")
+    ] = field(default_factory=dict)
+    insecure: Annotated[bool, Key("whether tokens may go beyond this machine without TLS, for all to read")] = False
     tls_cert: Annotated[str, Key("file of the server's certificate")] = ""
     tls_key: Annotated[str, Key("file of its key")] = ""
     tls_ca: Annotated[str, Key("file of the authorities whose certificates callers may show instead of a token")] = ""
@@ -88,6 +118,7 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
         "is no URL of a lease API",
         "use one such as http://127.0.0.1:9342",
     )
+    yield from _token_rules(own)
     yield own.idle_sweep_max_ops >= 1, "idle_sweep_max_ops", f"is {own.idle_sweep_max_ops}", "use 1 or more"
     yield (
         own.disk_retention == ZERO or not records.startswith("s3:"),
@@ -95,3 +126,24 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
         "is set, and keys live in a bucket, where looking for aged ones would list all of them again and again",
         "remove it, or keep keys elsewhere",
     )
+
+
+def _token_rules(own: LeaseSettings) -> Iterator[tuple[bool, str, str, str]]:
+    shown = [own.token, *(each.token for each in own.tokens.values())]
+    written = [each for each in shown if each]
+    yield all(map(_TOKEN.fullmatch, written)), "tokens", "has one that no header can carry", "use ASCII without spaces"
+    yield len(set(written)) == len(written), "tokens", "has the same one under two names", "make another"
+    for name, each in own.tokens.items():
+        yield bool(_NAME.fullmatch(name)), "tokens", f"has the name {name[:64]!r}", "use letters, digits, dots, dashes"
+        yield (
+            bool(each.token) != bool(each.token_file),
+            "tokens",
+            f"has {name[:64]!r} with {'both' if each.token else 'neither'} of token and token_file",
+            "write one of them",
+        )
+        for namespace in each.namespaces:
+            try:
+                right = checked_namespace(namespace) == namespace
+            except BadName:
+                right = False
+            yield right, "tokens", f"has {name[:64]!r} with the namespace {namespace[:40]!r}", "use lower case names"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.config import Config
 from wrasse.app.schema import Leaf, leaves
+from wrasse.app.setting_key import Key
 from wrasse.app.settings import SweepSettings
 from wrasse.app.store_url import hide
 from wrasse.duration import format_duration
@@ -54,7 +56,9 @@ def _hides(value: object, *, secret: bool) -> bool:
     if isinstance(value, tuple):
         return any(_hides(each, secret=secret) for each in value)
     if dataclasses.is_dataclass(value):
-        return any(_hides(getattr(value, each.name), secret=secret) for each in dataclasses.fields(value))
+        hidden = _secret_fields(type(value))
+        names = [each.name for each in dataclasses.fields(value)]
+        return any(_hides(getattr(value, each), secret=secret or each in hidden) for each in names)
     return isinstance(value, str) and bool(value) and (secret or hide(value) != value)
 
 
@@ -102,5 +106,13 @@ def _form(value: object, *, secret: bool) -> object:
     if dataclasses.is_dataclass(value):
         # One entry of a list: what is not set there is left out.
         own = {each.name: (getattr(value, each.name), each.default) for each in dataclasses.fields(value)}
-        return {name: _form(each, secret=False) for name, (each, default) in own.items() if each != default}
+        hidden = _secret_fields(type(value))
+        return {name: _form(each, secret=name in hidden) for name, (each, default) in own.items() if each != default}
     return [_form(each, secret=False) for each in value] if isinstance(value, tuple) else value
+
+
+def _secret_fields(kind: type) -> frozenset[str]:
+    """The settings of an entry that are never shown."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    keys = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return frozenset(name for name, found in keys.items() if any(isinstance(k, Key) and k.secret for k in found))

@@ -1,11 +1,13 @@
-"""Who may call: on loopback anybody of this machine, beyond it only who shows the token or a certificate.
+"""Who may call: on loopback every program of this machine, beyond it the owner of a token or a certificate.
 
-A server that would listen beyond loopback without either refuses to start.
+A token has a name, a role and perhaps namespaces; its name is logged, never the token. A server that would listen
+beyond loopback without either, or would send tokens there without TLS, refuses to start.
 """
 
 from __future__ import annotations
 
 import hmac
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,10 +17,16 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from wrasse.app.addresses import Address
+from wrasse.app.leases_http.caller import CALLER, Caller
 from wrasse.app.leases_http.failures import WireError, failed
+from wrasse.app.leases_http.openapi import CALLS
+from wrasse.app.settings_leases import LeaseSettings, Role
 from wrasse.errors import ConfigError
 
 _HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_RANKS = {role: rank for rank, role in enumerate(Role)}
+_NEEDS = {(call.method.upper(), call.path): call.role for call in CALLS}
+_log = logging.getLogger("wrasse.leases")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -26,15 +34,37 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Access:
     """What a caller must show: a token, or a certificate that `authority` signed; files of the server's own."""
 
-    token: str = ""
+    callers: tuple[Caller, ...] = ()
     certificate: str = ""
     key: str = ""
     authority: str = ""
+    insecure: bool = False  # tokens may be sent in clear text
 
     @property
     def mutual(self) -> bool:
         """Whether callers show certificates."""
         return bool(self.authority)
+
+
+def access_of(own: LeaseSettings) -> Access:
+    """What the settings say; files of tokens are read."""
+    callers = [Caller("token", own.token.encode(), Role.ADMIN)] if own.token else []
+    for name, each in own.tokens.items():
+        token = each.token or _read(name, each.token_file)
+        callers.append(Caller(name, token.encode(), Role(each.role), frozenset(each.namespaces)))
+    return Access(tuple(callers), own.tls_cert, own.tls_key, own.tls_ca, own.insecure)
+
+
+def _read(name: str, file: str) -> str:
+    try:
+        token = Path(file).read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the token file of leases.tokens.{name} cannot be read: {type(error).__name__}", do="check token_file"
+        ) from None
+    if not token or not token.isprintable() or " " in token:
+        raise ConfigError(f"the token file of leases.tokens.{name} holds no token", do="write one line of ASCII")
+    return token
 
 
 def check_access(address: Address, access: Access) -> None:
@@ -43,11 +73,22 @@ def check_access(address: Address, access: Access) -> None:
         raise ConfigError("leases.tls_cert and leases.tls_key belong together", do="name both files, or none")
     if access.mutual and not access.certificate:
         raise ConfigError("leases.tls_ca needs a certificate of the server", do="set leases.tls_cert and tls_key")
-    if not address.loopback and not access.token and not access.mutual:
+    if not address.loopback and not access.callers and not access.mutual:
         raise ConfigError(
             f"the lease API on {address} would serve everybody who reaches it",
             do="set leases.token, or leases.tls_cert, leases.tls_key and leases.tls_ca, or listen on 127.0.0.1",
         )
+    if in_clear(address, access) and not access.insecure:
+        raise ConfigError(
+            f"tokens for the lease API on {address} would travel without TLS, for all on the way to read",
+            do="set leases.tls_cert and leases.tls_key, or listen on 127.0.0.1 behind a proxy that has TLS; "
+            "or set leases.insecure: true",
+        )
+
+
+def in_clear(address: Address, access: Access) -> bool:
+    """Whether tokens leave this machine unencrypted."""
+    return not address.loopback and bool(access.callers) and not access.certificate
 
 
 def tls(access: Access) -> ssl.SSLContext | None:
@@ -72,10 +113,16 @@ def middleware(access: Access, *, loopback: bool) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if access.token:
-            shown = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), f"Bearer {access.token}".encode()):
+        if access.callers:
+            caller = _known(access.callers, request.headers.get("Authorization", ""))
+            if caller is None:
                 return failed(WireError("unauthorized", "the token is missing or wrong", status=401), "")
+            needs = _NEEDS.get((request.method, request.path), Role.READER)
+            if _RANKS[caller.role] < _RANKS[needs]:
+                extra = {"owner": caller.name}
+                _log.warning("the lease API refused a call that its token's role does not allow", extra=extra)
+                return failed(WireError("forbidden", f"this call needs a token of the role {needs}", status=403), "")
+            CALLER.set(caller)
         elif loopback and not access.mutual:
             host = request.headers.get("Host", "").rpartition(":")[0] or request.headers.get("Host", "")
             if host not in _HOSTS or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -83,3 +130,13 @@ def middleware(access: Access, *, loopback: bool) -> Middleware:
         return await handler(request)
 
     return check
+
+
+def _known(callers: tuple[Caller, ...], shown: str) -> Caller | None:
+    """Whose token it is; every one is compared, each in constant time."""
+    scheme, _, token = shown.encode("utf-8", "surrogateescape").partition(b" ")
+    found = None
+    for each in callers:
+        if hmac.compare_digest(token, each.token) and scheme.lower() == b"bearer":
+            found = each
+    return found

@@ -19,10 +19,11 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from wrasse.app.leases_http.caller import allowed_namespace
 from wrasse.app.leases_http.failures import WireError
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
-from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.names import checked_key
 from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
 
@@ -222,7 +223,7 @@ def named(request: web.Request) -> tuple[str, str]:
     key = query.get("key")
     if not key:
         raise WireError("missing_key", "the parameter key is missing")
-    namespace = checked_namespace(query.get("namespace", ""))
+    namespace = allowed_namespace(query.get("namespace", ""))
     return namespace, checked_key(key, namespace)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wrasse.app.leases_http.attachments import AttachAnswer, AttachmentList, AttachmentRemoved, AttachmentsRemoved
 from wrasse.app.leases_http.openapi_call import HELD, NUMBER, WHERE, Call, header, query
+from wrasse.app.settings_leases import Role
 
 _NAME = query("name", {"type": "string", "maxLength": 255, "example": "scan.pdf"})
 _ID = query("id", {"type": "string"})
@@ -31,11 +32,11 @@ ATTACHMENT_CALLS = (
     ),
     Call(
         "get", "/v1/attachments", "attachments: with the lease's headers as staged, with public=1 as committed",
-        AttachmentList, parameters=_READ, errors=(400, 403, 409, 503),
+        AttachmentList, parameters=_READ, errors=(400, 403, 409, 503), role=Role.READER,
     ),
     Call(
         "get", "/v1/attachment", "the bytes of an attachment, by name or id", None, gives="*/*",
-        parameters=(*_READ, _NAME, _ID), errors=(400, 403, 404, 409, 503),
+        parameters=(*_READ, _NAME, _ID), errors=(400, 403, 404, 409, 503), role=Role.READER,
     ),
     Call(
         "delete", "/v1/attachment", "stage the removal of an attachment", AttachmentRemoved,

@@ -5,12 +5,23 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from wrasse.app.addresses import in_clear
 from wrasse.app.settings_leases import LeaseSettings
 from wrasse.errors import ConfigError
 
 
+def token_in_clear(own: LeaseSettings) -> bool:
+    """Whether this program's token leaves the machine unencrypted."""
+    return bool(own.token) and in_clear(own.server)
+
+
 def client_tls(own: LeaseSettings) -> ssl.SSLContext | None:
-    """The settings' own way; None where they leave it to the system's."""
+    """The settings' own way; None where they leave it to the system's. Refuses to send a token in clear text."""
+    if token_in_clear(own) and not own.insecure:
+        raise ConfigError(
+            "leases.token would travel to leases.server without TLS, for all on the way to read",
+            do="use https:// in leases.server, or set leases.insecure: true",
+        )
     if bool(own.client_cert) != bool(own.client_key):
         raise ConfigError("leases.client_cert and leases.client_key belong together", do="name both files, or none")
     if not own.server_ca and not own.client_cert:

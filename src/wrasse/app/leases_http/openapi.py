@@ -13,6 +13,7 @@ from wrasse.app.leases_http.attachments_openapi import ATTACHMENT_CALLS
 from wrasse.app.leases_http.openapi_call import HELD, NAMESPACE, NUMBER, SEEN, TOKEN, WHERE, Call, header, query
 from wrasse.app.leases_http.queues_openapi import QUEUE_CALLS
 from wrasse.app.leases_http.transactions import TRANSACTION_CALLS
+from wrasse.app.settings_leases import Role
 
 _TEMPLATE = "#/components/schemas/{name}"
 _BYTES: Mapping[str, object] = {"type": "string", "format": "binary"}
@@ -33,7 +34,7 @@ _LEASES = (
             header("X-Fencing-Token", required=False, schema=NUMBER),
             header("X-Txn-ID", required=False),
         ),
-        errors=(400, 403, 409, 503), empty=True,
+        errors=(400, 403, 409, 503), empty=True, role=Role.READER,
     ),
     Call(
         "post", "/v1/update", "stage a new state", wire.Updated, state=True,
@@ -58,20 +59,24 @@ _LEASES = (
         "post", "/v1/release", "give the key back: commit what is staged, or roll it back", wire.Released,
         wire.ReleaseBody, parameters=TOKEN, errors=(400, 403, 409, 503),
     ),
-    Call("get", "/v1/describe", "everything about a key but its state", wire.Described, parameters=WHERE),
+    Call(
+        "get", "/v1/describe", "everything about a key but its state", wire.Described, parameters=WHERE,
+        role=Role.READER,
+    ),
     Call(
         "get", "/v1/keys", "keys in the order of their stored names", wire.KeyList,
         parameters=(
             query("namespace", NAMESPACE), query("prefix", {"type": "string"}), query("after", {"type": "string"}),
             query("limit", {"type": "integer", "minimum": 1, "maximum": 1_000, "default": 100}),
         ),
+        role=Role.READER,
     ),
     Call(
         "get", "/v1/namespace", "the settings of a namespace", wire.NamespaceAnswer,
-        parameters=(query("namespace", NAMESPACE),),
+        parameters=(query("namespace", NAMESPACE),), role=Role.READER,
     ),
     Call("post", "/v1/namespace", "accepted, and without effect: there are no queries", wire.NamespaceAnswer,
-         wire.NamespaceBody),
+         wire.NamespaceBody, role=Role.ADMIN),
 )  # fmt: skip
 
 CALLS = (*_LEASES, *TRANSACTION_CALLS, *ATTACHMENT_CALLS, *QUEUE_CALLS)
@@ -101,6 +106,7 @@ def _operation(call: Call) -> dict[str, object]:
     operation: dict[str, object] = {
         "operationId": f"{call.method}_{name}",
         "summary": call.about,
+        "x-wrasse-role": call.role,
         "responses": _responses(call),
     }
     if call.parameters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from wrasse.app.settings_leases import Role
 from wrasse.leases.names import KEY_CHARS_MAX, NAMESPACE_CHARS_MAX
 
 KEY = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "example": "orders/42"}
@@ -27,6 +28,7 @@ class Call:
     parameters: Sequence[Mapping[str, object]] = ()
     errors: Sequence[int] = (400, 503)
     empty: bool = False  # may answer 204
+    role: Role = Role.WRITER  # what its caller's token must allow
 
 
 def query(name: str, schema: Mapping[str, object], *, required: bool = False, about: str = "") -> dict[str, object]:

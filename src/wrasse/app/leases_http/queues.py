@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http import asking
+from wrasse.app.leases_http.caller import allowed_namespace
 from wrasse.app.leases_http.failures import WireError
 from wrasse.app.leases_http.queues_desk import (
     ATTEMPTS,
@@ -49,7 +50,7 @@ from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.jobs.recorded import ATTEMPTS_HEADER
 from wrasse.leases.leases import Leased, Leases
-from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.names import checked_key
 from wrasse.leases.rules import Held
 from wrasse.leases.xid import Xids
 from wrasse.ports.jobs import (
@@ -295,7 +296,7 @@ class QueueApi:
 def _where(namespace: str, queue: str) -> tuple[str, str]:
     if not queue:
         raise WireError("missing_queue", "queue is missing")
-    name = checked_namespace(namespace)
+    name = allowed_namespace(namespace)
     checked = checked_key(queue)
     if "/" in checked or len(checked) > QUEUE_CHARS_MAX:
         raise WireError("invalid_queue", f"a queue has at most {QUEUE_CHARS_MAX} characters and no slash")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wrasse.app.leases_http import wire_queues as wire
 from wrasse.app.leases_http.openapi_call import Call
+from wrasse.app.settings_leases import Role
 
 _HELD = (400, 403, 404, 409, 503)
 
@@ -26,5 +27,5 @@ QUEUE_CALLS = (
         wire.MessageBody, errors=_HELD,
     ),
     Call("post", "/v1/queue/extend", "hold a message for longer", wire.Extended, wire.MessageBody, errors=_HELD),
-    Call("post", "/v1/queue/stats", "what waits in a queue", wire.Stats, wire.StatsBody),
+    Call("post", "/v1/queue/stats", "what waits in a queue", wire.Stats, wire.StatsBody, role=Role.READER),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from wrasse.app.leases_http import asking, wire
 from wrasse.app.leases_http.attachments import AttachmentApi
+from wrasse.app.leases_http.caller import CALLER, allowed_namespace
 from wrasse.app.leases_http.failures import WireError, failed
 from wrasse.app.leases_http.queues import QueueApi
 from wrasse.app.leases_http.transactions import TransactionApi
@@ -20,7 +21,7 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import uuid7
 from wrasse.leases.leases import Leased, Leases, Seen
-from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.names import checked_key
 from wrasse.leases.operations import LASTS
 from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
@@ -114,9 +115,9 @@ class LeaseApi:
             name = name or asking.correlation(request, self._clock)
             response = failed(error, name)
             if response.status == 500:
-                _log.exception("a call of the lease API failed", extra={"request_id": name})
+                _log.exception("a call of the lease API failed", extra=_named(name))
             elif isinstance(error, StoreUnavailable):
-                _log.warning("a call of the lease API had no store: %s", error.message, extra={"request_id": name})
+                _log.warning("a call of the lease API had no store: %s", error.message, extra=_named(name))
         finally:
             self._busy -= 1
             if not self._busy:
@@ -143,7 +144,7 @@ class LeaseApi:
         acquiring = self._leases.acquire(
             typed,
             asked.owner,
-            namespace=asked.namespace,
+            namespace=allowed_namespace(asked.namespace),
             ttl=ttl,
             wait=wait,
             if_not_exists=asked.if_not_exists,
@@ -241,7 +242,7 @@ class LeaseApi:
         return _json(wire.described(namespace, request.query["key"], meta, over=over))
 
     async def _keys(self, request: web.Request) -> web.Response:
-        namespace = checked_namespace(request.query.get("namespace", ""))
+        namespace = allowed_namespace(request.query.get("namespace", ""))
         text = request.query.get("limit", "100")
         limit = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
         if not 1 <= limit <= KEYS_MAX:
@@ -254,8 +255,13 @@ class LeaseApi:
         asked = wire.NamespaceBody(request.query.get("namespace", ""))
         if request.method == "POST":
             asked = await asking.json_body(request, wire.NamespaceBody)
-        namespace = checked_namespace(asked.namespace or request.query.get("namespace", ""))
+        namespace = allowed_namespace(asked.namespace or request.query.get("namespace", ""))
         return _json(wire.NamespaceAnswer(namespace, asked.query or wire.QueryEngines("", "")))
+
+
+def _named(request: str) -> dict[str, str]:
+    caller = CALLER.get()
+    return {"request_id": request} if caller is None else {"request_id": request, "owner": caller.name}
 
 
 def _stopping() -> WireError:
@@ -284,7 +290,7 @@ def _held_in_body(
     transaction = asked.txn_id or request.headers.get("X-Txn-ID", "")
     if not transaction:
         raise WireError("missing_txn", "txn_id is missing: send the one that the acquire gave")
-    namespace = checked_namespace(asked.namespace)
+    namespace = allowed_namespace(asked.namespace)
     return namespace, Held(checked_key(asked.key, namespace), asked.lease_id, shown, transaction)
 
 

@@ -7,6 +7,7 @@ are told to come back, and what is left to tidy after the last answers is done.
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from aiohttp import web
 
 from wrasse.app.addresses import Address
 from wrasse.app.http_listener import Listener, caps_within
-from wrasse.app.leases_http.access import Access, check_access, middleware, tls
+from wrasse.app.leases_http.access import Access, check_access, in_clear, middleware, tls
 from wrasse.app.leases_http.failures import unrouted
 from wrasse.app.leases_http.openapi import document
 from wrasse.app.leases_http.routes import LeaseApi
@@ -25,6 +26,7 @@ from wrasse.leases.leases import Leases
 CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 1_024, 512
 """How many clients the lease API has at once, in all and from one address; fewer where few files may be open."""
 TIDY_SECONDS_MAX = 5.0
+_log = logging.getLogger("wrasse.leases")
 
 
 class LeaseServer:
@@ -38,6 +40,8 @@ class LeaseServer:
     async def listen(self, address: Address) -> Address:
         """Starts listening; gives the address it got."""
         check_access(address, self._access)
+        if in_clear(address, self._access):
+            _log.warning("tokens for the lease API travel without TLS, for all on the way to read (leases.insecure)")
         context = tls(self._access)
         app = web.Application(middlewares=[middleware(self._access, loopback=address.loopback)])
         app.add_routes([*self.api.routes(), web.get("/v1/openapi.json", _openapi), web.get("/healthz", _fine)])

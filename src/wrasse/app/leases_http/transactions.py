@@ -14,11 +14,13 @@ import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http import asking
+from wrasse.app.leases_http.caller import allowed_namespace
 from wrasse.app.leases_http.failures import WireError
 from wrasse.app.leases_http.openapi_call import Call
 from wrasse.app.leases_http.wire_transactions import ParticipantBody, TransactionAnswer, TransactionBody
+from wrasse.app.settings_leases import Role
 from wrasse.leases.leases import Leases
-from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.names import checked_key
 from wrasse.leases.transaction import Decision, Participant
 
 EXPIRES_MAX = 253_402_300_799  # the end of the year 9999
@@ -88,7 +90,7 @@ def _participants(named: Sequence[ParticipantBody]) -> list[Participant]:
     for each in named:
         if not each.key:
             raise WireError("missing_key", "a participant has no key")
-        namespace = checked_namespace(each.namespace)
+        namespace = allowed_namespace(each.namespace)
         keys.append(Participant(namespace, checked_key(each.key, namespace)))
     return keys
 
@@ -98,13 +100,13 @@ def _answer(asked: TransactionBody, state: Decision) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
-def _call(name: str, about: str, *errors: int) -> Call:
-    return Call("post", f"/v1/txn/{name}", about, TransactionAnswer, TransactionBody, errors=errors)
+def _call(name: str, about: str, *errors: int, role: Role = Role.WRITER) -> Call:
+    return Call("post", f"/v1/txn/{name}", about, TransactionAnswer, TransactionBody, errors=errors, role=role)
 
 
 TRANSACTION_CALLS = (
     _call("decide", "commit or roll back a transaction; answers what counts", 400, 409, 413, 503),
     _call("commit", "carry out a commit that was decided, or decide for it", 400, 404, 409, 413, 503),
     _call("rollback", "carry out a rollback that was decided, or decide for it", 400, 404, 409, 413, 503),
-    _call("replay", "carry a transaction to its end, if it is decided or overdue", 400, 404, 409, 503),
+    _call("replay", "carry a transaction to its end, if it is decided or overdue", 400, 404, 409, 503, role=Role.ADMIN),
 )
