@@ -1,8 +1,9 @@
 """Every system call this backend makes, one method each, so that a test can stop the process between any two.
 
 Paths are bytes, relative to the root, which is held open: the working directory and the length of the root's own path
-do not matter. A method changes one thing or nothing. What is missing is an answer (None) where that is ordinary, and
-an OSError where it is not.
+do not matter. A symbolic link in a path, other than the root itself, is never followed: there is nothing behind it. A
+method changes one thing or nothing. What is missing is an answer (None) where that is ordinary, and an OSError where it
+is not.
 
 Files are made for their owner alone. A root with the set-group-ID bit (`chmod 2770`, or 2750 for a group that only
 reads) is shared: what is made in it has the root's group rights, under any umask.
@@ -21,6 +22,7 @@ from contextlib import suppress
 
 import msgspec
 
+from wrasse.backends.directory.beneath import Opener, Parent, opener
 from wrasse.backends.directory.mount import Mount, mount_of
 from wrasse.private_files import FILE_MODE, FOLDER_MODE
 
@@ -29,6 +31,7 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _BLANK = os.O_RDWR | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC  # without the flag a directory cannot be opened so
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign pipe must not hold us up
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # a link is looked at, not followed
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _HERE = b"."
 _LOAD = 1 << 18  # bytes that are read at once
@@ -51,6 +54,7 @@ class Files:
     def __init__(self, root: str) -> None:
         self.root = root
         self._root = os.open(root, _FOLDER)
+        self._open: Opener = opener(self._root)
         found = os.fstat(self._root)
         self.inode = found.st_ino
         self._group = found.st_mode & modes.S_IRWXG if found.st_mode & modes.S_ISGID else 0
@@ -63,15 +67,16 @@ class Files:
 
     def create(self, path: bytes) -> int:
         """A new file, open for writing and reading; FileExistsError if the name is taken."""
-        return self._shared(os.open(path, _CREATE, FILE_MODE, dir_fd=self._root))
+        return self._shared(self._open(self._root, path, _CREATE, FILE_MODE))
 
     def blank(self, folder: bytes) -> int:
         """A new file without a name, open for writing and reading: it is gone with whoever has it open."""
-        return self._shared(os.open(folder, _BLANK, FILE_MODE, dir_fd=self._root))
+        return self._shared(self._open(self._root, folder, _BLANK, FILE_MODE))
 
     def name(self, file: int, target: bytes) -> None:
         """Gives a file without a name its first one; FileExistsError if it is taken, as for `link`."""
-        os.link(b"/proc/self/fd/%d" % file, target, src_dir_fd=self._root, dst_dir_fd=self._root)
+        with self._parent(target) as to:
+            os.link(b"/proc/self/fd/%d" % file, to.name, src_dir_fd=to.folder, dst_dir_fd=to.folder)
 
     def write(self, file: int, data: bytes | memoryview) -> None:
         """Appends all of it."""
@@ -89,7 +94,7 @@ class Files:
 
     def sync_folder(self, path: bytes) -> None:
         """Returns when the names in this directory are on the disk."""
-        folder = os.open(path or _HERE, _FOLDER, dir_fd=self._root)
+        folder = self._open(self._root, path or _HERE, _FOLDER, 0)
         try:
             os.fsync(folder)
         finally:
@@ -97,43 +102,48 @@ class Files:
 
     def link(self, source: bytes, target: bytes) -> None:
         """A second name for a file; FileExistsError if it is taken. This is what makes `create` have one winner."""
-        os.link(source, target, src_dir_fd=self._root, dst_dir_fd=self._root, follow_symlinks=False)
+        with self._parent(source) as old, self._parent(target) as new:
+            os.link(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder, follow_symlinks=False)
 
     def rename(self, source: bytes, target: bytes) -> None:
         """Gives a file the name of another, which is gone in the same instant."""
-        os.rename(source, target, src_dir_fd=self._root, dst_dir_fd=self._root)
+        with self._parent(source) as old, self._parent(target) as new:
+            os.rename(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder)
 
     def exchange(self, one: bytes, other: bytes) -> bool:
         """Two names change places in one instant; False where the file system or the kernel cannot."""
         call = getattr(_LIBC, "renameat2", None)
         if call is None:
             return False
-        if call(self._root, one, self._root, other, _EXCHANGE) == 0:
-            return True
-        number = ctypes.get_errno()
+        with self._parent(one) as here, self._parent(other) as there:
+            if call(here.folder, here.name, there.folder, there.name, _EXCHANGE) == 0:
+                return True
+            number = ctypes.get_errno()
         if number in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
             return False
         raise OSError(number, os.strerror(number))
 
     def unlink(self, path: bytes) -> None:
         """Takes a name away; what is not there is left so."""
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(path, dir_fd=self._root)
+        with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as at:
+            os.unlink(at.name, dir_fd=at.folder)
 
     def make_folder(self, path: bytes) -> None:
         """A new directory; FileExistsError if the name is taken."""
-        os.mkdir(path, FOLDER_MODE, dir_fd=self._root)
-        if self._group:
-            folder = os.open(path, _FOLDER | os.O_NOFOLLOW, dir_fd=self._root)
-            try:
-                os.fchmod(folder, modes.S_ISGID | FOLDER_MODE | self._group)
-            finally:
-                os.close(folder)
+        with self._parent(path) as at:
+            os.mkdir(at.name, FOLDER_MODE, dir_fd=at.folder)
+            if self._group:
+                folder = os.open(at.name, _FOLDER | os.O_NOFOLLOW, dir_fd=at.folder)
+                try:
+                    os.fchmod(folder, modes.S_ISGID | FOLDER_MODE | self._group)
+                finally:
+                    os.close(folder)
 
     def remove_folder(self, path: bytes) -> bool:
         """Takes an empty directory away; False if it is not empty or not there."""
         try:
-            os.rmdir(path, dir_fd=self._root)
+            with self._parent(path) as at:
+                os.rmdir(at.name, dir_fd=at.folder)
         except OSError as why:
             if why.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EBUSY):
                 return False
@@ -154,29 +164,29 @@ class Files:
     def state(self, path: bytes) -> FileState | None:
         """What stands at this path; a symbolic link is neither file nor folder."""
         try:
-            return _state(os.stat(path, dir_fd=self._root, follow_symlinks=False))
+            found = self._open(self._root, path, _LOOK, 0)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        try:
+            return _state(os.fstat(found))
+        finally:
+            os.close(found)
 
     def state_of(self, file: int) -> FileState:
         """The same of an open file."""
         return _state(os.fstat(file))
 
     def open(self, path: bytes) -> int | None:
-        """An open file for reading; None if there is none."""
+        """An open file for reading; None if there is none, or a symbolic link: nothing of ours."""
         try:
-            return os.open(path, _READ, dir_fd=self._root)
+            return self._open(self._root, path, _READ, 0)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as why:
-            if why.errno == errno.ELOOP:  # a symbolic link: nothing of ours
-                return None
-            raise
 
     def open_alone(self, path: bytes) -> int | None:
         """The same of a file that is to be locked alone: on NFS nobody may who has not opened it for writing too."""
         try:
-            return os.open(path, _READ | os.O_RDWR, dir_fd=self._root)
+            return self._open(self._root, path, _READ | os.O_RDWR, 0)
         except OSError:
             return self.open(path)  # that of another user, where it can be locked as it is; or none
 
@@ -200,7 +210,7 @@ class Files:
     def names(self, path: bytes) -> Iterator[tuple[bytes, bool]]:
         """The names in a directory, in no order, and whether each is a directory; none if there is no directory."""
         try:
-            folder = os.open(path or _HERE, _FOLDER, dir_fd=self._root)
+            folder = self._open(self._root, path or _HERE, _FOLDER, 0)
         except (FileNotFoundError, NotADirectoryError):
             return
         try:
@@ -217,7 +227,7 @@ class Files:
     def open_lock(self, path: bytes) -> int:
         """The file of a lock, made if need be. It is never taken away: that would let two hold it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        return self._shared(os.open(path, flags, FILE_MODE, dir_fd=self._root))
+        return self._shared(self._open(self._root, path, flags, FILE_MODE))
 
     def try_lock(self, file: int, *, shared: bool = False) -> bool:
         """Locks an open file until it is closed or the process ends; False if somebody else has it."""
@@ -226,6 +236,9 @@ class Files:
         except BlockingIOError:
             return False
         return True
+
+    def _parent(self, path: bytes) -> Parent:
+        return Parent(self._open, self._root, path)
 
     def _shared(self, file: int) -> int:
         if self._group:

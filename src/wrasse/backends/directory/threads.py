@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from wrasse.errors import StoreFull, StoreUnavailable, UsageError, WrasseError
+from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, UsageError, WrasseError
 
 T = TypeVar("T")
 _THREADS_MAX = 16
@@ -153,6 +153,11 @@ def ours(why: OSError, where: str) -> WrasseError:
     if why.errno == errno.EXDEV:
         return StoreUnavailable(
             f"a directory in {where} is on another file system", do="mount the file system at the directory itself"
+        )
+    if why.errno in (errno.ENOTDIR, errno.ELOOP):
+        return StoreBroken(
+            f"a symbolic link or a file stands where {where} needs a directory; links inside a store are not followed",
+            do="move what it points to into its place, or mount it there",
         )
     if why.errno in (errno.EMFILE, errno.ENFILE):
         return StoreUnavailable(f"no more files can be opened in {where}", do="raise the limit, see ulimit -n")

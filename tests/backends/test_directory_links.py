@@ -1,0 +1,122 @@
+"""Symbolic links inside a directory store: nothing is written, read, listed or deleted behind one, at whatever moment
+it takes the place of a directory. The root itself may be one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from conformance.object_stores import listed
+from wrasse.backends.directory.beneath import open_by_steps
+from wrasse.backends.directory.connect import Directory
+from wrasse.backends.directory.files import Files
+from wrasse.errors import StoreBroken
+from wrasse.ports.objects import ObjectDelete
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection
+
+RECORDS = Collection.named("records")
+
+
+class SteppingFiles(Files):
+    """As on a kernel without openat2."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._open = open_by_steps
+
+
+class SwappingFiles(Files):
+    """Puts a link in the place of a directory just before the call that gives an object its name."""
+
+    def name(self, file: int, target: bytes) -> None:
+        swap(Path(self.root))
+        super().name(file, target)
+
+
+def swap(root: Path) -> None:
+    if (root / "a").exists() and not (root / "a").is_symlink():
+        (root / "a").rename(root.parent / "moved")
+        (root / "a").symlink_to(root.parent / "outside")
+
+
+@pytest.fixture(params=[Files, SteppingFiles], ids=["openat2", "by steps"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Directory]:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/secret").write_text("theirs")
+    (tmp_path / "outside/deep").mkdir()
+    (tmp_path / "outside/k.json").write_text("{}")
+    directory = await Directory.open(tmp_path / "data", files=request.param)
+    yield directory
+    await directory.close()
+
+
+def outside(tmp_path: Path) -> list[str]:
+    return sorted(str(path.relative_to(tmp_path / "outside")) for path in (tmp_path / "outside").rglob("*"))
+
+
+THEIRS = ["deep", "k.json", "secret"]
+
+
+@pytest.mark.parametrize("key", ["a/b", "a/deep/b", "a/deep", "a/secret/b", "a/new/b"])
+async def test_nothing_is_written_behind_a_link(store: Directory, tmp_path: Path, key: str) -> None:
+    (tmp_path / "data/a").symlink_to(tmp_path / "outside")
+    with pytest.raises(StoreBroken):
+        await store.objects.create(key, b"ours", metadata={"m": "1"})
+    with pytest.raises(StoreBroken):
+        await store.objects.create(key, b"ours")
+    assert outside(tmp_path) == THEIRS
+
+
+async def test_nothing_is_read_listed_or_deleted_behind_a_link(store: Directory, tmp_path: Path) -> None:
+    (tmp_path / "data/a").symlink_to(tmp_path / "outside")
+    (tmp_path / "data/b").mkdir()
+    (tmp_path / "data/b/c").symlink_to("../../outside")
+    found = os.stat(tmp_path / "outside/secret")
+    version = f"{found.st_mtime_ns:x}.{found.st_ino:x}"
+    for key in ("a/secret", "b/c/secret"):
+        assert await store.objects.head(key) is None
+        assert list(await store.objects.delete([ObjectDelete(key, version)])) == [Outcome.LOST]
+    assert await listed(store.objects) == []
+    assert await listed(store.objects, prefix="a/") == []
+    assert outside(tmp_path) == THEIRS
+
+
+async def test_no_record_is_kept_behind_a_link(store: Directory, tmp_path: Path) -> None:
+    (tmp_path / "data/records").symlink_to(tmp_path / "outside")
+    records = store.records(RECORDS)
+    assert await records.get("k") is None
+    with pytest.raises(StoreBroken):
+        await records.create("k", b"ours")
+    assert outside(tmp_path) == THEIRS
+
+
+async def test_a_link_that_takes_a_directorys_place_during_a_write_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    store = await Directory.open(tmp_path / "data", files=SwappingFiles)
+    (tmp_path / "data/a").mkdir()
+    with pytest.raises(StoreBroken, match="link"):
+        await store.objects.create("a/b", b"ours")
+    await store.close()
+    assert outside(tmp_path) == []
+
+
+async def test_a_workplace_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "data/%w").symlink_to(tmp_path / "outside")
+    with pytest.raises(StoreBroken, match="links inside a store are not followed"):
+        await Directory.open(tmp_path / "data")
+    assert outside(tmp_path) == []
+
+
+async def test_a_root_that_is_a_link_is_a_store_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "real")
+    store = await Directory.open(tmp_path / "data")
+    await store.objects.create("a/b", b"ours")
+    await store.close()
+    assert (tmp_path / "real/a/b").read_bytes() == b"ours"
