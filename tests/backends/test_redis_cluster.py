@@ -139,6 +139,53 @@ async def test_a_node_that_has_not_heard_of_a_move_does_not_lead_the_link_astray
         await link.close()
 
 
+def another(nodes: Cluster, options: RedisOptions) -> Valkey:
+    return next(node for node in nodes.masters if node is not nodes.owner(options.slot))
+
+
+def moved_keys(nodes: Cluster, node: Valkey, slot: int) -> int:
+    with nodes.client(node) as client:
+        return int(client.execute_command("CLUSTER COUNTKEYSINSLOT", slot))
+
+
+async def test_commands_that_go_together_follow_a_slot_whose_keys_have_moved(
+    options: RedisOptions, nodes: Cluster
+) -> None:
+    link, keys = await Link.open(options), [f"{options.root}:{name}" for name in "ab"]
+    try:
+        await link.together([("SET", key, 1) for key in keys])
+        to = another(nodes, options)
+        nodes.move_begins(options.slot, to)
+        nodes.move_keys(options.slot, to)
+        added = await link.together([("INCR", key) for key in keys])  # the old node answers ASK
+        there = moved_keys(nodes, to, options.slot)
+        nodes.move_ends(options.slot, to)
+        after = await link.together([("INCR", key) for key in keys])  # and now MOVED
+        assert (added, there, after) == ([2, 2], 2, [3, 3])
+    finally:
+        await link.close()
+
+
+async def test_commands_that_go_together_are_refused_while_neither_node_has_all_keys(
+    options: RedisOptions, nodes: Cluster
+) -> None:
+    """The old node answers ASK, the new one TRYAGAIN: nothing was done, and it is done once the keys have moved."""
+    link, keys = await Link.open(options), [f"{options.root}:{name}" for name in "ab"]
+    try:
+        await link.together([("SET", key, 1) for key in keys])
+        to = another(nodes, options)
+        nodes.move_begins(options.slot, to)
+        nodes.move_keys(options.slot, to, 1)
+        with pytest.raises(StoreUnavailable, match="TRYAGAIN"):
+            await link.together([("INCR", key) for key in keys])
+        nodes.move_keys(options.slot, to)
+        added = await link.together([("INCR", key) for key in keys])
+        nodes.move_ends(options.slot, to)
+        assert added == [2, 2]
+    finally:
+        await link.close()
+
+
 async def test_the_link_comes_back_after_its_node_was_restarted() -> None:
     with cluster() as made:
         options = RedisOptions.of(f"{made.url}&max_retries=0")

@@ -153,6 +153,7 @@ def _by_section(own: Redis) -> RedisOptions:
         max_retries=own.max_retries,
         pool_size=_pool_size(own),
         min_idle=own.min_idle_conns,
+        reply_bytes_max=own.reply_bytes_max,
     )
 
 
@@ -163,7 +164,7 @@ def _completed(url: str, own: Redis, named: Callable[[str], bool]) -> RedisOptio
     if own.cluster and "cluster" not in said:
         url += ("&" if "?" in url else "?") + "cluster=true"
     base = RedisOptions.of(url)
-    times = ("dial_timeout", "read_timeout", "write_timeout", "max_retries")
+    times = ("dial_timeout", "read_timeout", "write_timeout", "max_retries", "reply_bytes_max")
     changed: dict[str, object] = {
         name: getattr(own, name) for name in times if named(f"redis.{name}") and name not in said
     }

@@ -121,6 +121,9 @@ class Redis:
     read_timeout: Annotated[timedelta, Key("how long an answer may take", seed=True)] = timedelta(seconds=3)
     write_timeout: Annotated[timedelta, Key("how long sending may take", seed=True)] = timedelta(seconds=3)
     max_retries: Annotated[int, Key("how often connecting and reading is tried again", seed=True)] = 3
+    reply_bytes_max: Annotated[
+        int, Key("bytes that one reply may take, each of its elements counted with 128 more")
+    ] = 268_435_456
     cluster: Annotated[bool, Key("whether it is a cluster; all keys of a root then share one slot")] = False
     sentinel: Annotated[str, Key("the master's name, if redis.addr names sentinels")] = ""
     sentinel_username: Annotated[str, Key("user to log in as at the sentinels")] = ""

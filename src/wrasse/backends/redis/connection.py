@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from wrasse.backends.redis.failure import ours
+from wrasse.backends.redis.failure import NotInTime, ours
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.routes import FAILURES, Route, redirected
 from wrasse.backends.redis.scripts import Script
@@ -89,12 +89,18 @@ class Link:
                 answers = await wire.ask_many(packed, len(commands) + 2)
             except Cut as cut:
                 raise ours(cut, self.options.where) from cut
-            if isinstance(answers[-1], list):
+            refusal = _refusal_among(answers)
+            if refusal is not None:
+                self._note(refusal, wire)
+            if refusal is not None and refusal.code == "ASK":
+                # ASKING holds from MULTI to EXEC.
+                answers = await self._asking(packed, len(commands) + 2, refusal)
+                refusal = _refusal_among(answers)
+            if refusal is None and isinstance(answers[-1], list):
                 return answers[-1]
-            refusal = next(answer for answer in answers if isinstance(answer, Refusal))
-            self._note(refusal, wire)
-            if refusal.code not in ("MOVED", "ASK", "TRYAGAIN") or hop == _HOPS_MAX - 1:
-                raise ours(refusal, self.options.where) from refusal
+            failure = refusal or Cut("EXEC was answered with what is no list")
+            if refusal is None or refusal.code not in ("MOVED", "ASK", "TRYAGAIN") or hop == _HOPS_MAX - 1:
+                raise ours(failure, self.options.where) from failure
             await asyncio.sleep(_pause(hop))
         raise AssertionError("the last hop answers or raises")
 
@@ -180,7 +186,9 @@ class Link:
                     self._note(answer, wire)
                     if answer.code != "ASK":
                         raise answer
-                    answers[number] = await self._asking(pack(commands[number]), answer)
+                    (answers[number],) = await self._asking(pack(commands[number]), 1, answer)
+                    if isinstance(answers[number], Refusal):
+                        raise answers[number]
         except Refusal as refusal:
             raise ours(refusal, self.options.where) from refusal
         except Cut as cut:
@@ -197,29 +205,34 @@ class Link:
                 return await wire.ask(packed)
             except Cut as cut:
                 raise ours(cut, self.options.where) from cut
-            except Refusal as refusal:
-                self._note(refusal, wire)
-                if refusal.code == "ASK":
-                    return await self._asking(packed, refusal)
-                if refusal.code not in ("MOVED", "TRYAGAIN") or hop == _HOPS_MAX - 1:
-                    raise
-                if refusal.code == "TRYAGAIN":
-                    await asyncio.sleep(_pause(hop))
+            except Refusal as said:
+                refusal = said
+            self._note(refusal, wire)
+            if refusal.code == "ASK":
+                (answer,) = await self._asking(packed, 1, refusal)
+                if not isinstance(answer, Refusal):
+                    return answer
+                refusal = answer
+            if refusal.code not in ("MOVED", "TRYAGAIN") or hop == _HOPS_MAX - 1:
+                raise refusal
+            if refusal.code == "TRYAGAIN":
+                await asyncio.sleep(_pause(hop))
         raise AssertionError("the last hop answers or raises")
 
-    async def _asking(self, packed: bytes, refusal: Refusal) -> Any:
-        """The one command that a slot on the move sends to its new node; those after it go to the old one again."""
+    async def _asking(self, packed: bytes, count: int, refusal: Refusal) -> list[Any]:
+        """What a slot on the move has sent to its new node: one command, or one MULTI to EXEC; what comes after goes to
+        the old one again. Refusals are among the answers."""
         try:
-            wire = await dial(*redirected(refusal, self.options.nodes[0][0]), self.options)
+            address = redirected(refusal, self.options.nodes[0][0])
+            if address is None:
+                raise Cut("it sends us to an address that is none")
+            wire = await dial(*address, self.options)
             try:
-                _, answer = await wire.ask_many(pack(("ASKING",)) + packed, 2)
+                return (await wire.ask_many(pack(("ASKING",)) + packed, count + 1))[1:]
             finally:
                 wire.end("the slot's other node answered")
         except FAILURES as error:
             raise ours(error, self.options.where) from error
-        if isinstance(answer, Refusal):
-            raise answer
-        return answer
 
     def _note(self, refusal: Refusal, wire: Wire) -> None:
         if refusal.code == "MOVED" and not self.options.cluster:
@@ -230,8 +243,8 @@ class Link:
         """Who else was sent the same way by the same server has found the new one already, perhaps."""
         if refusal.code not in _ELSEWHERE or (self._wire is not wire and self._wire is not None):
             return
-        if refusal.code == "MOVED":
-            self._route.moved(redirected(refusal, self.options.nodes[0][0]))
+        if refusal.code == "MOVED" and (address := redirected(refusal, self.options.nodes[0][0])) is not None:
+            self._route.moved(address)
         wire.retire(f"this server is not the one to ask any more ({refusal.code})")
         self._wire = None
 
@@ -283,11 +296,18 @@ class Link:
                 raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
             try:
                 return await self._route.connect()
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                if isinstance(error, NotInTime) and not (self.options.sentinel or self.options.cluster):
+                    raise
                 if attempt == self.options.max_retries:
                     raise
                 await asyncio.sleep(_pause(attempt))
         raise AssertionError("the last attempt answers or raises")
+
+
+def _refusal_among(answers: Sequence[Any]) -> Refusal | None:
+    """Why a MULTI was not run. A refusal within the list of its EXEC is one command's own."""
+    return next((answer for answer in answers if isinstance(answer, Refusal)), None)
 
 
 def _pause(attempt: int) -> float:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import socket
 import ssl
 
-from wrasse.backends.redis.wire import Cut, Refusal
+from wrasse.backends.foreign_protocol import printable
+from wrasse.backends.redis.wire import Cut, Refusal, Silent
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 
 _UP = "check that the server is up and that redis.addr is its address"
+_TLS = "use rediss:// (redis.tls.enabled) if and only if the server's port speaks TLS; see redis.tls"
 _SOON = "nothing, if it passes: it is tried again"
 # The code of a reply, what it means, what to do. What the server refused has not been done.
 _PASSING = {
@@ -35,6 +37,10 @@ _LOGIN = {
 }  # fmt: skip
 
 
+class NotInTime(StoreUnavailable):
+    """A server was waited for as long as may be. To try it again at once would find the same."""
+
+
 def ours(error: Exception, where: str) -> Exception:
     """Our error for what a socket, TLS or the server said. `where` names the server."""
     match error:
@@ -42,10 +48,14 @@ def ours(error: Exception, where: str) -> Exception:
             return error
         case Refusal():
             return _refused(error, where)
+        case Silent() if "TLS" in str(error):
+            return NotInTime(f"{where} does not speak TLS with us: {error}", do=_TLS)
+        case Silent():
+            return NotInTime(f"{where} did not answer: {error}", do=_UP)
         case Cut():
-            return StoreUnavailable(f"{where} did not answer: {error}", do=_UP)
+            return StoreUnavailable(f"{where} did not answer: {error}", do=_TLS if "TLS" in str(error) else _UP)
         case TimeoutError():
-            return StoreUnavailable(f"{where} could not be reached in time", do=_UP)
+            return NotInTime(f"{where} could not be reached in time", do=_UP)
         case ssl.SSLCertVerificationError():
             return Refused(
                 f"the certificate of {where} is not trusted: {error.verify_message}",
@@ -54,7 +64,7 @@ def ours(error: Exception, where: str) -> Exception:
         case ssl.SSLError():
             return StoreUnavailable(
                 f"{where} does not speak TLS with us: {error.reason or 'no common ground'}",
-                do="use rediss:// (redis.tls.enabled) if and only if the server's port speaks TLS; see redis.tls",
+                do=_TLS,
             )
         case socket.gaierror():
             return StoreUnavailable(f"the host of {where} has no address: {error.strerror}", do="check redis.addr")
@@ -91,4 +101,4 @@ def _refused(error: Refusal, where: str) -> Exception:
         return ConfigError(f"{where} has no such database", do="correct redis.db")
     if "unknown command" in text.lower():
         return Refused(f"{where} is too old, or a command was renamed: {text}", do="use Redis 6.2 or newer, or Valkey")
-    return error
+    return StoreBroken(f"{where} refused a command: {printable(text, 200)}", do="look at the server's log")

@@ -22,11 +22,14 @@ from wrasse.errors import ConfigError
 PORT, SENTINEL_PORT = 6379, 26379
 SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 SLOTS = 16_384
+REPLY_BYTES_MAX = 256 << 20
+"""Bytes that one reply of a Redis may take: its own, and 128 more for each of its elements (redis.reply_bytes_max)."""
+REPLY_BYTES_LEAST = 1 << 20
 _TEXTS = (
     "root", "default_priority", "processing_list_pattern", "heartbeat_key_pattern", "completed_list",
     "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password", "streams_prefix",
 )  # fmt: skip
-_NUMBERS = ("max_retries", "pool_size", "min_idle")
+_NUMBERS = ("max_retries", "pool_size", "min_idle", "reply_bytes_max")
 _TIMES = ("dial_timeout", "read_timeout", "write_timeout")
 _TAG = re.compile(r"\{([^}]+)\}")
 
@@ -68,6 +71,7 @@ class RedisOptions:
     max_retries: int = 3
     pool_size: int = 20
     min_idle: int = 5
+    reply_bytes_max: int = REPLY_BYTES_MAX
 
     def __post_init__(self) -> None:
         if self.cluster and _TAG.search(self.root) is None:
@@ -83,6 +87,11 @@ class RedisOptions:
         for name, ending in named.items():
             if not getattr(self, name):
                 _set(self, name, self.root + ending)
+        if self.reply_bytes_max < REPLY_BYTES_LEAST:
+            raise ConfigError(
+                f"redis.reply_bytes_max is {self.reply_bytes_max}: too little for a page",
+                do=f"use {REPLY_BYTES_LEAST} or more",
+            )
         self._check(tuple(named))
 
     @property

@@ -10,11 +10,14 @@ import ssl
 from collections.abc import Callable
 
 from wrasse.backends.redis.failure import ours
-from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.options import SLOTS, RedisOptions
 from wrasse.backends.redis.wire import Cut, Refusal, Wire, dial, pack
 from wrasse.errors import Refused, StoreUnavailable
 
 Address = tuple[str, int]
+_NODES_MAX = 64  # of a cluster, that are asked when one is gone
+_REPLICAS_MAX = 64  # of a range of slots
+_UNREADABLE = "its answer about who serves our keys cannot be read"
 FAILURES = (OSError, ssl.SSLError, TimeoutError, Cut, Refusal)
 
 
@@ -93,28 +96,38 @@ class Route:
         name = self._options.sentinel.encode() + b" "
 
         def heard(message: object) -> None:
-            if message is None or (isinstance(message, list) and message[2].startswith(name)):
-                self._changed()
+            match message:
+                case None:
+                    self._changed()
+                case [_, _, bytes(told)] if told.startswith(name):
+                    self._changed()
 
         self._watch = wire
         await wire.ask(pack(("SUBSCRIBE", "+switch-master")))
         wire.heard = heard
 
-    def _master(self, answer: list[bytes] | None) -> Address:
+    def _master(self, answer: object) -> Address:
         if answer is None:
             raise Refused(
                 f"the sentinels know no master {self._options.sentinel!r}", do="correct redis.sentinel"
             )
-        return answer[0].decode(), int(answer[1])
+        match answer:
+            case [bytes(host), bytes(port)] if _is_port(text := port.decode("ascii", "replace")):
+                return host.decode("utf-8", "replace"), int(text)
+        raise Cut(_UNREADABLE)
 
-    def _of_slot(self, ranges: list[list[object]], asked: Address) -> Address:
+    def _of_slot(self, ranges: object, asked: Address) -> Address:
         found: Address | None = None
         nodes: list[Address] = []
-        for first, last, *serving in ranges:
-            addresses = [_address(each, asked) for each in serving]
-            nodes += [each for each in addresses if each not in nodes]
-            assert isinstance(first, int)
-            assert isinstance(last, int)
+        if not isinstance(ranges, list) or len(ranges) > SLOTS:
+            raise Cut(_UNREADABLE)
+        for each in ranges:
+            match each:
+                case [int(first), int(last), _, *_]:
+                    addresses = [_address(node, asked) for node in each[2 : 2 + _REPLICAS_MAX]]
+                case _:
+                    raise Cut(_UNREADABLE)
+            nodes += [node for node in addresses if node not in nodes and len(nodes) < _NODES_MAX]
             if first <= self._options.slot <= last:
                 found = addresses[0]
         if found is None:
@@ -126,12 +139,18 @@ class Route:
 
 def _address(node: object, asked: Address) -> Address:
     """A node of CLUSTER SLOTS. A node that does not know its own address is the one that was asked."""
-    assert isinstance(node, list)
-    host = node[0].decode() if node[0] else asked[0]
-    return (host if host != "?" else asked[0]), int(node[1])
+    if not isinstance(node, list) or len(node) < 2 or not _is_port(str(node[1])):
+        raise Cut(_UNREADABLE)
+    host = node[0].decode("utf-8", "replace") if isinstance(node[0], bytes) else ""
+    return (host if host not in ("", "?") else asked[0]), int(node[1])
 
 
-def redirected(refusal: Refusal, asked: str) -> Address:
-    """Where a MOVED or ASK points to. An empty host is the one that said it."""
-    host, _, port = str(refusal).split()[2].rpartition(":")
-    return host or asked, int(port)
+def redirected(refusal: Refusal, asked: str) -> Address | None:
+    """Where a MOVED or ASK points to, or None if it does not say. An empty host is the one that said it."""
+    words = str(refusal).split()
+    host, _, port = words[2].rpartition(":") if len(words) > 2 else ("", "", "")
+    return (host or asked, int(port)) if _is_port(port) else None
+
+
+def _is_port(port: str) -> bool:
+    return port.isascii() and port.isdecimal() and len(port) <= 5 and 1 <= int(port) <= 65_535

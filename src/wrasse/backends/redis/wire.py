@@ -3,30 +3,57 @@
 Nothing is ever sent twice from here. When the connection ends, everything that was not answered fails with `Cut`, and
 whoever asked decides what that means. An answer that does not come within its time ends the connection: on an ordered
 pipe, nothing behind it would come either.
+
+The server is not trusted. A reply may take `reply_bytes_max` bytes, an array may announce ARRAY_MAX elements; bytes
+that are no protocol and replies to nothing end the connection. hiredis bounds nesting, but makes room for as many
+elements as an array announces, so such lines are looked at before it is fed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import hiredis
 
-from wrasse.backends.redis.options import RedisOptions, Tls
+from wrasse.backends.foreign_protocol import named, printable
+from wrasse.backends.redis.options import REPLY_BYTES_MAX, RedisOptions, Tls
 from wrasse.errors import ConfigError
 
 Word = str | bytes | int | float
 
+ARRAY_MAX = 999_999
+"""Elements that one array in a reply of a Redis may announce."""
+ELEMENT_BYTES = 128
+"""Bytes that each element of a reply of a Redis counts for, beside its own: about what it takes in this process."""
+
+UNCOUNTED_BYTES = 4 << 20
+"""Bytes of a reply of a Redis within which its elements are not counted."""
+
+_LISTS = b"*~>|"  # what hiredis makes a list of, as long as is announced: array, set, push, attribute
+_huge = re.compile(rb"\r\n[*~>|]\d{7}").search  # more digits than ARRAY_MAX has; begins with a literal, to be fast
+_huge_first = re.compile(rb"[*~>|]\d{7}").match
+_HUGE_ANYWHERE = re.compile(rb"(?:\A|(?<=\r\n))[*~>|]\d{7}")
+_UNFINISHED = re.compile(rb"(?:(?:\A|(?<=\r\n))[*~>|]\d*+)?+\r?+\Z")  # the beginning of such a line, at the end
+_UNFINISHED_MAX = 16
+_WORDS_MAX = 200  # characters of a server's own words in an error
 _TICKS = 4  # an answer that is late is noticed within a quarter of its time
+_LINE_FEED = 10
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
 class Cut(Exception):
     """The connection ended before the answer came: what was asked may have been done, or not."""
+
+
+class Silent(Cut):
+    """The server took the connection and did not say within its time what a Redis says first."""
 
 
 class Refusal(Exception):
@@ -52,12 +79,15 @@ class Wire(asyncio.Protocol):
     """An open connection. Make it with `dial`."""
 
     __slots__ = (
-        "_asked", "_late", "_late_first", "_reader", "_retired", "_room", "_timer", "_transport", "_wait", "_why",
-        "closed", "heard",
+        "_asked", "_cost", "_held_back", "_largest", "_late", "_late_first", "_reader", "_retired", "_room", "_timer",
+        "_transport", "_wait", "_why", "closed", "heard",
     )  # fmt: skip
 
-    def __init__(self, wait: float) -> None:
+    def __init__(self, wait: float, largest: int = REPLY_BYTES_MAX) -> None:
         self._reader = hiredis.Reader(replyError=Refusal)
+        self._largest = largest
+        self._cost = 0  # of the reply that is not whole, so far
+        self._held_back = b""
         self._asked: deque[_Asked] = deque()
         self._transport: asyncio.Transport | None = None
         self._wait = wait
@@ -115,6 +145,14 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
         self._lose()
 
+    async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
+        """Goes on in TLS."""
+        assert self._transport is not None, "the connection stands"
+        changed = await self._loop().start_tls(self._transport, self, context, server_hostname=host)
+        if changed is None:
+            raise Cut("the server ended the connection during the TLS handshake")
+        self._transport = changed
+
     def _loop(self) -> asyncio.AbstractEventLoop:
         return self.closed.get_loop()
 
@@ -156,19 +194,65 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of answers."""
-        self._reader.feed(data)
+        if self._held_back or data[-1] != _LINE_FEED:
+            data = self._whole_lines(data)
+            if not data:
+                return
+        if not _huge(data) and not (data[0] in _LISTS and _huge_first(data)):
+            self._read(data)
+            return
+        at = 0
+        for found in _HUGE_ANYWHERE.finditer(data):
+            # It is the line of an array if hiredis has used up everything before it. Else it is part of a value, of
+            # which hiredis uses nothing before it is whole.
+            self._read(data[at : found.start()])
+            at = found.start()
+            if not self._reader.has_data():
+                self.end(f"an array of more than {ARRAY_MAX} elements")
+            if self.closed.done():
+                return
+        self._read(data[at:])
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        """Holds back the beginning of an array's line until the rest of it comes."""
+        data, self._held_back = self._held_back + data, b""
+        found = _UNFINISHED.search(data, max(0, len(data) - _UNFINISHED_MAX))
+        if found is None or found.start() == len(data):
+            return data
+        self._held_back = found[0]
+        return data[: found.start()]
+
+    def _read(self, data: bytes) -> None:
+        reader = self._reader
         try:
-            while (answer := self._reader.gets()) is not False:
+            reader.feed(data)
+            answer = reader.gets()
+            if answer is False:
+                self._grow(data)
+                return
+            self._cost = 0
+            while answer is not False:
                 self._answered(answer)
-        except hiredis.ProtocolError as error:
-            self.end(f"the server does not speak the protocol of Redis: {error}")
+                answer = reader.gets()
+        except (hiredis.ProtocolError, MemoryError, ValueError, TypeError, LookupError, AttributeError) as error:
+            what = named(data) or printable(str(error), _WORDS_MAX)
+            self.end(f"the server does not speak the protocol of Redis: {what}")
+
+    def _grow(self, data: bytes) -> None:
+        """Counts what an unfinished reply takes: beyond a size that any page has, its lines too, of which every element
+        has at least one."""
+        self._cost += len(data)
+        if self._cost > UNCOUNTED_BYTES:
+            self._cost += ELEMENT_BYTES * data.count(b"\n")
+        if self._cost > self._largest:
+            self.end(f"a reply beyond redis.reply_bytes_max ({self._largest} bytes)")
 
     def _answered(self, answer: Any) -> None:
         if not self._asked and self.heard is not None:
             self.heard(answer)
             return
         if not self._asked:
-            why = str(answer) if isinstance(answer, Refusal) else "the server spoke unasked"
+            why = printable(str(answer), _WORDS_MAX) if isinstance(answer, Refusal) else "the server spoke unasked"
             self.end(why)  # such as: max number of clients reached
             return
         asked = self._asked[0]
@@ -250,19 +334,34 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 async def dial(host: str, port: int, options: RedisOptions, *, sentinel: bool = False, master: bool = False) -> Wire:
     """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Refusal."""
-    loop = asyncio.get_running_loop()
     context = None if options.tls is None else tls_context(options.tls)
-    async with asyncio.timeout(options.dial_timeout.total_seconds()):
-        _, wire = await loop.create_connection(
-            lambda: Wire(options.read_timeout.total_seconds()), host, port, ssl=context,
-            server_hostname=host if context is not None else None,
-        )  # fmt: skip
-        try:
-            _keep_alive(wire)
+    seconds = options.dial_timeout.total_seconds()
+    wire: Wire | None = None
+    state = ""
+    try:
+        async with asyncio.timeout(seconds):
+            wire = await _reach(host, port, options)
+            if context is not None:
+                state = f"it took the connection and did not finish a TLS handshake within {seconds:g}s"
+                await wire.encrypt(context, host)
+            state = f"it took the connection and did not answer PING within {seconds:g}s"
             await _log_in(wire, options, sentinel=sentinel, master=master)
-        except BaseException:
+    except BaseException as error:
+        if wire is not None:
             wire.end("logging in failed")
-            raise
+        if isinstance(error, TimeoutError) and state:
+            raise Silent(state) from None
+        raise
+    return wire
+
+
+async def _reach(host: str, port: int, options: RedisOptions) -> Wire:
+    make = partial(Wire, options.read_timeout.total_seconds(), options.reply_bytes_max)
+    try:
+        _, wire = await asyncio.get_running_loop().create_connection(make, host, port)
+    except ValueError as error:  # no resolver takes the name; another server may have told it
+        raise Cut("the host has no valid name") from error
+    _keep_alive(wire)
     return wire
 
 
@@ -282,7 +381,7 @@ async def _log_in(wire: Wire, options: RedisOptions, *, sentinel: bool, master: 
     for answer in answers[: len(must)]:
         if isinstance(answer, Refusal):
             raise answer
-    if master and isinstance(answers[-1], list) and answers[-1][0] != b"master":
+    if master and isinstance(answers[-1], list) and answers[-1][:1] != [b"master"]:
         raise Refusal("READONLY the server that the sentinels named is no master any more")
 
 
