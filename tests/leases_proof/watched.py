@@ -7,12 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from aiohttp import StreamReader
-
 from faults import Network, Script
 from leases_proof.places import Place
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import Ask, Reply, Wire
+from wrasse.backends.s3.wire import Ask, Body, Reply, Wire
 from wrasse.leases.leases import Leases
 
 T = TypeVar("T")
@@ -41,7 +39,7 @@ class WatchedWire(Wire):
             self._end(seen)
 
     @asynccontextmanager
-    async def stream(self, ask: Ask) -> AsyncIterator[tuple[Reply, StreamReader]]:
+    async def stream(self, ask: Ask) -> AsyncIterator[tuple[Reply, Body]]:
         seen = self._begin(ask)
         async with super().stream(ask) as answer:
             yield answer

@@ -14,8 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-import aiohttp
-
 from wrasse.backends.s3.failures import failure_in
 from wrasse.backends.s3.replies import (
     KeptVersion,
@@ -36,7 +34,7 @@ from wrasse.backends.s3.replies import (
     parse_versioning,
     parse_versions,
 )
-from wrasse.backends.s3.wire import Ask, NoAnswer, Reply, Wire
+from wrasse.backends.s3.wire import Ask, Body, NoAnswer, Reply, Wire
 from wrasse.errors import StoreBroken
 
 PAGE_MAX = 1_000
@@ -102,15 +100,20 @@ class Client:
         return None if reply.status in _MISSING else _seen(reply, self.where)
 
     @asynccontextmanager
-    async def reading(
-        self, key: bytes, etag: str | None, offset: int
-    ) -> AsyncIterator[tuple[Seen, aiohttp.StreamReader] | None]:
+    async def reading(self, key: bytes, etag: str | None, offset: int) -> AsyncIterator[tuple[Seen, Body] | None]:
         """The bytes from an offset on, as they come; None if there is no such object, or not of this tag."""
         headers = {} if etag is None else {"if-match": f'"{etag}"'}
         if offset:
             headers["range"] = f"bytes={offset}-"
-        async with self.wire.stream(Ask("GET", key, headers=headers)) as (reply, content):
-            yield None if reply.status in (*_MISSING, 416) else (_seen(reply, self.where), content)
+        async with self.wire.stream(Ask("GET", key, headers=headers)) as (reply, body):
+            if reply.status in (*_MISSING, 416):
+                yield None
+                return
+            seen = _seen(reply, self.where)
+            if offset and not reply.headers.get("content-range", "").startswith(f"bytes {offset}-"):
+                raise StoreBroken(f"{self.where} sent other bytes than asked for", do="check that it is an S3")
+            body.limit = seen.size - offset
+            yield seen, body
 
     async def delete(self, key: bytes, etag: str) -> bool:
         """Deletes, if the object has this tag."""
@@ -243,7 +246,7 @@ def _etag(reply: Reply, where: str) -> str:
 
 def _seen(reply: Reply, where: str) -> Seen:
     try:
-        size = reply.headers.get("content-range", "").rpartition("/")[2] or reply.headers.get("content-length", "0")
+        size = reply.headers.get("content-range", "").rpartition("/")[2] or reply.headers["content-length"]
         return Seen(_etag(reply, where), parse_size(size), parse_date(reply.headers["last-modified"]), reply.headers)
     except (KeyError, ValueError):
         raise StoreBroken(f"{where} answered without size or time", do="check that the endpoint is an S3") from None

@@ -27,7 +27,8 @@ _BY_STATUS = {
     301: "PermanentRedirect", 307: "TemporaryRedirect", 304: "NotModified", 403: "AccessDenied", 404: "NoSuchKey",
     409: "ConditionalRequestConflict", 412: "PreconditionFailed", 507: "InsufficientStorage",
 }  # fmt: skip
-_CODE = re.compile(rb"<Code>\s*([^<]{1,80}?)\s*</Code>")
+_CODE = re.compile(rb"<Code>([^<]{1,120}+)</Code>")
+_PLAIN = re.compile(r"[\w.-]{1,80}", re.ASCII)  # what of the store's words is shown
 
 
 class Denied(StoreUnavailable):
@@ -85,9 +86,14 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure 
     """The failure in a reply, if it is one."""
     if status < 300:
         return None
+    region = headers.get("x-amz-bucket-region", "")
+    return Failure(status, _code(body) or _BY_STATUS.get(status, "Unknown"), region if _PLAIN.fullmatch(region) else "")
+
+
+def _code(body: bytes) -> str:
     found = _CODE.search(body[:4096])
-    code = found[1].decode("ascii", "replace") if found else _BY_STATUS.get(status, "Unknown")
-    return Failure(status, code, headers.get("x-amz-bucket-region", ""))
+    code = found[1].decode("ascii", "replace").strip() if found else ""
+    return code if _PLAIN.fullmatch(code) else ""
 
 
 def unavailable(where: str, status: int, failure: Failure | None) -> StoreUnavailable:
@@ -102,5 +108,4 @@ def failure_in(body: bytes) -> Failure | None:
     """The failure in the body of a success, which some calls answer with before they are done."""
     if b"<Error>" not in body[:512]:
         return None
-    found = _CODE.search(body[:4096])
-    return Failure(200, found[1].decode("ascii", "replace") if found else "Unknown")
+    return Failure(200, _code(body) or "Unknown")

@@ -81,11 +81,14 @@ class S3Objects:
                 async with self._client.reading(raw, etag, offset) as found:
                     if found is None:
                         raise _gone(key)
-                    seen, content = found
+                    seen, body = found
                     if etag is not None and seen.etag != etag:
                         raise _gone(key)
                     etag = seen.etag
-                    async for chunk in content.iter_chunked(CHUNK_BYTES):
+                    while offset < seen.size:
+                        chunk = await body.next(CHUNK_BYTES)
+                        if not chunk:
+                            raise _cut_short(self._client.where, offset, seen.size)
                         offset += len(chunk)
                         yield chunk
                     return
@@ -236,6 +239,10 @@ def _bytes(key: str) -> bytes:
 
 def _gone(key: str) -> Gone:
     return Gone(f"the object {key!r} is not there, or not in the version asked for", do="look for it again")
+
+
+def _cut_short(where: str, offset: int, size: int) -> StoreUnavailable:
+    return StoreUnavailable(f"{where} sent {offset} of the {size} bytes of an object", do="try again later")
 
 
 def _unsettled(where: str) -> WrasseError:

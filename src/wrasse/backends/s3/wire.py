@@ -3,6 +3,10 @@
 A request that only asks, or that may be made twice, is tried again with growing pauses while the store is slow,
 throttles or does not answer. A conditional change is sent once: whether it was made is then unknown (`NoAnswer`), and
 its caller reads back before it sends it again.
+
+The store is not trusted. One deadline covers connection, headers and body; it grows by what a minimum rate allows for
+the bytes that were sent and that came. Bodies are read up to a limit and never unpacked, redirects are not followed
+and cookies are not kept.
 """
 
 from __future__ import annotations
@@ -11,10 +15,11 @@ import asyncio
 import hashlib
 import io
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import aiohttp
 from yarl import URL
@@ -22,10 +27,11 @@ from yarl import URL
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.credentials import Wallet, reached
 from wrasse.backends.s3.failures import Denied, Failure, failure_of, unavailable
+from wrasse.backends.s3.replies import XML_BYTES_MAX
 from wrasse.backends.s3.signing import EMPTY_HASH, Signer, Unsigned, query_of, quoted
 from wrasse.backends.s3.store_clock import StoreClock
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, WrasseError, reason_of
+from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError, reason_of
 from wrasse.ports.request_counts import note_request
 
 TRIES = 5
@@ -33,11 +39,21 @@ PAUSE = 0.1  # seconds before the second try; doubles
 PAUSE_MAX = 5.0
 CONNECTIONS_MAX = 64
 CONNECT_MAX = 5.0
-SILENCE_MAX = 30.0  # seconds without a byte
-REQUEST_MAX = 120.0
+SILENCE_MAX = 30.0
+"""Seconds in which a store may send no byte."""
+REQUEST_MAX = 60.0
+"""Seconds for one request and its answer with the body, besides what `RATE_MIN` allows for the bytes that move."""
+RATE_MIN = 32 << 10
+"""Bytes a second: the slowest transfer that is not cut off once `REQUEST_MAX` is used up."""
+ANSWER_BYTES_MAX = XML_BYTES_MAX
+"""Bytes of an answer that is read as a whole: listings, other XML, records. Objects are streamed."""
+ERROR_BYTES_MAX = 64 << 10
+"""Bytes of a refusal that are read; the rest is left unread and the connection closed."""
 SKEW_MAX = timedelta(minutes=5)  # stores refuse what was signed longer ago than 5 to 15 minutes
 _HASH_ASIDE = 1 << 20  # bytes from which hashing would hold up the loop
 _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+_PIECE = 256 << 10
+T = TypeVar("T")
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -71,11 +87,73 @@ class Reply:
     at: datetime
 
 
+class Deadline:
+    """What is left of the time for one request. Waiting for the store counts, the reader's own work does not."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+
+    async def wait(self, what: Awaitable[T]) -> T:
+        """Waits for this; TimeoutError at the deadline."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._left):
+                return await what
+        finally:
+            self._left -= loop.time() - began
+
+    def moved(self, size: int) -> None:
+        """So many bytes were sent or came."""
+        self._left += size / RATE_MIN
+
+    def cut(self, seconds: float) -> None:
+        """At most this is left: the time that a body took less to send than it might is none for the answer."""
+        self._left = min(self._left, seconds)
+
+
+class Body:
+    """The body of an answer as it comes, up to a limit that its reader may set anew."""
+
+    def __init__(self, response: aiohttp.ClientResponse, deadline: Deadline, where: str) -> None:
+        self._response, self._deadline, self._where = response, deadline, where
+        self._received = 0
+        self.limit = ANSWER_BYTES_MAX
+
+    async def next(self, size: int) -> bytes:
+        """At most so many bytes, none at the end. Raises StoreBroken beyond the limit."""
+        with _named(self._where):
+            piece = await self._deadline.wait(self._response.content.read(size))
+        self._deadline.moved(len(piece))
+        self._received += len(piece)
+        if self._received > self.limit:
+            raise StoreBroken(
+                f"{self._where} answered with more than {self.limit} bytes", do="check that the endpoint is an S3"
+            )
+        return piece
+
+    async def all(self) -> bytes:
+        """All of it; of a refusal the beginning."""
+        refused = self._response.status >= 300
+        pieces: list[bytes] = []
+        while piece := await self.next(_PIECE):
+            pieces.append(piece)
+            if refused and self._received >= ERROR_BYTES_MAX:
+                break
+        return b"".join(pieces)
+
+
 class Wire:
     """The requests of one bucket, over a bounded number of connections."""
 
     def __init__(
-        self, address: S3Address, clock: Clock, *, tries: int = TRIES, silence_max: float = SILENCE_MAX
+        self,
+        address: S3Address,
+        clock: Clock,
+        *,
+        tries: int = TRIES,
+        silence_max: float = SILENCE_MAX,
+        request_max: float = REQUEST_MAX,
     ) -> None:
         address = reached(address)
         self.address = address
@@ -88,6 +166,7 @@ class Wire:
         self._origin = address.origin(region)
         self._tries = tries
         self._silence_max = silence_max
+        self._request_max = request_max
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -105,27 +184,25 @@ class Wire:
                 if reply.status not in _TRY_AGAIN:
                     return self._good(ask, reply, failure)
                 raise unavailable(str(self.address), reply.status, failure)
-            except StoreUnavailable as why:
+            except (StoreUnavailable, StoreBroken) as why:
                 if not ask.twice and not isinstance(why, Denied):
                     raise NoAnswer(why) from why
-                if attempt == tries or isinstance(why, Denied):
+                if attempt == tries or isinstance(why, Denied | StoreBroken):
                     raise
             await asyncio.sleep(pause(attempt))
         raise AssertionError("the last try returns or raises")
 
     @asynccontextmanager
-    async def stream(self, ask: Ask) -> AsyncIterator[tuple[Reply, aiohttp.StreamReader]]:
+    async def stream(self, ask: Ask) -> AsyncIterator[tuple[Reply, Body]]:
         """A reply whose body is read piece by piece; one try. Errors while reading are StoreUnavailable."""
-        with _named(str(self.address)):
-            async with self._send(ask) as (response, at):
-                if response.status >= 300:
-                    reply = Reply(response.status, _lower(response), await response.read(), at)
-                    failure = failure_of(reply.status, reply.headers, reply.body)
-                    if response.status in _TRY_AGAIN:
-                        raise unavailable(str(self.address), response.status, failure)
-                    yield self._good(ask, reply, failure), response.content
-                else:
-                    yield Reply(response.status, _lower(response), b"", at), response.content
+        async with self._send(ask) as (reply, body):
+            if reply.status >= 300:
+                reply = replace(reply, body=await body.all())
+                failure = failure_of(reply.status, reply.headers, reply.body)
+                if reply.status in _TRY_AGAIN:
+                    raise unavailable(str(self.address), reply.status, failure)
+                reply = self._good(ask, reply, failure)
+            yield reply, body
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -140,12 +217,11 @@ class Wire:
         return reply
 
     async def _once(self, ask: Ask) -> Reply:
-        with _named(str(self.address)):
-            async with self._send(ask) as (response, at):
-                return Reply(response.status, _lower(response), await response.read(), at)
+        async with self._send(ask) as (reply, body):
+            return replace(reply, body=await body.all())
 
     @asynccontextmanager
-    async def _send(self, ask: Ask) -> AsyncIterator[tuple[aiohttp.ClientResponse, datetime]]:
+    async def _send(self, ask: Ask) -> AsyncIterator[tuple[Reply, Body]]:
         who = await self._wallet.credentials()
         path = self._origin.path + ("" if ask.key is None else f"/{quoted(ask.key)}")
         query = query_of(ask.query)
@@ -157,11 +233,17 @@ class Wire:
         self.requests += 1
         note_request()
         sent_at = self._clock.now()
-        async with self._opened().request(
-            ask.method, url, data=_payload(ask.body), headers=headers, allow_redirects=False
-        ) as response:
+        deadline = Deadline(self._request_max)
+        deadline.moved(len(ask.body))
+        with _named(str(self.address)):
+            response = await deadline.wait(
+                self._opened().request(ask.method, url, data=_payload(ask.body), headers=headers, allow_redirects=False)
+            )
+        deadline.cut(self._request_max)
+        async with response:
             self.time.learn(response.headers.get("Date"), sent_at, self._clock.now())
-            yield response, self.time.now()
+            body = Body(response, deadline, str(self.address))
+            yield Reply(response.status, _lower(response), b"", self.time.now()), body
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -172,15 +254,28 @@ class Wire:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=60),
                 timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=CONNECT_MAX, sock_read=self._silence_max, connect=REQUEST_MAX
+                    total=None, sock_connect=CONNECT_MAX, sock_read=self._silence_max, connect=self._request_max
                 ),
                 auto_decompress=False,  # an object is given as it is stored
                 skip_auto_headers=("User-Agent", "Content-Type", "Accept-Encoding", "Accept"),
                 requote_redirect_url=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                middlewares=(_sent_once,),
             )
-            # The client would send a PUT or DELETE again when a kept connection breaks, also after it was carried out.
-            self._session._retry_connection = False
         return self._session
+
+
+async def _sent_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp sends a PUT or DELETE again when a kept connection breaks, also after it was carried out. It does so on
+    these two errors only, inside of which middlewares run: they leave here as another error, which it passes on."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _Broken from error
+
+
+class _Broken(aiohttp.ClientError):
+    """A connection broke, or none was made; the cause says why."""
 
 
 class _named:
@@ -198,6 +293,7 @@ class _named:
                 f"{self._where} did not answer in time", do="check the endpoint and the network"
             ) from error
         if isinstance(error, aiohttp.ClientError | OSError):
+            error = error.__cause__ if isinstance(error, _Broken) else error
             said = reason_of(error) if isinstance(error, OSError) else type(error).__name__
             raise StoreUnavailable(
                 f"{self._where} cannot be reached ({said})", do="check the endpoint and the network"
