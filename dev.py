@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Everything a checkout needs, with nothing but Python 3.11 and a package index.
+"""Everything a checkout needs, with nothing but Python 3.11 or newer and a package index.
 
     python3 dev.py demo                 a minute's tour on SQLite and a directory
     python3 dev.py run [args]           the wrasse command itself, e.g. `run jobs list`
-    python3 dev.py test [pytest args]   the tests, in parallel; --full adds their long forms
+    python3 dev.py test [pytest args]   the tests, in parallel; --full adds their long forms and draws a seed,
+                                        --seed=N repeats one
     python3 dev.py bench [args]         the benchmarks; results are ratios taken in one run
     python3 dev.py lint                 ruff and mypy --strict
     python3 dev.py docs [--check]       write the reference pages from the code, or say what differs
 
 The first call makes .venv beside this file and installs the hash-locked requirements from whatever
-index pip is configured for.
+index pip is configured for. One that another version of Python made is made anew. DEV_VENV names another place for it.
 """
 import hashlib
 import os
@@ -20,7 +21,7 @@ import sys
 import venv
 
 ROOT = pathlib.Path(__file__).resolve().parent
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("DEV_VENV", ".venv")
 BIN = VENV / "bin"
 LOCKS = {"demo": "requirements.lock", "run": "requirements.lock"}
 
@@ -28,7 +29,9 @@ LOCKS = {"demo": "requirements.lock", "run": "requirements.lock"}
 def ensure(lock: str) -> None:
     """Brings .venv to what `lock` says, unless a stamp shows that this was done already."""
     want = hashlib.sha256(b"".join((ROOT / f).read_bytes() for f in (lock, "pyproject.toml"))).hexdigest()
-    stamp = VENV / f".{lock}.ok"
+    stamp, ours = VENV / f".{lock}.ok", VENV / "lib" / "python{}.{}".format(*sys.version_info)
+    if not ours.exists():
+        shutil.rmtree(VENV, ignore_errors=True)
     if stamp.exists() and stamp.read_text() == want:
         return
     print(f"wrasse: installing {lock} into {VENV.name} ...", file=sys.stderr)

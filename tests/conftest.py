@@ -6,10 +6,11 @@ Every server is started by the first test of a process that asks for it, and ser
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,15 @@ def _tell_seed(config: pytest.Config, *, failed: bool = False) -> None:
         terminal.write_line(f"seed {config.option.seed}; the same again: {again}")
     for report in [*terminal.stats.get("failed", ()), *terminal.stats.get("error", ())][:_SHOWN_MAX] if failed else ():
         terminal.write_line(f"again: {again} {shlex.quote(report.nodeid)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a test that is skipped, since something it needs is missing, has failed."""
+    report = yield
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = "failed", f"skipped, which CI does not allow: {report.longrepr}"
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from docs.blocks import ROOT
 
+OURS = "python{}.{}".format(*sys.version_info)
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 
 
@@ -30,6 +32,25 @@ def test_dev_py_says_what_it_can_do(tmp_path: Path) -> None:
 
 def test_a_command_that_dev_py_does_not_know_is_a_usage_error(tmp_path: Path) -> None:
     assert dev("tset", folder=tmp_path).returncode == 2
+
+
+def test_an_environment_that_another_python_made_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    assert spec is not None
+    assert spec.loader is not None
+    dev = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dev)
+    asked: list[object] = []
+    monkeypatch.setattr(dev, "VENV", tmp_path)
+    monkeypatch.setattr(dev, "BIN", tmp_path / "bin")
+    monkeypatch.setattr(dev.venv, "create", lambda place, **_: (place / "lib" / OURS).mkdir(parents=True))
+    monkeypatch.setattr(dev.subprocess, "run", lambda command, **_: asked.append(command))
+    (tmp_path / "lib" / "python2.7").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "pip").touch()
+    dev.ensure("requirements.lock")
+    dev.ensure("requirements.lock")
+    assert ([path.name for path in (tmp_path / "lib").iterdir()], len(asked)) == ([OURS], 2)
 
 
 def test_continuous_integration_runs_lint_and_tests_from_a_clean_environment() -> None:

@@ -29,14 +29,19 @@ def test_by_random():
 """
 
 
-def run(folder: Path, *options: str, fail: bool = False) -> tuple[str, str]:
-    """What a run of two tests with our conftest drew, in a worker as `dev.py test` has them, and all that it said."""
-    (folder / "test_draws.py").write_text(DRAWS)
+def pytest_in(folder: Path, *options: str, **more: str) -> str:
+    """What a run with our conftest says, in a worker as `dev.py test` has them."""
     inherited = {name: value for name, value in os.environ.items() if name not in (seeds.VARIABLE, "PYTHONHASHSEED")}
-    environment = {**inherited, "PYTHONPATH": str(ROOT / "tests"), "CI": "", "FAIL": "yes" if fail else ""}
+    environment = {**inherited, "PYTHONPATH": str(ROOT / "tests"), "CI": "", **more}
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir=.", "-p", "conftest"]
-    command += ["-rA", "-n1", *options, "test_draws.py"]
-    said = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
+    command += ["-rA", "-n1", *options]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
+
+
+def run(folder: Path, *options: str, fail: str = "") -> tuple[str, str]:
+    """What two tests drew, and everything that was said."""
+    (folder / "test_draws.py").write_text(DRAWS)
+    said = pytest_in(folder, *options, "test_draws.py", FAIL=fail)
     drawn = re.search(r"^drawn .*$", said, re.MULTILINE)
     assert drawn is not None, said
     return drawn[0], said
@@ -48,12 +53,18 @@ def test_the_default_run_makes_the_same_choices_every_time_and_names_no_seed(tmp
 
 
 def test_a_full_run_makes_its_own_choices_and_says_how_to_repeat_them(tmp_path: Path) -> None:
-    first, said = run(tmp_path, "--full", fail=True)
+    first, said = run(tmp_path, "--full", fail="yes")
     told = re.search(r"seed (\d+); the same again: python3 dev.py test --full --seed=(\d+)\n", said)
     assert told is not None, said
     assert f"again: python3 dev.py test --full --seed={told[1]} test_draws.py::test_by_random\n" in said
     assert (first, told[1]) == (run(tmp_path, "--full", f"--seed={told[2]}")[0], told[2])
     assert first != run(tmp_path, "--full")[0]
+
+
+@pytest.mark.parametrize(("ci", "counted"), [("true", "1 failed"), ("", "1 skipped")])
+def test_what_is_skipped_has_failed_in_ci(tmp_path: Path, ci: str, counted: str) -> None:
+    (tmp_path / "test_skipped.py").write_text("import pytest\ndef test_one(): pytest.skip('no server')\n")
+    assert counted in pytest_in(tmp_path, "test_skipped.py", CI=ci)
 
 
 def test_stories_are_others_under_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
