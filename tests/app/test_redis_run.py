@@ -12,6 +12,7 @@ import redis
 
 from app.daemons import running, until
 from app.typed import wrasse
+from backends.redis_peer import GARBAGE
 from servers.process import free_ports
 from servers.valkey import Valkey, valkey
 from wrasse import connect
@@ -59,6 +60,36 @@ def test_a_worker_runs_jobs_of_its_own_and_of_other_programs(shop: Path, server:
             assert SECRET not in daemon.err
         done = [json.loads(each)["id"] for each in client.lrange("jobqueue:completed", 0, -1)]
     assert sorted(done) == ["ours", "peer-1"]
+
+
+def test_entries_that_are_no_jobs_cost_only_themselves(shop: Path, server: Valkey) -> None:
+    """Every status answers beside them; a worker does the good jobs, dead-letters the others and counts them."""
+    good = [json.dumps(PEER | {"id": f"good-{n}"}).encode() for n in range(len(GARBAGE))]
+    with redis.Redis(port=server.port, password=SECRET) as client:
+        for (raw, _), job in zip(GARBAGE, good, strict=True):
+            client.lpush("jobqueue:high_priority", raw, job)
+        client.lpush("jobqueue:worker:gone:processing", *[raw for raw, _ in GARBAGE])
+        listed = wrasse("jobs", "list", "ready", "--limit=1000", "--json").json["jobs"]
+        assert [each["reason"] for each in listed].count("invalid_payload") >= len(GARBAGE) - 1
+        assert wrasse("jobs", "list").code == wrasse("jobs", "stats").code == wrasse("doctor").code == 0
+        damage = {each["kind"]: each["count"] for each in wrasse("jobs", "fsck", "--json").json["damage"]}
+        assert damage["invalid_entry"] == len(GARBAGE)
+        with running(shop, "--role=worker", "--handler=shop:work") as daemon:
+            until(lambda: client.llen("jobqueue:completed") == len(good), "the good jobs done")
+            until(lambda: client.llen("jobqueue:dead_letter") == 2 * len(GARBAGE), "all that is no job dead-lettered")
+            until(lambda: client.llen("jobqueue:worker:gone:processing") == 0, "the dead worker's list empty")
+            for path in ("/metrics", "/readyz", "/healthz", "/", "/status.json"):
+                assert daemon.get(path)[0] == 200, path
+            metrics = daemon.get("/metrics")[1]
+            assert daemon.process.poll() is None
+        for name in ("jobs_dead_letter_total", "jobs_failed_total"):
+            numbers = [float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name + "{")]
+            assert sum(numbers) >= len(GARBAGE), metrics
+        assert any("jobs_failed_total{" in line and 'reason="invalid_payload"' in line for line in metrics.splitlines())
+        dead = wrasse("jobs", "list", "dead", "--limit=1000", "--json").json["jobs"]
+    assert {each["reason"] for each in dead} == {"invalid_payload"}
+    assert all(each["error"] for each in dead)
+    assert wrasse("jobs", "show", dead[0]["id"]).code == wrasse("jobs", "fsck").code == wrasse("doctor").code == 0
 
 
 def test_a_daemon_waits_for_its_server_and_outlives_its_restarts(shop: Path, server: Valkey) -> None:

@@ -6,6 +6,63 @@ from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.keys import Keys
 
 
+def _with(fields: bytes) -> bytes:
+    return b'{"id":"bad","filepath":"/x",%b}' % fields
+
+
+DEEP = b"[" * 50_000 + b"]" * 50_000
+# Bytes that any program may push and that are no job, each with what the reason given must contain.
+GARBAGE: tuple[tuple[bytes, str], ...] = (
+    (_with(b'"delay":1e300'), "field delay"),
+    (_with(b'"delay":1e400'), "field delay"),
+    (_with(b'"timeout":1e15'), "field timeout"),
+    (_with(b'"timeout":-1e15'), "field timeout"),
+    (_with(b'"keep":1e20'), "field keep"),
+    (_with(b'"window":1e20'), "field window"),
+    (_with(b'"window":"soon"'), "field window: 'soon' is not a number of seconds"),
+    (_with(b'"delay":NaN'), "JSON"),
+    (_with(b'"delay":Infinity'), "JSON"),
+    (_with(b'"creation_time":"0001-01-01T00:00:00+14:00"'), "field creation_time"),
+    (_with(b'"creation_time":"9999-12-31T23:59:59-14:00"'), "field creation_time"),
+    (_with(b'"creation_time":"yesterday"'), "field creation_time: 'yesterday'"),
+    (_with(b'"creation_time":1e300'), "field creation_time"),
+    (_with(b'"creation_time":true'), "field creation_time"),
+    (_with(b'"not_before":"9999-12-31T23:59:59-00:01"'), "field not_before"),
+    (_with(b'"failed_at":"0001-01-01T00:00:00+00:01"'), "field failed_at"),
+    (_with(b'"filesize":' + b"9" * 5_000), "field filesize"),
+    (_with(b'"filesize":1.5'), "field filesize: 1.5 is not a whole number"),
+    (_with(b'"retries":"x"'), "field retries: 'x' is not a whole number"),
+    (_with(b'"retries":-1'), "field retries"),
+    (_with(b'"retries":99999999999999999999'), "field retries"),
+    (_with(b'"token":1e308'), "field token"),
+    (_with(b'"Retries":3'), "field Retries"),
+    (_with(b'"headers":{"a":[1]}'), "field headers"),
+    (_with(b'"headers":["a"]'), "field headers"),
+    (_with(b'"history":[[1,"w",1e300,1,"failed",""]]'), "field history"),
+    (_with(b'"history":[[1,"w",99999999999999999,1,"failed",""]]'), "field history"),
+    (_with(b'"payload_b64":"?"'), "field payload_b64"),
+    (_with(b'"payload_b64":7.5'), "field payload_b64"),
+    (_with(b'"kind":"\\ud800"'), "JSON"),
+    (_with(b'"kind":"\xed\xa0\x80"'), "field kind: it is not UTF-8"),
+    (_with(b'"x":' + DEEP), "nested"),
+    (_with(b'"headers":' + DEEP), "nested"),
+    (DEEP, "nested"),
+    (b"[" * 50_000, "nested"),
+    (b'{"a":' * 50_000, "nested"),
+    (b'{"id":"', "JSON"),
+    (b"", "JSON"),
+    (b"\0", "JSON"),
+    (b"null", "JSON"),
+    (b"\xff\xfe", "JSON"),
+    (b"\xef\xbb\xbf" + _with(b'"retries":0'), "JSON"),
+    (b"{}", "field id: it is missing"),
+    (b'{"id":null}', "field id: it is missing"),
+    (b'{"id":""}', "field id"),
+    (b'{"id":{}}', "field id"),
+    (b'{"id":"%b"}' % (b"a" * 256), "field id"),
+)
+
+
 def go_job(id: str, *, priority: str = "low", retries: int = 0, more: str = "") -> bytes:
     """A job as the origin's producer writes it."""
     return (

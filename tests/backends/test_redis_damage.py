@@ -77,6 +77,10 @@ async def _delayed(scene: Scene) -> None:
     await scene.do("ZADD", scene.keys.queue("low").delayed, 2**42, go_job("foreign"))
 
 
+async def _invalid_entry(scene: Scene) -> None:
+    await scene.do("ZADD", scene.keys.queue("low").delayed, 2**42, b'0000000000000001:{"id":"a","delay":1e300}')
+
+
 async def _index_without_hold(scene: Scene) -> None:
     await scene.do("HDEL", scene.keys.holds, scene.take_of("held-2"))
 
@@ -186,6 +190,7 @@ PLANTED: dict[Plant, Kind] = {
     _heartbeat: Kind.HEARTBEAT_WITHOUT_END,
     _queue: Kind.QUEUE_NOT_LISTED,
     _delayed: Kind.DELAYED_WITHOUT_NUMBER,
+    _invalid_entry: Kind.INVALID_ENTRY,
     _index_without_hold: Kind.INDEX_WITHOUT_HOLD,
     _hold_without_index: Kind.HOLD_WITHOUT_INDEX,
     _entry_lost: Kind.ENTRY_LOST,

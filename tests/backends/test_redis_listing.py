@@ -18,7 +18,7 @@ from wrasse.backends.redis.deletes import delete
 from wrasse.backends.redis.moves import move
 from wrasse.backends.redis.overview import record
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, Place
+from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, Place, Reason
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -112,11 +112,13 @@ async def test_a_job_that_another_program_pushed_is_listed(hall: Hall) -> None:
     assert await hall.rest(None) == ["a", "theirs"]
 
 
-async def test_what_is_no_job_is_passed_over(hall: Hall) -> None:
+async def test_what_is_no_job_is_listed_with_its_reason(hall: Hall) -> None:
     await hall.desk.put("a")
     await hall.peer.push(b"no job")
     await hall.desk.put("b")
-    assert await hall.rest(None) == ["a", "b"]
+    page = await hall.store.jobs.page(Place.READY, ALL, None, 10)
+    assert [each.reason for each in page] == [None, Reason.INVALID_PAYLOAD, None]
+    assert "JSON" in page.items[1].error
 
 
 async def test_queues_are_listed_one_after_another_each_in_its_order(hall: Hall) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from backends.redis_peer import GARBAGE
 from conformance.desk import EVERYTHING, SILENCE, Desk, fresh
 from servers.proxy import proxy
 from servers.valkey import Valkey, valkey
@@ -23,14 +24,16 @@ from wrasse.backends.redis.job_json import (
     decode,
     encode,
     file_payload,
+    flaw,
     job_of,
     payload_of,
     rfc3339,
 )
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.clock import ManualClock
+from wrasse.bounded import EARLIEST
+from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import Finish, Job, JobGroup, Place, Reason
+from wrasse.ports.jobs import Bury, Finish, Job, JobGroup, Place, Reason
 from wrasse.ports.outcome import Outcome
 
 HIGH, LOW = "jobqueue:high_priority", "jobqueue:low_priority"
@@ -40,6 +43,7 @@ GO = (
     b'"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","span_id":"00f067aa0ba902b7"}'
 )
 PATH = '/data/a&b <c> é\u2028"q".txt'
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MADE = datetime(2025, 9, 16, 3, 4, 5, 120_000, tzinfo=UTC)
 FILE = Job(
     "0123456789abcdef0123456789abcdef",
@@ -68,6 +72,10 @@ class Peer:
     async def push(self, *raw: bytes, queue: str = "queue:low") -> None:
         for each in raw:
             await self.do("LPUSH", f"{self.root}:{queue}", each)
+
+    async def known(self, queue: str) -> None:
+        """Some producer of ours has used this queue."""
+        await self.do("SADD", f"{self.root}:queues", queue)
 
     async def everywhere(self) -> list[bytes]:
         """The ids in all lists and delayed sets, once for each place."""
@@ -190,22 +198,117 @@ def test_fields_nobody_knows_survive_every_change(others: dict[str, object]) -> 
 # What is no job
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"null", b"[]", b"", b"\xff\xfe", b"{", b"12", b"{}", b'{"id":""}', b'{"id":7}', b'{"id":"a","ID":"b"}',
-        b'{"id":"a","Retries":3}', b'{"id":"a","filesize":1.5}', b'{"id":"a","retries":-1}', b'{"id":"a\\n"}',
-        b'{"id":"a","payload_b64":"?"}', GO + b"x",
-    ],
-)  # fmt: skip
-async def test_what_is_no_job_is_buried_with_its_bytes(peer: Peer, raw: bytes) -> None:
+MORE_GARBAGE = [(raw, "") for raw in (b"[]", b"{", b"12", b'{"id":"a","ID":"b"}', GO + b"x")]
+
+
+@pytest.mark.parametrize(("raw", "why"), [*GARBAGE, *MORE_GARBAGE])
+def test_the_reason_why_bytes_are_no_job_names_the_field(raw: bytes, why: str) -> None:
+    assert why in flaw(raw)
+    assert flaw(raw)
+    wire = decode(raw)
+    assert wire is None or payload_of(wire) is None
+
+
+@pytest.mark.parametrize(("raw", "why"), [*GARBAGE, *MORE_GARBAGE])
+async def test_what_is_no_job_is_buried_with_its_bytes(peer: Peer, raw: bytes, why: str) -> None:
+    await peer.known("low")
     await peer.push(raw, GO)
-    taken = [each.job.id for each in await peer.desk.take()]
+    (waiting, _) = await peer.redis.jobs.page(Place.READY, EVERYTHING, None, 10)
+    assert waiting.reason is Reason.INVALID_PAYLOAD or decode(raw) is not None
+    await peer.redis.jobs.counts()
+    assert [each.kind for each in await peer.redis.damages.check(repair=False, silence=SILENCE)] == ["invalid_entry"]
+    answer = await peer.redis.jobs.take(["low"], 10, worker="w1", silence=SILENCE, request=fresh())
+    (rejected,) = answer.rejected
+    assert ([each.job.id for each in answer.jobs], why in rejected.error, rejected.queue) == ([FILE.id], True, "low")
     (dead,) = await peer.redis.jobs.page(Place.DEAD, EVERYTHING, None, 10)
-    assert (taken, dead.reason, dead.queue) == ([FILE.id], Reason.INVALID_PAYLOAD, "low")
+    assert (dead.reason, dead.queue, why in dead.error) == (Reason.INVALID_PAYLOAD, "low", True)
+    assert await peer.redis.jobs.get(dead.id) is not None or not dead.id.startswith("unreadable")
     bodies = await peer.list("dead_letter")
     assert bodies == [raw] or (decode(raw) is not None and msgspec.json.decode(bodies[0])["payload_b64"] == "?")
     assert await peer.list("worker:w1:processing") == [GO]
+
+
+@pytest.mark.parametrize("raw", [raw for raw, _ in GARBAGE])
+async def test_what_is_no_job_is_rescued_from_a_worker_that_died_with_it(peer: Peer, raw: bytes) -> None:
+    """Another program's worker had it, or one of an older version of ours."""
+    await peer.do("LPUSH", f"{peer.root}:worker:gone:processing", raw)
+    await peer.redis.strays.look(None, 1_000_000, silence=timedelta(milliseconds=1), dry=False)
+    async with asyncio.timeout(10):
+        while not (overdue := (await peer.redis.jobs.overdue(None, 10)).items):
+            await asyncio.sleep(0.001)  # the server's own clock
+    (held,) = overdue
+    (outcome,) = await peer.redis.jobs.move([Bury(held.hold, Reason.INVALID_PAYLOAD, error=held.error)])
+    assert (outcome, await peer.list("worker:gone:processing")) == (Outcome.DONE, [])
+    assert len(await peer.list("dead_letter")) == 1
+
+
+async def test_a_repair_dead_letters_entries_that_are_no_job(peer: Peer) -> None:
+    await peer.known("low")
+    await peer.push(*[raw for raw, _ in GARBAGE], GO)
+    (found, *_) = await peer.redis.damages.check(repair=True, silence=SILENCE)
+    assert (found.kind, found.count, found.repaired) == ("invalid_entry", len(GARBAGE), len(GARBAGE))
+    dead = await peer.redis.jobs.page(Place.DEAD, EVERYTHING, None, 100)
+    assert ({each.reason for each in dead}, len(dead)) == ({Reason.INVALID_PAYLOAD}, len(GARBAGE))
+    assert await peer.list("queue:low") == [GO]
+
+
+async def test_scores_of_other_programs_are_listed_page_by_page(peer: Peer) -> None:
+    """A delayed job may be due at a fraction of a millisecond, or never."""
+    key = f"{peer.root}:queue:low:delayed"
+    for n, score in enumerate(["4102444800000.5", "4102444800000.5", "1e300", "inf", "inf", "-inf", "-1e300"]):
+        await peer.do("ZADD", key, score, b'%016d:{"id":"job-%d"}' % (n, n))
+    await peer.known("low")
+    found, after = list[str](), None
+    while True:
+        page = await peer.redis.jobs.page(Place.READY, EVERYTHING, after, 1)
+        found += [each.id for each in page]
+        if not page.more:
+            break
+        after = page.cursor
+    assert sorted(found) == [f"job-{n}" for n in range(7)]
+    assert (await peer.redis.jobs.counts()).queues[0].ready == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "read"),
+    [
+        (b'"id":"a\\n\\u0000"', {"id": "a\n\0"}),
+        (b'"id":7', {"id": "7"}),
+        (b'"id":"b5fe\xc3\xa9 <&> \xf0\x9f\x90\x9f"', {"id": "b5fe\u00e9 <&> \U0001f41f"}),
+        (b'"id":"a","filesize":"12","retries":"1"', {"filesize": 12, "retries": 1}),
+        (b'"id":"a","filesize":12.0,"attempts":2e0', {"filesize": 12, "attempts": 2}),
+        (b'"id":"a","creation_time":""', {"creation_time": EPOCH}),
+        (b'"id":"a","creation_time":null,"headers":null', {"creation_time": EPOCH, "headers": None}),
+        (b'"id":"a","creation_time":1767323045', {"creation_time": MOMENT}),
+        (b'"id":"a","creation_time":1767323045000', {"creation_time": MOMENT}),
+        (b'"id":"a","creation_time":1767323045.0', {"creation_time": MOMENT}),
+        (b'"id":"a","creation_time":"1767323045"', {"creation_time": MOMENT}),
+        (b'"id":"a","creation_time":"2026-01-02T04:04:05+01:00"', {"creation_time": MOMENT}),
+        (b'"id":"a","creation_time":"2026-01-02T03:04:05"', {"creation_time": MOMENT}),
+        (b'"id":"a","creation_time":"2026-01-02"', {"creation_time": MOMENT.replace(hour=0, minute=0, second=0)}),
+        (b'"id":"a","creation_time":"0001-01-01T00:00:00Z"', {"creation_time": EARLIEST}),
+        (b'"id":"a","timeout":"30","delay":0.5', {"timeout": 30.0, "delay": 0.5}),
+        (b'"id":"a","headers":{"n":1}', {"headers": {"n": "1"}}),
+        (b'"id":"a","priority":3,"x":[[1]]', {"priority": "3"}),
+    ],
+)
+async def test_fields_with_one_meaning_are_read_in_any_spelling(
+    peer: Peer, fields: bytes, read: dict[str, object]
+) -> None:
+    raw = b"{%b}" % fields
+    wire = decode(raw)
+    assert wire is not None
+    assert {name: getattr(wire, name) for name in read} == read
+    await peer.push(raw)
+    (taken,) = await peer.desk.take()
+    assert taken.job.id == wire.id
+    assert await peer.desk.place(wire.id) is Place.HELD
+    await peer.desk.fail(taken.hold)
+    (again,) = await peer.desk.take()
+    assert (again.failures, again.attempt) == (wire.retries + 1, wire.attempts + 2)
+    await peer.desk.finish(again.hold)
+    assert await peer.desk.place(wire.id) is Place.DONE
+    assert await peer.redis.damages.check(repair=False, silence=SILENCE) == ()
 
 
 async def test_a_take_goes_on_behind_what_is_no_job(peer: Peer) -> None:

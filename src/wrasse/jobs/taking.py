@@ -35,7 +35,7 @@ from wrasse.jobs.rates import Turns
 from wrasse.jobs.settling import ASKING_AGAIN, Settler
 from wrasse.jobs.slots import Slots
 from wrasse.jobs.tally import Tally
-from wrasse.ports.jobs import BATCH_MAX, JobQueue, Rate, TakenJob
+from wrasse.ports.jobs import BATCH_MAX, JobQueue, Rate, Reason, TakenJob
 
 AHEAD = 0.1  # seconds of work
 _MEASURED = 0.1  # seconds over which the speed is measured
@@ -165,6 +165,11 @@ class Taker:
             self._wait = None
         self._request = ""
         self._failed = 0
+        for each in taken.rejected:
+            self._tally.fail(each.queue, Reason.INVALID_PAYLOAD)
+            self._tally.dead.add(each.queue)
+            told = {"job_id": each.id, "queue": each.queue, "worker_id": asking.worker}
+            _log.error("an entry of queue %s was dead-lettered as invalid: %s", each.queue, each.error, extra=told)
         self._feed(taken.jobs)
         if self._kept_waiting is not None:
             # The others must be out of harm's way before it starts.

@@ -76,11 +76,22 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """An entry of a queue that cannot be decoded as a job: it is dead with its bytes, reason invalid_payload."""
+
+    queue: str
+    id: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
-    """The answer to a take; empty when nothing was ready within the wait."""
+    """The answer to a take; no jobs when nothing was ready within the wait. `rejected`: what it dead-lettered because
+    it cannot be decoded."""
 
     jobs: tuple[TakenJob, ...]
     at: datetime
+    rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class StuckJobs:
             return self._decide_task(suspect, at, self.retries)
         silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
         if suspect.reason is not None:  # why no queue would be right for it
-            bury = Bury(suspect.hold, suspect.reason, error=silent)
+            bury = Bury(suspect.hold, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
             return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
         if suspect.rescues >= self.rescues_max:
             bury = Bury(suspect.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)

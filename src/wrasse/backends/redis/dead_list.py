@@ -15,7 +15,7 @@ from hashlib import sha1
 
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.hold_text import FinishedText, pack_finished, read_finished
-from wrasse.backends.redis.job_json import decode, history_json, reason_of, utc
+from wrasse.backends.redis.job_json import decode, flaw, history_json, payload_of, reason_of
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import in_ms
 from wrasse.backends.redis.routing import Router, known_queues
@@ -131,7 +131,7 @@ def _adoptions(letters: Sequence[Letter], router: Router) -> Iterator[tuple[Word
         wire = decode(raw)
         route = router.route(wire)
         id, mark = "" if wire is None else wire.id, f"{letter.place:08x}{_digest(raw).hex()[:8]}"
-        died = 0 if wire is None or wire.failed_at is None else to_micros(utc(wire.failed_at)) // 1_000
+        died = 0 if wire is None or wire.failed_at is None else to_micros(wire.failed_at) // 1_000
         take = f"{0 if wire is None else wire.token}-{mark}"
         yield take, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw, letter.place
 
@@ -140,9 +140,10 @@ def _text(raw: bytes, queue: str) -> FinishedText:
     """What is known of a dead job that another program buried. Without a reason it failed as far as anybody knows."""
     wire = decode(raw)
     if wire is None:
-        reason, error, id, counts, history = Reason.INVALID_PAYLOAD, "", "", (0, 0, 0, 0), b""
+        reason, error, id, counts, history = Reason.INVALID_PAYLOAD, flaw(raw), "", (0, 0, 0, 0), b""
     else:
-        reason, error, id = reason_of(wire.reason) or Reason.FAILED, wire.error[:ERROR_CHARS_MAX], wire.id
+        unsaid = Reason.FAILED if payload_of(wire) is not None else Reason.INVALID_PAYLOAD
+        reason, error, id = reason_of(wire.reason) or unsaid, wire.error[:ERROR_CHARS_MAX], wire.id
         counts = (wire.attempts, wire.retries, wire.rescues, wire.interruptions)
         history = history_json(wire.history) if wire.history else b""
     return FinishedText(

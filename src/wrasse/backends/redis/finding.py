@@ -19,6 +19,7 @@ from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
+from wrasse.bounded import clamped_ms
 
 ENTRIES_MAX = 5_000  # looked at per call, so that a script is over within milliseconds
 
@@ -80,7 +81,7 @@ async def _looks(link: Link, keys: Keys, ids: Collection[str], queues: Sequence[
 
 def _entries(queue: str, reply: Sequence[Any]) -> Iterator[Waiting]:
     for entry, score, at in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
-        yield Waiting(queue, entry, int(float(score)) if score else None, at)
+        yield Waiting(queue, entry, clamped_ms(score) if score else None, at)
 
 
 def _spelled(id: str) -> set[str]:

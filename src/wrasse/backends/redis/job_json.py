@@ -2,7 +2,8 @@
 
 Any program may write and read these bytes. A field that has its default is absent; fields nobody here knows survive
 every change. Durations are seconds, moments of `history` are milliseconds since 1970. What is no object with a usable
-`id` is no job: `decode` gives None, and whoever met the bytes buries them as they are.
+`id`, or has a field without a meaning, is no job: `decode` gives None, `flaw` says why, and the bytes are dead-lettered
+as they are. Fields with one meaning are read in any of its spellings, see `wrasse.bounded`.
 
 A file job is one without `payload_b64` that names a file; its payload here is `{"filepath":...,"filesize":...}`, and a
 payload of exactly that form is written as a file job. `trace_id` and `span_id` are headers of the same names.
@@ -11,20 +12,28 @@ payload of exactly that form is written as a file job. `trace_id` and `span_id` 
 from __future__ import annotations
 
 import re
-from binascii import Error as BadBase64, a2b_base64, b2a_base64
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 import msgspec
 
+from wrasse import bounded
+from wrasse.bounded import UNREADABLE, clamped_ms
 from wrasse.clock import EPOCH, from_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import ID_BYTES_MAX, NOTHING, Attempt, Job, Reason
 
 FIELDS = ("id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id")
 TRACE = ("trace_id", "span_id")
-History = list[tuple[int, str, int, int, str, str]]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=bounded.INTEGER_MAX)]
+_SIZE_MAX = (1 << 63) - 1  # of a file, as the origin counts
+_Size = Annotated[int, msgspec.Meta(ge=0, le=_SIZE_MAX)]
+_Ms = Annotated[int, msgspec.Meta(ge=bounded.MS_MIN, le=bounded.MS_MAX)]
+_Seconds = Annotated[float, msgspec.Meta(ge=-bounded.DURATION_SECONDS_MAX, le=bounded.DURATION_SECONDS_MAX)]
+History = list[tuple[_Count, str, _Ms, _Ms, str, str]]
 
 _PLAIN = re.compile(r"[\w .,:;/@#%+=()*!?~^$|\[\]{}'`-]*", re.ASCII).fullmatch  # nothing here is ever escaped
 _MICROSECOND = timedelta(microseconds=1)
@@ -37,9 +46,9 @@ class Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=F
 
     id: str
     filepath: str = ""
-    filesize: int = 0
+    filesize: _Size = 0
     priority: str = ""
-    retries: int = 0
+    retries: _Count = 0
     creation_time: datetime = EPOCH
     trace_id: str = ""
     span_id: str = ""
@@ -47,19 +56,19 @@ class Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=F
     payload_b64: str | None = None
     headers: dict[str, str] | None = None
     not_before: datetime | None = None
-    delay: float = 0
-    timeout: float | None = None
-    rescues: int = 0
-    interruptions: int = 0
-    attempts: int = 0
+    delay: _Seconds = 0
+    timeout: _Seconds | None = None
+    rescues: _Count = 0
+    interruptions: _Count = 0
+    attempts: _Count = 0
     origin_queue: str = ""
     unique: str = ""
-    window: float = 0
-    keep: float = 0
+    window: _Seconds = 0
+    keep: _Seconds = 0
     group: str = ""
     counted: bool = False
     lasting: bool = False
-    token: int = 0
+    token: _Count = 0
     nonce: str = ""
     history: History | None = None
     error: str = ""
@@ -112,17 +121,31 @@ def encode(job: Job, created: str, queue: str) -> bytes:
 
 
 def decode(raw: bytes) -> Wire | None:
-    """What the bytes say, or None if they are no job."""
+    """What the bytes say, or None if they are no job; its instants are in UTC."""
     try:
-        wire = _strict(raw)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
-        found = _foreign(raw)
-        if found is None:
+        try:
+            wire = _strict(raw)
+        except UNREADABLE:
+            wire = _foreign(raw)
+        if not 1 <= len(wire.id) <= ID_BYTES_MAX:
             return None
-        wire = found
-    if not 1 <= len(wire.id) <= ID_BYTES_MAX or not wire.id.isprintable() or wire.filesize < 0 or wire.retries < 0:
+        if wire.creation_time.tzinfo is not UTC or wire.not_before is not None or wire.failed_at is not None:
+            _to_utc(wire)
+    except UNREADABLE:
         return None
     return wire
+
+
+def flaw(raw: bytes) -> str:
+    """Why these bytes are no job that can run, naming the field; empty for one that can."""
+    try:
+        wire = _liberal(raw)
+        if not 1 <= len(wire.id) <= ID_BYTES_MAX:
+            return f"field id: it has {len(wire.id)} characters, not 1 to {ID_BYTES_MAX}"
+        _to_utc(wire)
+    except UNREADABLE as error:
+        return bounded.why(error)
+    return "" if payload_of(wire) is not None else "field payload_b64: it is not base64"
 
 
 def payload_of(wire: Wire) -> bytes | None:
@@ -131,8 +154,8 @@ def payload_of(wire: Wire) -> bytes | None:
     if text is None:
         return _json(_File(wire.filepath, wire.filesize)) if wire.filepath or wire.filesize else b""
     try:
-        return a2b_base64(text, strict_mode=True) if text else b""
-    except (BadBase64, ValueError):
+        return bounded.from_base64(text)
+    except ValueError:
         return None
 
 
@@ -164,7 +187,7 @@ def _made(wire: Wire, queue: str, payload: bytes) -> Job:
     _timeout(job, None if wire.timeout is None else seconds(wire.timeout))
     _lasting(job, wire.lasting)
     if wire.delay or wire.not_before or wire.unique or wire.keep or wire.group or wire.window:
-        _not_before(job, None if wire.not_before is None else utc(wire.not_before))
+        _not_before(job, None if wire.not_before is None else wire.not_before)
         _delay(job, seconds(wire.delay))
         _unique(job, wire.unique)
         _window(job, seconds(wire.window))
@@ -204,7 +227,7 @@ def changed(raw: bytes, change: Change, drop: Sequence[str] = ()) -> bytes:
     no object stay as they are."""
     try:
         fields = _raw(raw)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return raw
     new = _raw(_escaped(_json(change)))
     whole = {name: new.get(name) or fields.get(name) or msgspec.Raw(_absent(name)) for name in FIELDS}
@@ -219,7 +242,10 @@ def attempts_of(wire: Wire) -> tuple[Attempt, ...]:
 
 def read_history(text: bytes) -> History:
     """The history that `history_json` wrote."""
-    return msgspec.json.decode(text, type=History) if text else []
+    try:
+        return msgspec.json.decode(text, type=History) if text else []
+    except UNREADABLE:  # shown without its history rather than not at all
+        return []
 
 
 def read_attempts(history: Iterable[tuple[int, str, int, int, str, str]]) -> tuple[Attempt, ...]:
@@ -249,16 +275,14 @@ def rfc3339(moment: datetime) -> str:
     return text.rstrip("0") + "Z" if moment.microsecond else text + "Z"
 
 
-def utc(moment: datetime) -> datetime:
-    """The same moment, aware; one without a zone is taken for UTC."""
-    if moment.tzinfo is UTC:
-        return moment
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def from_ms(ms: int | float) -> datetime:
-    """The instant of so many milliseconds since 1970."""
-    return from_micros(int(ms) * 1_000)
+    """The instant of so many milliseconds since 1970, the nearest that the calendar has."""
+    try:
+        return from_micros(int(ms) * 1_000)
+    except OverflowError:
+        return from_micros(clamped_ms(ms) * 1_000)
 
 
 def check_file(filepath: object, filesize: object, retries: object = 0) -> None:
@@ -266,8 +290,10 @@ def check_file(filepath: object, filesize: object, retries: object = 0) -> None:
     if not isinstance(filepath, str):
         raise UsageError(f"filepath is {type(filepath).__name__}, not text", do="name the file by its path")
     for name, value in (("filesize", filesize), ("retries", retries)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise UsageError(f"{name} is {value!r}", do=f"{name} is a whole number that is not negative")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _SIZE_MAX:
+            raise UsageError(
+                f"{name} is {bounded.shown(value)}", do=f"{name} is a whole number that is not negative, below 2**63"
+            )
 
 
 def file_payload(filepath: str, filesize: int) -> bytes:
@@ -276,28 +302,96 @@ def file_payload(filepath: str, filesize: int) -> bytes:
     return _json(_File(filepath, filesize))
 
 
-def _foreign(raw: bytes) -> Wire | None:
-    """A job with fields of others, or with nulls; None for one whose fields are of a wrong type, or that has a field
-    which differs from one of the eight by its case alone: the origin would take it for that."""
+def _foreign(raw: bytes) -> Wire:
+    """A job with fields of others, with nulls, or with fields in another spelling; raises if it is none."""
+    bounded.check_nesting(raw)
     try:
         fields = _raw(raw)
-        if any(name not in FIELDS and name.lower() in FIELDS for name in fields):
-            return None
-        nulls = [name for name, value in fields.items() if bytes(value) == b"null"]
-        if not nulls:
+        if not any(name.lower() in FIELDS for name in fields if name not in FIELDS):
             return _loose(raw)
-        return _loose(_json({name: value for name, value in fields.items() if name not in nulls}))
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    except UNREADABLE:
+        pass
+    return _liberal(raw)
+
+
+def _liberal(raw: bytes) -> Wire:
+    """A job, field by field. The ValueError names the first field that has no meaning."""
+    bounded.check_nesting(raw)
+    try:
+        fields = _raw(raw)
+    except UNREADABLE as error:
+        raise ValueError(f"it is no JSON object: {bounded.why(error)}") from None
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        read = _READERS.get(name)
+        if read is None and name.lower() in FIELDS:
+            # The origin takes it for that field, whatever its case.
+            raise ValueError(f"field {name}: it differs from {name.lower()} by its case alone")
+        if read is None or bytes(value) == b"null":
+            continue
+        try:
+            found[name] = read(msgspec.json.decode(value))
+        except UNREADABLE as error:
+            raise ValueError(f"field {name}: {bounded.why(error)}") from None
+    if "id" not in found:
+        raise ValueError("field id: it is missing")
+    return Wire(**found)
+
+
+def _to_utc(wire: Wire) -> None:
+    """Its instants in UTC; a ValueError if one is outside of the calendar there."""
+    for name in ("creation_time", "not_before", "failed_at"):
+        at = getattr(wire, name)
+        if at is not None:
+            try:
+                setattr(wire, name, bounded.in_utc(at))
+            except ValueError as error:
+                raise ValueError(f"field {name}: {error}") from None
+
+
+def _created(value: object) -> datetime:
+    return EPOCH if value == "" else bounded.instant(value)
+
+
+def _instant_if_any(value: object) -> datetime | None:
+    return None if value == "" else bounded.instant(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{bounded.shown(value)} is neither true nor false")
+    return value
+
+
+def _header_texts(value: object) -> dict[str, str]:
+    return {name: bounded.text(each) for name, each in msgspec.convert(value, dict[str, object]).items()}
+
+
+_READERS: Mapping[str, Callable[[object], object]] = {
+    **dict.fromkeys(("retries", "rescues", "interruptions", "attempts", "token"), bounded.integer),
+    **dict.fromkeys(("delay", "timeout", "window", "keep"), bounded.seconds),
+    **dict.fromkeys(("counted", "lasting"), _flag),
+    "filesize": lambda value: bounded.integer(value, 0, _SIZE_MAX),
+    "creation_time": _created,
+    "not_before": _instant_if_any,
+    "failed_at": _instant_if_any,
+    "headers": _header_texts,
+    "history": lambda value: msgspec.convert(value, History),
+    **dict.fromkeys(
+        ("id", *TRACE, "filepath", "priority", "kind", "payload_b64", "origin_queue", "unique", "group", "nonce",
+         "error", "reason"),
+        bounded.text,
+    ),
+}  # fmt: skip
 
 
 def _as_file(payload: bytes) -> _File | None:
     """The file that a payload names, if it says exactly that and nothing else."""
     try:
         file = _file(payload)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
-    named = (file.filepath or file.filesize) and file.filesize >= 0
+    named = (file.filepath or file.filesize) and 0 <= file.filesize <= _SIZE_MAX
     return file if named and _json(file) == payload else None
 
 

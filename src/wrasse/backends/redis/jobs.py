@@ -18,7 +18,7 @@ from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.dead_list import compare_dead
 from wrasse.backends.redis.deletes import delete
 from wrasse.backends.redis.hold_text import read_hold
-from wrasse.backends.redis.job_json import decode, from_ms
+from wrasse.backends.redis.job_json import decode, flaw, from_ms
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.moves import move
 from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms, is_plain_put, pushed
@@ -49,6 +49,7 @@ from wrasse.ports.jobs import (
     Put,
     Rate,
     Reason,
+    Rejected,
     Settlement,
     Taken,
     WorkerInfo,
@@ -102,10 +103,10 @@ class RedisJobs:
             raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
         wanted = Wanted(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
         taken = await self._take(wanted, request)
-        if taken.jobs or wait <= timedelta(0):
+        if taken.jobs or taken.rejected or wait <= timedelta(0):
             return taken
         with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as bell:
-            while not taken.jobs and not bell.late:
+            while not (taken.jobs or taken.rejected or bell.late):
                 await bell.rung()
                 taken = await self._take(wanted, request)
         return taken
@@ -163,12 +164,13 @@ class RedisJobs:
     async def _take(self, wanted: Wanted, request: str) -> Taken:
         """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
         from the first: asked again, the same steps are found."""
+        rejected: list[Rejected] = []
         while True:
             found = await self._grant(wanted, request)
             if found.bad:
-                await self._bury(found.bad)
+                rejected += await self._bury(found.bad)
             if found.jobs or not found.bad:
-                return Taken(tuple(found.jobs), from_ms(found.now))
+                return Taken(tuple(found.jobs), from_ms(found.now), tuple(rejected))
             request += "+"
 
     async def _grant(self, wanted: Wanted, request: str) -> Granted:
@@ -182,10 +184,15 @@ class RedisJobs:
             del self._held[next(iter(self._held))]
         return found
 
-    async def _bury(self, bad: Sequence[Held]) -> None:
-        holds = [Hold(held.id, int(held.take.partition("-")[0]), held.take.partition("-")[2]) for held in bad]
-        buries = [Bury(hold, Reason.INVALID_PAYLOAD, error="the bytes are no job") for hold in holds]
-        await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
+    async def _bury(self, bad: Sequence[Held]) -> list[Rejected]:
+        """Dead-letters what cannot be decoded; gives those of which that is certain."""
+        buries = []
+        for held in bad:
+            token, _, nonce = held.take.partition("-")
+            buries.append(Bury(Hold(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw)))
+        done = await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
+        ended = zip(bad, buries, done, strict=True)
+        return [Rejected(held.queue, held.id, bury.error) for held, bury, is_ in ended if is_ is Outcome.DONE]
 
     async def _settle(
         self, settlements: Sequence[Settlement], held: Mapping[str, Held], request: str

@@ -6,6 +6,7 @@ names: first what is served, then what is delayed. A delayed job that is due is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.served import Mark, ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of
-from wrasse.backends.redis.states import finished_state, held_state, waiting_state
+from wrasse.backends.redis.states import finished_state, held_state, text_of, waiting_state
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
@@ -143,9 +144,8 @@ async def _served(
         behind = Mark(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
     async for entry in ServedList(link, keys.queue(queue).list, newest=newest).entries(behind, chunk):
-        wire = decode(entry.raw)
-        if wire is not None:  # what is no job is buried by the take that meets it
-            yield _Listed(waiting_state(Waiting(queue, entry.raw), wire, now), f"{_SERVED}:{entry.mark}:{queue}")
+        state = waiting_state(Waiting(queue, entry.raw), decode(entry.raw), now)
+        yield _Listed(state, f"{_SERVED}:{entry.mark}:{queue}")
 
 
 async def _delayed(
@@ -154,29 +154,28 @@ async def _delayed(
     behind = None
     if cursor:
         score, number, _ = cursor.split(":")
-        behind = Behind(int(score), f"{number}:".encode(), begins=True)
+        behind = Behind(score, f"{number}:".encode(), begins=True)
     span = {None: Span(), True: Span(low=f"({now}"), False: Span(high=f"{now}")}[where.delayed]
     key = keys.queue(queue).delayed
     async for found in _slices(link, key, None, replace(span, newest=newest), behind, limit):
         waiting = Waiting(queue, found.member, found.score)
-        wire = decode(waiting.bytes)
-        if wire is not None:
-            number = found.member.partition(b":")[0].decode()
-            yield _Listed(waiting_state(waiting, wire, now), f"{_DELAYED}:{found.score}:{number}::{queue}")
+        number = text_of(found.member.partition(b":")[0])
+        state = waiting_state(waiting, decode(waiting.bytes), now)
+        yield _Listed(state, f"{_DELAYED}:{found.exact}:{number}::{queue}")
 
 
 def _held(found: Found) -> _Listed | None:
     if found.text is None:
         return None
     state = held_state(found.member, found.score, read_hold(found.text))
-    return _Listed(state, f"{Place.HELD.value}:{found.score}:{found.member.decode()}")
+    return _Listed(state, f"{Place.HELD.value}:{found.exact}:{found.member.decode()}")
 
 
 def _finished(found: Found) -> _Listed | None:
     if found.text is None:
         return None
     text = read_finished(found.text)
-    return _Listed(finished_state(found.member, text), f"{text.place.value}:{found.score}:{found.member.decode()}")
+    return _Listed(finished_state(found.member, text), f"{text.place.value}:{found.exact}:{found.member.decode()}")
 
 
 def _span(where: JobFilter, *, newest: bool) -> Span:
@@ -194,7 +193,7 @@ def _behind(place: Place, after: str | None) -> Behind | None:
         return None
     try:
         name, score, member = after.split(":")
-        behind = Behind(int(score), member.encode())
+        behind = Behind(_score(score), member.encode())
     except ValueError:
         raise _unreadable(after) from None
     if name != place.value:
@@ -206,10 +205,16 @@ def _read_ready(after: str) -> tuple[str, str, str]:
     """Of a cursor among ready jobs: which part, of which queue, and where there."""
     try:
         kind, first, second, third, queue = after.split(":", 4)
-        int(first)
+        _score(first)
     except ValueError:
         raise _unreadable(after) from None
     return kind, queue, f"{first}:{second}:{third}"
+
+
+def _score(text: str) -> str:
+    if math.isnan(float(text)):
+        raise ValueError("no score")
+    return text
 
 
 def _unreadable(after: str) -> UsageError:

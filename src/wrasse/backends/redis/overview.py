@@ -11,13 +11,14 @@ from wrasse.backends.redis.beats import read_progress, read_worker
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.finding import find_waiting
 from wrasse.backends.redis.hold_text import read_finished, read_hold
-from wrasse.backends.redis.job_json import attempts_of, decode, from_ms, read_attempts, read_history, utc
+from wrasse.backends.redis.job_json import attempts_of, decode, from_ms, read_attempts, read_history
 from wrasse.backends.redis.keys import Keys, QueueKeys
 from wrasse.backends.redis.listing import read_now
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.states import finished_state, held_state, job_in, waiting_state
+from wrasse.backends.redis.states import UNREADABLE, finished_state, held_state, job_in, waiting_state
 from wrasse.backends.redis.wire import Word
+from wrasse.bounded import clamped_ms
 from wrasse.ports.jobs import Counts, JobRecord, Progress, QueueCount, WorkerState
 
 SILENT_WORKERS_KEPT = timedelta(hours=1)
@@ -37,12 +38,13 @@ async def record(link: Link, keys: Keys, id: str) -> JobRecord | None:
 
 async def _indexed(link: Link, keys: Keys, id: str) -> JobRecord | None:
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
-    reply: list[Any] = [*await link.run(load("get"), names, [id]), None, None, None, None]
+    asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
+    reply: list[Any] = [*await link.run(load("get"), names, asked), None, None, None, None]
     told, take, until, hold, finished = reply[1:6]
     progress = None if told is None else read_progress(told)
     if until is not None and hold is not None:
         text = read_hold(hold)
-        state, wire = held_state(take, int(float(until)), text), decode(text.bytes)
+        state, wire = held_state(take, clamped_ms(until), text), decode(text.bytes)
         job = job_in(text.bytes, wire, state.queue, state.id)
         return JobRecord(job, state, () if wire is None else attempts_of(wire), None, progress)
     if finished is not None:
@@ -100,10 +102,10 @@ class _Waits:
 
     def since(self) -> datetime | None:
         """Since when the oldest is ready, as far as its own bytes say: what is served next is the oldest, or older."""
-        moments = [from_ms(float(score)) for _, score in _pairs(self.first_due)]
+        moments = [from_ms(clamped_ms(score)) for _, score in _pairs(self.first_due)]
         wire = None if self.first is None else decode(self.first)
         if wire is not None:
-            moments.append(max(utc(each) for each in (wire.creation_time, wire.not_before) if each is not None))
+            moments.append(max(each for each in (wire.creation_time, wire.not_before) if each is not None))
         return min(moments, default=None)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.scripts import load
+from wrasse.bounded import clamped_ms
 
 SLICE_MAX = 2_000  # members per round trip: what one script hands out at once
 
@@ -27,7 +28,7 @@ class Span:
 class Behind:
     """After which member a slice begins; `begins`: after the one that begins like this."""
 
-    score: int
+    score: str  # as the server writes it: another program's may have a fraction, or be infinite
     member: bytes
     begins: bool = False
 
@@ -43,6 +44,7 @@ class Found:
     member: bytes
     score: int
     text: bytes | None
+    exact: str  # the score as the server writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Slice:
     @property
     def behind(self) -> Behind | None:
         """Where the next slice begins; None if this was the last."""
-        return Behind(self.found[-1].score, self.found[-1].member) if self.more else None
+        return Behind(self.found[-1].exact, self.found[-1].member) if self.more else None
 
 
 async def slice_of(link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int) -> Slice:
@@ -72,4 +74,4 @@ def _found(reply: list[bytes | None]) -> Iterator[Found]:
         member, score, text = reply[at : at + 3]
         assert member is not None
         assert score is not None
-        yield Found(member, int(float(score)), text)
+        yield Found(member, clamped_ms(score), text, score.decode())

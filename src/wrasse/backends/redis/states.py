@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha1
 
 from wrasse.backends.redis.finding import Waiting
 from wrasse.backends.redis.hold_text import FinishedText, Flag, HoldText
-from wrasse.backends.redis.job_json import Wire, decode, from_ms, job_of, reason_of, utc
+from wrasse.backends.redis.job_json import Wire, decode, flaw, from_ms, job_of, reason_of
 from wrasse.ports.jobs import Job, JobState, Place, Reason
+
+UNREADABLE = "unreadable-"  # begins what a held or finished entry without an id is called; its take follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,18 @@ def job_in(raw: bytes, wire: Wire | None, queue: str, id: str) -> Job:
     return found if found is not None else Job(id, queue=queue, priority="", payload=raw)
 
 
-def waiting_state(found: Waiting, wire: Wire, now: int) -> JobState:
-    """A job in a queue, or in its delayed set; there it is ready once it is due."""
+def waiting_state(found: Waiting, wire: Wire | None, now: int) -> JobState:
+    """A job in a queue, or in its delayed set; there it is ready once it is due. A reason and an error say why an entry
+    is no job."""
+    error = "" if wire is not None else flaw(found.bytes)
+    if wire is None:
+        wire = Wire(id=f"{UNREADABLE}{sha1(found.entry, usedforsecurity=False).hexdigest()[:16]}")
     return JobState(
         id=wire.id,
         kind=wire.kind,
         queue=found.queue,
         priority=wire.priority,
-        size=_size(found.bytes, wire),
+        size=len(found.bytes) if error else _size(found.bytes, wire),
         place=Place.READY,
         token=wire.token,
         nonce=wire.nonce,
@@ -50,8 +57,10 @@ def waiting_state(found: Waiting, wire: Wire, now: int) -> JobState:
         failures=wire.retries,
         rescues=wire.rescues,
         interruptions=wire.interruptions,
-        created_at=utc(wire.creation_time),
+        created_at=wire.creation_time,
         not_before=from_ms(found.due) if found.due is not None and found.due > now else None,
+        reason=Reason.INVALID_PAYLOAD if error else None,
+        error=error,
     )
 
 
@@ -59,7 +68,7 @@ def held_state(key: bytes, until: int, text: HoldText) -> JobState:
     """A held job. A reason says why it cannot go back to a queue when its worker is gone."""
     take, wire = Take.of(key), decode(text.bytes)
     base = wire or Wire(id=_nameless(key))
-    reason = None if wire is not None else Reason.INVALID_PAYLOAD
+    reason, error = (None, "") if wire is not None else (Reason.INVALID_PAYLOAD, flaw(text.bytes))
     return JobState(
         id=base.id,
         kind=base.kind,
@@ -73,12 +82,13 @@ def held_state(key: bytes, until: int, text: HoldText) -> JobState:
         failures=base.retries,
         rescues=base.rescues,
         interruptions=base.interruptions,
-        created_at=utc(base.creation_time),
+        created_at=base.creation_time,
         worker=text_of(text.worker),
         taken_at=from_ms(text.taken),
         beat_at=from_ms(max(text.taken, until - text.silence)),
         until=from_ms(until),
         reason=Reason.UNROUTABLE if text.flags & Flag.UNROUTABLE else reason,
+        error=error,
     )
 
 
@@ -99,7 +109,7 @@ def finished_state(key: bytes, text: FinishedText) -> JobState:
         failures=text.failures,
         rescues=text.rescues,
         interruptions=text.interruptions,
-        created_at=utc(base.creation_time),
+        created_at=base.creation_time,
         worker=text_of(text.worker),
         taken_at=from_ms(text.taken) if text.taken else None,
         finished_at=from_ms(text.finished),
@@ -111,7 +121,7 @@ def finished_state(key: bytes, text: FinishedText) -> JobState:
 
 def _nameless(key: bytes) -> str:
     """What bytes without a readable id are called."""
-    return f"unreadable-{key.decode()}"
+    return f"{UNREADABLE}{key.decode()}"
 
 
 def _size(raw: bytes, wire: Wire | None) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from wrasse.backends.redis.changes import Held
 from wrasse.backends.redis.hold_text import read_hold
-from wrasse.backends.redis.job_json import decode, from_ms, job_of, setters, utc
+from wrasse.backends.redis.job_json import decode, from_ms, job_of, setters
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import in_ms
 from wrasse.backends.redis.wire import Word
@@ -110,7 +110,7 @@ def _add(given: Granted, held: Held, token: int, nonce: str, until: datetime) ->
     _failures(taken, wire.retries)
     _rescues(taken, wire.rescues)
     _interruptions(taken, wire.interruptions)
-    _created_at(taken, utc(wire.creation_time))
+    _created_at(taken, wire.creation_time)
     _until(taken, until)
     given.jobs.append(taken)
     given.held.append(held)

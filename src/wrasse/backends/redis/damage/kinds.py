@@ -26,6 +26,7 @@ class Kind(Enum):
     )
     QUEUE_NOT_LISTED = About("Q", "a queue with jobs that is not among the known ones", "it is known again")
     DELAYED_WITHOUT_NUMBER = About("Z", "a delayed entry without its number, which would be cut", "it gets a number")
+    INVALID_ENTRY = About("X", "a waiting entry that cannot be decoded as a job", "it goes to the dead letters")
     INDEX_WITHOUT_HOLD = About(
         "I", "the index of held jobs names a take of which nothing is known", "it is dropped; the entry is found again"
     )

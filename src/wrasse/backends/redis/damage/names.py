@@ -16,10 +16,11 @@ from wrasse.backends.redis.damage.reading import Seen, entries, pairs, scores, t
 from wrasse.backends.redis.damage.suspects import Suspect
 from wrasse.backends.redis.finding import find_waiting
 from wrasse.backends.redis.hold_text import read_hold
-from wrasse.backends.redis.job_json import decode
+from wrasse.backends.redis.job_json import decode, flaw, payload_of
 from wrasse.backends.redis.keys import Keys, QueueKeys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.states import text_of
+from wrasse.bounded import clamped_ms
 
 _LOOK = 500  # ids that are looked for at once
 GROUPS_KEPT = 30 * 86_400_000  # ms, as in lua/putting.lua
@@ -112,7 +113,7 @@ class Names:
         if self._groups:
             (ends,) = await scores(self.link, [self.keys.groups_expiry], list(self._groups))
             for group, end in zip(self._groups.values(), ends, strict=True):
-                group.opened = 0 if end is None else int(float(end)) - GROUPS_KEPT
+                group.opened = 0 if end is None else clamped_ms(end) - GROUPS_KEPT
 
     @staticmethod
     def _note(group: _Group, letter: str, value: bytes) -> None:
@@ -126,11 +127,11 @@ class Names:
             case "c":
                 group.callback = True
 
-    def _job(self, raw: bytes) -> None:
-        """A job that is there."""
+    def _job(self, raw: bytes) -> bool:
+        """A job that is there; False if the bytes are none."""
         wire = decode(raw)
         if wire is None:
-            return
+            return False
         self._ids.discard(wire.id)
         self._told.discard(wire.id)
         self._uniques.pop(wire.id, None)
@@ -138,6 +139,7 @@ class Names:
             self._groups[wire.group].members.add(wire.id)
         if wire.token < TOKEN_MAX:
             self.token = max(self.token, wire.token)
+        return payload_of(wire) is not None
 
     async def _held(self) -> None:
         """Held by whomever: other programs keep no holds."""
@@ -155,12 +157,14 @@ class Names:
             async for page in pairs(self.link, queue.delayed, self.seen, large=True):
                 for member, _ in page:
                     number, _, raw = member.partition(b":")
-                    self._job(raw)
                     if len(number) != 16 or not number.isdigit():
                         yield _unnumbered(queue, member)
+                    elif not self._job(raw):
+                        yield _invalid(queue, "set", member, raw)
         for queue in queues:
             async for raw in entries(self.link, queue.list, self.seen):
-                self._job(raw)
+                if not self._job(raw):
+                    yield _invalid(queue, "list", raw, raw)
 
     async def _left(self) -> AsyncIterator[Suspect]:
         for id in await self._nowhere(self._ids):
@@ -188,3 +192,7 @@ class Names:
 
 def _unnumbered(queue: QueueKeys, member: bytes) -> Suspect:
     return Suspect(Kind.DELAYED_WITHOUT_NUMBER, queue.name, (member,), queue=queue.name)
+
+
+def _invalid(queue: QueueKeys, where: str, entry: bytes, raw: bytes) -> Suspect:
+    return Suspect(Kind.INVALID_ENTRY, f"{queue.name}: {flaw(raw)}", (where, entry, raw), queue=queue.name)

@@ -1,8 +1,8 @@
 -- What the indexes know of one job.
 -- KEYS: [1] where, [2] held, [3] holds, [4] finished, [5] progress
--- ARGV: [2] the id
+-- ARGV: [2] the id; [3] K of an entry that has no id, where that is asked for
 -- Result: now, progress, K (false: it was never taken), its deadline and text if it is held, its text if it is finished
-local take = redis.call('HGET', KEYS[1], ARGV[2])
+local take = redis.call('HGET', KEYS[1], ARGV[2]) or ARGV[3]
 local known = {string.format('%.0f', now), redis.call('HGET', KEYS[5], ARGV[2]), take}
 if take then
   known[4] = redis.call('ZSCORE', KEYS[2], take)

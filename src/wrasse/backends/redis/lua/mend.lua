@@ -7,15 +7,9 @@
 -- include putting
 -- include ending
 -- include counting
+-- include job_id
 local repair, silence, ids_kept = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local kinds = {}
-
-local function id_of(bytes)
-  local id = string.match(bytes, '^{"id":"([^"\\%c]+)"')
-  if id then return id end
-  local read, job = pcall(cjson.decode, bytes)
-  return read and type(job) == 'table' and type(job.id) == 'string' and job.id or ''
-end
 
 local function is_held(take) return redis.call('ZSCORE', KEYS[13], take) end
 
@@ -50,6 +44,18 @@ end
 function kinds.K(_, token)
   if tonumber(redis.call('GET', KEYS[1]) or 0) >= tonumber(token) then return 0 end
   if repair then redis.call('SET', KEYS[1], token) end
+  return 1
+end
+
+-- list or set, entry, the job's bytes
+function kinds.X(queue, where, entry, bytes)
+  local there = where == 'list' and redis.call('LPOS', KEYS[queue], entry)
+    or where == 'set' and redis.call('ZSCORE', KEYS[queue + 1], entry)
+  if not there then return 0 end
+  if repair then
+    if where == 'list' then redis.call('LREM', KEYS[queue], -1, entry) else redis.call('ZREM', KEYS[queue + 1], entry) end
+    redis.call('LPUSH', KEYS[20], bytes)
+  end
   return 1
 end
 

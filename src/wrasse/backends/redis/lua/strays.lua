@@ -4,14 +4,8 @@
 -- Result: now; then of each list: 'none' if it is empty, 'live' if its worker is another program's and lives (nothing
 --   more is asked), 'ours' if it is one of ours and lives, else 'silent'; the number of its entries without a hold, and
 --   these
+-- include job_id
 local most, result = tonumber(ARGV[2]), {now}
-
-local function id_of(bytes)
-  local id = string.match(bytes, '^{"id":"([^"\\%c]+)"')
-  if id then return id end
-  local read, job = pcall(cjson.decode, bytes)
-  return read and type(job) == 'table' and type(job.id) == 'string' and job.id or ''
-end
 
 -- Whether the newest take of its id holds this very entry.
 local function is_held(worker, bytes)

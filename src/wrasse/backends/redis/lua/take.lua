@@ -9,6 +9,7 @@ local REQUESTS = 10
 -- include requests
 -- include putting
 -- include ending
+-- include job_id
 local request, limit, silence, worker, nonce = 't' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local told = recall(request)
 if told then
@@ -33,13 +34,6 @@ local function promote(list, delayed)
   for i, member in ipairs(due) do bytes[i] = string.sub(member, 18) end
   redis.call('LPUSH', list, unpack(bytes))
   redis.call('ZREM', delayed, unpack(due))
-end
-
-local function id_of(bytes)
-  local id = string.match(bytes, '^{"id":"([^"\\%c]+)"')
-  if id then return id end
-  local read, job = pcall(cjson.decode, bytes)
-  return read and type(job) == 'table' and type(job.id) == 'string' and job.id or ''
 end
 
 local answer, left, first, bytes_left = {now, 0}, limit, nil, 64 * 1024 * 1024
