@@ -244,10 +244,9 @@ class App:
             return opened.leasing.leases
         if self._remote is None:
             # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
-            from wrasse.app.leases_http.calling import client_tls
-            from wrasse.leases.client import LeaseClient
+            from wrasse.app.leases_http.calling import lease_client
 
-            client = LeaseClient(own.server, self._clock, token=own.token, tls=client_tls(own))
+            client = lease_client(own, self._clock)
             self._stores.finish_first(client.close)
             self._remote = client
         return self._remote

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from wrasse.app.cli_asked import Asked
 from wrasse.app.cli_group import LazyGroup
+from wrasse.app.config import Config
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.leasing import open_leasing
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
+from wrasse.errors import ConfigError
+from wrasse.leases.leases import Leases
+
+if TYPE_CHECKING:
+    from wrasse.leases.client import LeaseClient
 
 HOMES = {
     "list": ("cli_leases_look:list_", "keys, and who holds them"),
@@ -45,9 +52,36 @@ Examples:
 
 
 @asynccontextmanager
-async def opened_leases(asked: Asked) -> AsyncIterator[Leasing]:
-    """Leases of this configuration, for the length of a command."""
+async def opened_leases(asked: Asked, command: str) -> AsyncIterator[Leasing]:
+    """The store of leases itself, for the length of a command; refused where `leases.server` has them."""
     config = asked.config()
+    home = config.homes.ports["leases"]
+    if config.settings.leases.server:
+        raise ConfigError(
+            f"leases live at {home} ({home.by}), and `wrasse leases {command}` looks at the store behind it",
+            do="run it with the settings of that server: --config of its file, which has no leases.server",
+        )
+    async with _store(config) as leasing:
+        yield leasing
+
+
+@asynccontextmanager
+async def lease_operations(asked: Asked) -> AsyncIterator[Leases | LeaseClient]:
+    """Leases where this configuration has them: at `leases.server`, or in the store of records."""
+    config = asked.config()
+    if not config.settings.leases.server:
+        async with _store(config) as leasing:
+            yield leasing.leases
+        return
+    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    from wrasse.app.leases_http.calling import lease_client
+
+    async with lease_client(config.settings.leases, SystemClock()) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _store(config: Config) -> AsyncIterator[Leasing]:
     stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
     try:
         yield await open_leasing(config, stores)

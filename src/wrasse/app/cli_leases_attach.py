@@ -8,12 +8,13 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_leases import opened_leases
-from wrasse.app.cli_leases_hold import LEASE, TOKEN, held_by
+from wrasse.app.cli_leases import lease_operations
+from wrasse.app.cli_leases_hold import HOLDER, Holder, held_by, holder_options
 from wrasse.app.cli_leases_look import NAMESPACE
 from wrasse.app.cli_table import show_table
 from wrasse.app.progress import progress
@@ -25,21 +26,23 @@ from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.rules import Held
 from wrasse.ports.objects import CHUNK_BYTES
 
-AS_HOLDER = click.option("--lease", default="", metavar="ID", help="As the holder of this lease sees it.")
+if TYPE_CHECKING:
+    from wrasse.leases.client import LeaseClient
+
+AS_HOLDER = holder_options(required=False)  # as the holder of a lease sees it
 
 
 @click.command()
 @click.argument("key")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@LEASE
-@TOKEN
+@HOLDER
 @click.option("--name", default="", help="What it is called there.  [default: the name of the file]")
 @click.option("--content-type", default="", metavar="TYPE", help="What it is.  [default: by the name]")
 @click.option("--keep", is_flag=True, help="Leave one of this name as it is.")
 @NAMESPACE
 @asks
 def attach(
-    asked: Asked, key: str, source: Path, lease: str, token: int | None, name: str, content_type: str, keep: bool,
+    asked: Asked, key: str, source: Path, holder: Holder, name: str, content_type: str, keep: bool,
     namespace: str,
 ) -> None:
     """Stage FILE as an attachment of KEY; - reads stdin and needs --name. `release` commits it.
@@ -57,11 +60,11 @@ def attach(
     size = source.stat().st_size if not piped and source.is_file() else None
 
     async def work() -> Attached:
-        async with opened_leases(asked) as leasing:
-            space, held = await held_by(leasing.leases, namespace, key, lease, token)
+        async with lease_operations(asked) as leases:
+            space, held = await held_by(leases, namespace, key, holder)
             pieces = _stdin() if piped else aiter(FilePieces(source))
             with progress("bytes", size) as seen:
-                return await leasing.leases.attachments.attach(space, held, sent, _counted(pieces, seen))
+                return await leases.attachments.attach(space, held, sent, _counted(pieces, seen))
 
     attached = finish(work())
     found = attached.attachment
@@ -75,11 +78,10 @@ def attach(
 @click.command()
 @click.argument("key")
 @click.argument("name")
-@LEASE
-@TOKEN
+@HOLDER
 @NAMESPACE
 @asks
-def detach(asked: Asked, key: str, name: str, lease: str, token: int | None, namespace: str) -> None:
+def detach(asked: Asked, key: str, name: str, holder: Holder, namespace: str) -> None:
     """Stage the removal of the attachment NAME of KEY. `release` commits it.
 
     \b
@@ -88,9 +90,9 @@ def detach(asked: Asked, key: str, name: str, lease: str, token: int | None, nam
     """
 
     async def work() -> tuple[int, int]:
-        async with opened_leases(asked) as leasing:
-            space, held = await held_by(leasing.leases, namespace, key, lease, token)
-            return await leasing.leases.attachments.remove(space, held, name=name)
+        async with lease_operations(asked) as leases:
+            space, held = await held_by(leases, namespace, key, holder)
+            return await leases.attachments.remove(space, held, name=name)
 
     count, version = finish(work())
     said = f"{key} will have version {version}, without {name}" if count else f"{key} has no attachment {name}"
@@ -102,7 +104,7 @@ def detach(asked: Asked, key: str, name: str, lease: str, token: int | None, nam
 @AS_HOLDER
 @NAMESPACE
 @asks
-def attachments(asked: Asked, key: str, lease: str, namespace: str) -> None:
+def attachments(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
     """List the attachments of KEY as they were committed last.
 
     \b
@@ -111,9 +113,9 @@ def attachments(asked: Asked, key: str, lease: str, namespace: str) -> None:
     """
 
     async def work() -> Sequence[Attachment]:
-        async with opened_leases(asked) as leasing:
-            space, whose = await _whose(leasing.leases, namespace, key, lease)
-            return await leasing.leases.attachments.list(space, whose)
+        async with lease_operations(asked) as leases:
+            space, whose = await _whose(leases, namespace, key, holder)
+            return await leases.attachments.list(space, whose)
 
     found = finish(work())
     rows = [(each.name, each.object.size, each.content_type, each.sha256[:12], each.updated_at) for each in found]
@@ -130,7 +132,7 @@ def attachments(asked: Asked, key: str, lease: str, namespace: str) -> None:
 @AS_HOLDER
 @NAMESPACE
 @asks
-def fetch(asked: Asked, key: str, name: str, output: Path | None, lease: str, namespace: str) -> None:
+def fetch(asked: Asked, key: str, name: str, output: Path | None, holder: Holder, namespace: str) -> None:
     """Write the attachment NAME of KEY to stdout, or to a file that is then whole or not there.
 
     \b
@@ -139,9 +141,9 @@ def fetch(asked: Asked, key: str, name: str, output: Path | None, lease: str, na
     """
 
     async def work() -> Attachment:
-        async with opened_leases(asked) as leasing:
-            space, whose = await _whose(leasing.leases, namespace, key, lease)
-            fetched = await leasing.leases.attachments.fetch(space, whose, name=name)
+        async with lease_operations(asked) as leases:
+            space, whose = await _whose(leases, namespace, key, holder)
+            fetched = await leases.attachments.fetch(space, whose, name=name)
             if output is not None:
                 await write_file(output, fetched.chunks)
             else:
@@ -154,9 +156,11 @@ def fetch(asked: Asked, key: str, name: str, output: Path | None, lease: str, na
         asked.answer(facts, lambda: click.echo(f"{output}: {found.object.size} bytes, sha256 {found.sha256}"))
 
 
-async def _whose(leases: Leases, namespace: str, key: str, lease: str) -> tuple[str, Held | str]:
-    if lease:
-        return await held_by(leases, namespace, key, lease, None)
+async def _whose(
+    leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder
+) -> tuple[str, Held | str]:
+    if holder.lease:
+        return await held_by(leases, namespace, key, holder)
     space = checked_namespace(namespace)
     return space, checked_key(key, space)
 

@@ -56,7 +56,7 @@ def fsck(asked: Asked, repair: bool, namespace: str) -> None:
 
 async def _fsck(asked: Asked, repair: bool, namespace: str) -> tuple[_Found, list[Damage]]:
     found, damages = _Found(), list[Damage]()
-    async with opened_leases(asked) as leasing:
+    async with opened_leases(asked, "fsck") as leasing:
         after: str | None = None
         names: tuple[str, ...]
         with progress("namespaces", None) as seen:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from wrasse.app.building import owner_name
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_leases import opened_leases
+from wrasse.app.cli_leases import lease_operations
 from wrasse.app.cli_leases_look import NAMESPACE
 from wrasse.app.cli_table import show_pairs
 from wrasse.errors import UsageError
@@ -19,8 +22,41 @@ from wrasse.leases.leases import Leased, Leases
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.rules import Held
 
-LEASE = click.option("--lease", required=True, metavar="ID", help="The lease, as acquire gave it.")
-TOKEN = click.option("--token", type=int, metavar="N", help="Refuse unless the lease has this token.")
+if TYPE_CHECKING:
+    from wrasse.leases.client import LeaseClient
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What a holder shows of its lease."""
+
+    lease: str
+    token: int | None = None
+    transaction: str = ""
+
+
+def holder_options(*, required: bool = True) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Adds the options of a holder; the function gets them as `holder`."""
+
+    def add(function: Callable[..., T]) -> Callable[..., T]:
+        @click.option("--lease", required=required, default=None if required else "", metavar="ID",
+                      help="The lease, as acquire gave it.")
+        @click.option("--token", type=int, metavar="N",
+                      help="Refuse unless the lease has this token; needed where leases.server is set.")
+        @click.option("--transaction", default="", metavar="ID",
+                      help="The transaction, as acquire gave it; needed where leases.server is set.")
+        @functools.wraps(function)
+        def wrapper(*args: Any, lease: str, token: int | None, transaction: str, **options: Any) -> T:
+            return function(*args, holder=Holder(lease, token, transaction), **options)
+
+        return wrapper
+
+    return add  # fmt: skip
+
+
+HOLDER = holder_options()
 
 
 @click.command()
@@ -46,8 +82,8 @@ def acquire(
     """
 
     async def work() -> Leased:
-        async with opened_leases(asked) as leasing:
-            return await leasing.leases.acquire(
+        async with lease_operations(asked) as leases:
+            return await leases.acquire(
                 key, owner or owner_name(), namespace=namespace, ttl=ttl, wait=wait, if_not_exists=if_not_exists,
                 transaction=transaction,
             )  # fmt: skip
@@ -57,12 +93,11 @@ def acquire(
 
 @click.command()
 @click.argument("key")
-@LEASE
-@TOKEN
+@HOLDER
 @click.option("--ttl", type=DURATION, default="30s", show_default=True, help="How long from now.")
 @NAMESPACE
 @asks
-def keep(asked: Asked, key: str, lease: str, token: int | None, ttl: timedelta, namespace: str) -> None:
+def keep(asked: Asked, key: str, holder: Holder, ttl: timedelta, namespace: str) -> None:
     """Renew the lease of KEY: it then lasts --ttl from now.
 
     \b
@@ -71,9 +106,9 @@ def keep(asked: Asked, key: str, lease: str, token: int | None, ttl: timedelta, 
     """
 
     async def work() -> Leased:
-        async with opened_leases(asked) as leasing:
-            name, held = await held_by(leasing.leases, namespace, key, lease, token)
-            return await leasing.leases.renew(name, held, ttl)
+        async with lease_operations(asked) as leases:
+            name, held = await held_by(leases, namespace, key, holder)
+            return await leases.renew(name, held, ttl)
 
     _tell(asked, finish(work()))
 
@@ -81,13 +116,12 @@ def keep(asked: Asked, key: str, lease: str, token: int | None, ttl: timedelta, 
 @click.command()
 @click.argument("key")
 @click.argument("data", default="-")
-@LEASE
-@TOKEN
+@HOLDER
 @click.option("--if-version", type=int, metavar="N", help="Refuse unless the key has this version.")
 @NAMESPACE
 @asks
 def update(
-    asked: Asked, key: str, data: str, lease: str, token: int | None, if_version: int | None, namespace: str
+    asked: Asked, key: str, data: str, holder: Holder, if_version: int | None, namespace: str
 ) -> None:
     """Stage DATA, which is JSON, as the new state of KEY; - reads it from stdin. `release` commits it.
 
@@ -98,9 +132,9 @@ def update(
     state = _json(sys.stdin.buffer.read() if data == "-" else data.encode())
 
     async def work() -> int:
-        async with opened_leases(asked) as leasing:
-            name, held = await held_by(leasing.leases, namespace, key, lease, token)
-            version, _ = await leasing.leases.update(name, held, state, if_version=if_version)
+        async with lease_operations(asked) as leases:
+            name, held = await held_by(leases, namespace, key, holder)
+            version, _ = await leases.update(name, held, state, if_version=if_version)
             return version
 
     _staged(asked, key, finish(work()))
@@ -108,11 +142,10 @@ def update(
 
 @click.command()
 @click.argument("key")
-@LEASE
-@TOKEN
+@HOLDER
 @NAMESPACE
 @asks
-def remove(asked: Asked, key: str, lease: str, token: int | None, namespace: str) -> None:
+def remove(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
     """Stage the removal of the state of KEY. `release` commits it.
 
     \b
@@ -121,21 +154,20 @@ def remove(asked: Asked, key: str, lease: str, token: int | None, namespace: str
     """
 
     async def work() -> int | None:
-        async with opened_leases(asked) as leasing:
-            name, held = await held_by(leasing.leases, namespace, key, lease, token)
-            return await leasing.leases.remove(name, held)
+        async with lease_operations(asked) as leases:
+            name, held = await held_by(leases, namespace, key, holder)
+            return await leases.remove(name, held)
 
     _staged(asked, key, finish(work()))
 
 
 @click.command()
 @click.argument("key")
-@LEASE
-@TOKEN
+@HOLDER
 @click.option("--rollback", is_flag=True, help="Throw away what is staged.")
 @NAMESPACE
 @asks
-def release(asked: Asked, key: str, lease: str, token: int | None, rollback: bool, namespace: str) -> None:
+def release(asked: Asked, key: str, holder: Holder, rollback: bool, namespace: str) -> None:
     """Give KEY back and commit what is staged. Says so if the lease was over before, and then nothing is changed.
 
     \b
@@ -144,26 +176,37 @@ def release(asked: Asked, key: str, lease: str, token: int | None, rollback: boo
       wrasse leases release orders/42 --lease=d5arif5qkajneqfrmsb0 --rollback
     """
 
-    async def work() -> int | None:
-        async with opened_leases(asked) as leasing:
-            name, held = await held_by(leasing.leases, namespace, key, lease, token)
-            meta = await leasing.leases.release(name, held, commit=not rollback)
-            return None if meta is None else meta.version
+    async def work() -> tuple[bool, int | None]:
+        async with lease_operations(asked) as leases:
+            name, held = await held_by(leases, namespace, key, holder)
+            meta = await leases.release(name, held, commit=not rollback)
+            told = meta is None or isinstance(leases, Leases)  # a server does not tell the version
+            known = meta if told else await leases.describe(name, held.key)
+            return meta is not None, None if known is None else known.version
 
-    version = finish(work())
-    said = f"{key} is free; it has version {version}" if version is not None else f"{key} was not held under this lease"
-    asked.answer({"key": key, "released": version is not None, "version": version}, lambda: click.echo(said))
+    released, version = finish(work())
+    said = f"{key} is free; it has version {version}" if released else f"{key} was not held under this lease"
+    asked.answer({"key": key, "released": released, "version": version}, lambda: click.echo(said))
 
 
-async def held_by(leases: Leases, namespace: str, key: str, lease: str, token: int | None) -> tuple[str, Held]:
-    """What the holder would show: the record has what was not typed."""
+async def held_by(
+    leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder
+) -> tuple[str, Held]:
+    """What the holder would show. The store has what was not typed; a server does not tell it."""
     name = checked_namespace(namespace)
     stored = checked_key(key, name)
+    if not isinstance(leases, Leases):
+        if holder.token is None or not holder.transaction:
+            raise UsageError(
+                "a lease at leases.server is shown with its token and transaction",
+                do="add --token and --transaction, as `wrasse leases acquire` gave them",
+            )
+        return name, Held(stored, holder.lease, holder.token, holder.transaction)
     meta = await leases.describe(name, stored)
     grant = None if meta is None else meta.grant
-    if grant is None or grant.id != lease:
-        return name, Held(stored, lease, token or 0, lease)
-    return name, Held(stored, lease, grant.token if token is None else token, grant.transaction)
+    if grant is None or grant.id != holder.lease:
+        return name, Held(stored, holder.lease, holder.token or 0, holder.transaction or holder.lease)
+    return name, Held(stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction)
 
 
 def _tell(asked: Asked, leased: Leased) -> None:

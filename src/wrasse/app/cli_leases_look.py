@@ -10,10 +10,10 @@ import click
 
 from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_leases import opened_leases
+from wrasse.app.cli_leases import lease_operations, opened_leases
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.errors import UsageError
-from wrasse.leases.leases import Seen
+from wrasse.leases.leases import Leases, Seen
 from wrasse.leases.meta import Meta
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.rules import Held
@@ -40,19 +40,19 @@ def list_(asked: Asked, prefix: str, namespace: str, limit: int, after: str | No
 
 
 async def _spaces(asked: Asked, after: str | None, limit: int) -> None:
-    async with opened_leases(asked) as leasing:
+    async with opened_leases(asked, "list --namespaces") as leasing:
         page = await leasing.namespaces.page(after, limit)
     answer = {"namespaces": list(page.items), "cursor": page.cursor}
     asked.answer(answer, lambda: click.echo("\n".join(page.items)))
 
 
 async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: str | None) -> None:
-    async with opened_leases(asked) as leasing:
+    async with lease_operations(asked) as leases:
         name = checked_namespace(namespace)
-        page = await leasing.leases.page(name, prefix.lower(), after, limit)
+        page = await leases.page(name, prefix.lower(), after, limit)
         found: list[tuple[str, Meta]] = []
         for key in page:
-            if (meta := await leasing.leases.describe(name, key)) is not None:
+            if (meta := await leases.describe(name, key)) is not None:
                 found.append((key, meta))
         now = page.at
     answer = {"namespace": name, "keys": [key_json(key, meta, now) for key, meta in found], "cursor": page.cursor}
@@ -60,7 +60,7 @@ async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: st
 
 
 def _show_keys(found: Sequence[tuple[str, Meta]], now: datetime, cursor: str | None) -> None:
-    rows = [(key, meta.version, meta.token, *_held(meta, now)) for key, meta in found]
+    rows = [(key, meta.version, meta.token or "", *_held(meta, now)) for key, meta in found]
     show_table(("key", "version", "token", "owner", "ends"), rows)
     if cursor is not None:
         click.echo(f"more: --after={cursor}")
@@ -81,15 +81,15 @@ def show(asked: Asked, key: str, namespace: str) -> None:
 
 
 async def _show(asked: Asked, key: str, namespace: str) -> None:
-    async with opened_leases(asked) as leasing:
+    async with lease_operations(asked) as leases:
         name = checked_namespace(namespace)
-        meta = await leasing.leases.describe(name, checked_key(key, name))
-        now = await leasing.leases.now(name)
+        meta = await leases.describe(name, checked_key(key, name))
+        now = await leases.now(name)
     if meta is None:
         raise UsageError(f"there is no key {key!r} in {name}", do="see `wrasse leases list`")
     owner, ends = _held(meta, now)
     pairs = [
-        ("key", key), ("namespace", name), ("version", meta.version), ("token", meta.token), ("etag", meta.etag),
+        ("key", key), ("namespace", name), ("version", meta.version), ("token", meta.token or ""), ("etag", meta.etag),
         ("bytes", meta.state.size if meta.state else ""), ("owner", owner), ("ends", ends),
         ("staged", f"version {meta.staged.version}" if meta.staged else ""), ("changed", ago(meta.updated_at, now)),
     ]  # fmt: skip
@@ -114,15 +114,18 @@ def get(asked: Asked, key: str, lease: str, namespace: str) -> None:
 
 
 async def _get(asked: Asked, key: str, lease: str, namespace: str) -> Seen:
-    async with opened_leases(asked) as leasing:
+    async with lease_operations(asked) as leases:
         name = checked_namespace(namespace)
         stored = checked_key(key, name)
         if lease:
-            meta = await leasing.leases.describe(name, stored)
+            meta = await leases.describe(name, stored)
+            if not isinstance(leases, Leases):
+                what = "a server shows staged state to the holder alone"
+                raise UsageError(what, do="leave --lease out, or use lease.state in a program")
             token = 0 if meta is None or meta.grant is None else meta.grant.token
-            seen = await leasing.leases.read(name, Held(stored, lease, token, ""))
+            seen = await leases.read(name, Held(stored, lease, token, ""))
         else:
-            seen = await leasing.leases.read_public(name, stored)
+            seen = await leases.read_public(name, stored)
     if seen is None:
         raise UsageError(f"the key {key!r} in {name} has no state", do="see `wrasse leases show`")
     return seen
@@ -134,7 +137,7 @@ def key_json(key: str, meta: Meta, now: datetime) -> Mapping[str, object]:
     return {
         "key": key,
         "version": meta.version,
-        "token": meta.token,
+        "token": meta.token or None,  # a server does not tell it
         "etag": meta.etag,
         "updated_at": meta.updated_at,
         "lease": None if grant is None else {"id": grant.id, "owner": grant.owner, "until": grant.until},

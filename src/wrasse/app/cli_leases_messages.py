@@ -58,7 +58,7 @@ def messages(
 
 @asynccontextmanager
 async def _desk(asked: Asked) -> AsyncIterator[QueueDesk]:
-    async with opened_leases(asked) as leasing:
+    async with opened_leases(asked, "messages") as leasing:
         desk = QueueDesk(leasing.leases, leasing.leases.clock)
         try:
             yield desk

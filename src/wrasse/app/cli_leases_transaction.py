@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_leases import opened_leases
+from wrasse.app.cli_leases import lease_operations, opened_leases
 from wrasse.app.cli_table import show_pairs
 from wrasse.errors import Refused, UsageError
 from wrasse.leases.transaction import Decision, Transaction
@@ -42,10 +42,11 @@ def transaction(asked: Asked, id: str, commit: bool, rollback: bool) -> None:
 async def _transaction(
     asked: Asked, id: str, commit: bool, rollback: bool
 ) -> tuple[Decision | None, Transaction | None]:
-    async with opened_leases(asked) as leasing:
+    if commit or rollback:
+        async with lease_operations(asked) as operations:
+            return await operations.decide(id, commit=commit), None
+    async with opened_leases(asked, "transaction without --commit or --rollback") as leasing:
         leases = leasing.leases
-        if commit or rollback:
-            return await leases.decide(id, commit=commit), None
         kept = await leases.transactions.book.look(id)
         if kept is not None:
             return kept.transaction.state, kept.transaction

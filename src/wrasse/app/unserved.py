@@ -41,6 +41,8 @@ class _Refusing:
         self._empty, self._home = empty, home
 
     def __getattr__(self, name: str) -> object:
-        if name in _READS or name.startswith("_"):
-            return getattr(self._empty, name)
+        found = getattr(self._empty, name)
+        return found if name in _READS or not callable(found) else self._refuse
+
+    async def _refuse(self, *args: object, **options: object) -> None:
         raise ConfigError(self._home.refused, do=self._home.do)

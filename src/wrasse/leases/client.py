@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientSSLError, ClientTimeout, TCPConnector
@@ -30,9 +30,11 @@ from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.rules import Held
 from wrasse.leases.transaction import Decision
 from wrasse.leases.xid import Xids
+from wrasse.ports.page import Page
 
 CALL_SECONDS_MAX = 30.0
 WAIT_AT_ONCE = 20  # seconds that one call waits for a key; longer waits ask again, so that no proxy cuts them
+_T = TypeVar("_T")
 _CODES = {code.value: code for code in Refusal}
 
 
@@ -58,7 +60,15 @@ class _Answer(msgspec.Struct):
     current_version: int = 0
     current_etag: str = ""
     retry_after_seconds: int = 0
+    updated_at_unix: int = 0
     lasts: float | None = None  # told by a header
+
+
+class _Keys(msgspec.Struct):
+    """The answer to a listing."""
+
+    keys: tuple[str, ...] | None = None
+    next_cursor: str = ""
 
 
 class LeaseClient:
@@ -147,6 +157,28 @@ class LeaseClient:
     async def read_public(self, namespace: str, key: str) -> Seen | None:
         """The committed state."""
         return await self._read(namespace, key, {"public": "1"}, {})
+
+    async def page(self, namespace: str, prefix: str, after: str | None, limit: int) -> Page[str]:
+        """Keys that begin with the prefix."""
+        asked = {"namespace": namespace, "prefix": prefix, "limit": str(limit), "after": after or ""}
+        body = await self.ask("GET", "/v1/keys", asked, {})
+        found = _decoded(body, _Keys)
+        keys = found.keys or ()
+        return Page(keys, (found.next_cursor,) * len(keys), self._clock.now(), bool(found.next_cursor))
+
+    async def describe(self, namespace: str, key: str) -> Meta | None:
+        """What the server tells about a key, which leaves out tokens and transactions; None if there is no such key."""
+        where = {"key": spoken(namespace, key), "namespace": namespace}
+        told = _decoded(await self.ask("GET", "/v1/describe", where, {}), _Answer)
+        grant = Grant(told.lease_id, told.owner, 0, _instant(told.expires_at_unix), "") if told.lease_id else None
+        if grant is None and not told.updated_at_unix:
+            return None
+        state = State("", "", told.state_etag, 0) if told.state_etag else None
+        return Meta(0, grant, told.version, state, updated_at=_instant(told.updated_at_unix))
+
+    async def now(self, namespace: str) -> datetime:
+        """The time by which leases end, as far as this machine knows it."""
+        return self._clock.now()
 
     async def update(
         self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
@@ -285,6 +317,13 @@ def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
     if status == 413:
         raise TooLarge(answer.detail, do="make it smaller")
     raise UsageError(f"{answer.error}: {answer.detail}", do="see docs/how-to/lease-api.md")
+
+
+def _decoded(body: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError:
+        raise WrasseError("the server's answer is not that of a lease API", do="check the address") from None
 
 
 def _lasts(text: str) -> float | None:

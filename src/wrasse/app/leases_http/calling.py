@@ -7,7 +7,9 @@ from pathlib import Path
 
 from wrasse.app.addresses import in_clear
 from wrasse.app.settings_leases import LeaseSettings
+from wrasse.clock import Clock
 from wrasse.errors import ConfigError
+from wrasse.leases.client import LeaseClient
 
 
 def token_in_clear(own: LeaseSettings) -> bool:
@@ -36,3 +38,8 @@ def client_tls(own: LeaseSettings) -> ssl.SSLContext | None:
             f"the TLS files {names} cannot be used: {error}", do="check leases.server_ca, client_cert and client_key"
         ) from None
     return context
+
+
+def lease_client(own: LeaseSettings, clock: Clock) -> LeaseClient:
+    """The client of `leases.server`."""
+    return LeaseClient(own.server, clock, token=own.token, tls=client_tls(own))
