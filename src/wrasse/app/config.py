@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -200,7 +201,7 @@ def _own_sweeps(root: yaml.MappingNode, name: str, draft: _Draft) -> tuple[Catal
 
 def _doubles(node: yaml.MappingNode) -> set[str]:
     names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-    return {name for name in names if names.count(name) > 1}
+    return {name for name, times in Counter(names).items() if times > 1}
 
 
 def _unknown(name: str, known: frozenset[str], section: str, where: str) -> Mistake:

@@ -1,6 +1,7 @@
 """A YAML text as nodes that know their line, so that a mistake can be pointed at.
 
-Nothing is constructed from the text but scalars, lists and maps: tags that would make objects are never resolved.
+Nothing is constructed from the text but scalars, lists and maps; any other tag is refused. Before nodes are made, size,
+depth and what aliases and merges unfold to are counted, so that a short text cannot cost much time or memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import yaml
 
 from wrasse.errors import ConfigError
 
-BYTES_MAX = 1 << 20
+BYTES_MAX = 1 << 20  # of a settings file
+NODES_MAX = 20_000  # keys and values, with every alias and merge counted as what it stands for
+DEPTH_MAX = 50  # lists and maps inside each other
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "timestamp", "seq", "map", "merge")
+)
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -29,7 +35,8 @@ class Entry:
 def read_yaml(path: Path) -> yaml.Node | None:
     """The root of the file; None if it is empty. The file must exist."""
     try:
-        data = path.read_bytes()[: BYTES_MAX + 1]
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
     except OSError as why:
         raise ConfigError(
             f"the configuration file {path} cannot be read: {why.strerror}",
@@ -51,13 +58,71 @@ def read_yaml(path: Path) -> yaml.Node | None:
 
 def parse_yaml(text: str) -> yaml.Node | None:
     """The root node of a text; None if there is nothing in it."""
+    _measure(text)
     root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     return None if root is None or is_null(root) else root
 
 
+class _Open:
+    """A list or map that is being read: how many nodes it has so far, and its anchor."""
+
+    __slots__ = ("anchor", "nodes")
+
+    def __init__(self, anchor: str | None) -> None:
+        self.anchor = anchor
+        self.nodes = 1
+
+
+def _measure(text: str) -> None:
+    """Raises a YAMLError with a line for a text that is too deep, unfolds to too much, or has tags of objects."""
+    sizes: dict[str, int] = {}
+    document = _Open(None)
+    stack = [document]
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionEndEvent):
+            ended = stack.pop()
+            _keep(sizes, ended.anchor, ended.nodes)
+            stack[-1].nodes += ended.nodes
+        elif isinstance(event, yaml.NodeEvent):
+            _check_tag(event)
+            if isinstance(event, yaml.AliasEvent):
+                if any(each.anchor == event.anchor for each in stack):
+                    raise _refused(f"the alias *{event.anchor} stands inside what it is an alias of", event)
+                stack[-1].nodes += sizes.get(event.anchor or "", 1)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                stack.append(_Open(event.anchor))
+                if len(stack) > DEPTH_MAX:
+                    raise _refused(f"lists and maps are more than {DEPTH_MAX} deep", event)
+            else:
+                _keep(sizes, event.anchor, 1)
+                stack[-1].nodes += 1
+        if stack[-1].nodes > NODES_MAX:
+            raise _refused(f"with its aliases it has more than {NODES_MAX} keys and values", event)
+
+
+def _keep(sizes: dict[str, int], anchor: str | None, nodes: int) -> None:
+    if anchor is not None:
+        sizes[anchor] = nodes
+
+
+def _check_tag(event: yaml.NodeEvent) -> None:
+    tag = getattr(event, "tag", None)
+    if tag is not None and tag != "!" and tag not in _TAGS:
+        raise _refused(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} has no meaning here", event)
+
+
+def _refused(problem: str, event: yaml.Event) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)  # type: ignore[arg-type]  # the C one
+
+
 def entries(node: yaml.MappingNode) -> Iterator[Entry]:
-    """The keys of a map in their order; `<<` brings in another map, as usual."""
-    yaml.constructor.SafeConstructor().flatten_mapping(node)
+    """The keys of a map in their order; `<<` brings in another map, as usual. ConfigError for one of something else."""
+    try:
+        yaml.constructor.SafeConstructor().flatten_mapping(node)
+    except yaml.YAMLError as why:
+        raise ConfigError(
+            f"line{_place(why).removeprefix(' line')}: {_problem(why)}", do="write <<: *name of a map"
+        ) from None
     for key, value in node.value:
         name = key.value if isinstance(key, yaml.ScalarNode) else "?"
         yield Entry(str(name), value, key.start_mark.line + 1)
@@ -74,6 +139,8 @@ def plain_value(node: yaml.Node) -> object:
         value: object = yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.YAMLError as why:
         raise ConfigError(f"a value is not plain YAML: {_problem(why)}", do="leave tags out") from None
+    except (ValueError, OverflowError) as why:  # a date or a number that cannot be one
+        raise ConfigError("a value is not the date or number that it looks like", do="put it in quotes") from why
     return value
 
 
@@ -89,4 +156,4 @@ def _place(why: yaml.YAMLError) -> str:
 
 def _problem(why: yaml.YAMLError) -> str:
     # The default text quotes the line, which may hold a secret.
-    return str(getattr(why, "problem", None) or "unreadable")
+    return str(getattr(why, "problem", None) or getattr(why, "reason", None) or "unreadable")
