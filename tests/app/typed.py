@@ -54,7 +54,9 @@ def wrasse(*args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None)
     return Answer(code, out.getvalue(), err.getvalue())
 
 
-def typed(*args: str, stdin: bytes = b"", cwd: Path, env: Mapping[str, str] | None = None) -> Answer:
+def typed(
+    *args: str, stdin: bytes = b"", cwd: Path, env: Mapping[str, str] | None = None, within: float = 90
+) -> Answer:
     """Runs a command as a process."""
     done = subprocess.run(
         [sys.executable, "-m", "wrasse", *args],
@@ -62,7 +64,7 @@ def typed(*args: str, stdin: bytes = b"", cwd: Path, env: Mapping[str, str] | No
         cwd=cwd,
         env={**os.environ, **(env or {})},
         capture_output=True,
-        timeout=90,
+        timeout=within,
         check=False,
     )
     return Answer(done.returncode, done.stdout, done.stderr.decode(errors="replace"))

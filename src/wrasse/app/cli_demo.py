@@ -17,7 +17,8 @@ from wrasse.app.demo_stage import staged
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the whole story of an error.")
 def demo(as_json: bool) -> None:
     """See it work on this machine, in a directory of its own: jobs, a killed worker whose job comes back, a lease that
-    changes hands, a poison job, a dry run with its reasons. Takes about 20 seconds and needs no server.
+    changes hands, a poison job, a dry run with its reasons. Takes about 20 seconds, longer on a busy machine, and needs
+    no server.
 
     \b
     Examples:

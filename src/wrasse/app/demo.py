@@ -1,12 +1,12 @@
-"""The demo: what wrasse promises, seen to happen on this machine in half a minute, with real processes and no server.
+"""The demo: what wrasse promises, seen to happen on this machine in under a minute, with real processes and no server.
 
 Every scene tells what it does, waits until it has happened, and says what was seen. A scene that does not end as
-promised ends the demo, and its exit code says so.
+promised ends the demo, and its exit code says so. No scene depends on how fast the machine is: where a worker may be
+taken for dead since the machine is busy, and its job is given to another, more attempts than needed are no failure.
 """
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from wrasse.app.app_jobs import NewJob
 from wrasse.app.demo_archive import AUDIT, MESSAGES, publish_and_archive
-from wrasse.app.demo_stage import NotSeen, Stage
+from wrasse.app.demo_stage import PATIENCE, NotSeen, Stage
 from wrasse.app.demo_work import LEASE
 from wrasse.app.outlook import outlook
 from wrasse.engine.report import Planned
@@ -95,7 +95,7 @@ class Demo:
         await stage.until(lambda: self._done("high", JOBS), f"{JOBS} jobs done")
         finished = [state async for state in stage.app.jobs.list(Place.DONE)]
         attempts = sum(state.attempts for state in finished if state.queue == "high")
-        if attempts != JOBS:
+        if attempts < JOBS:
             raise NotSeen(f"{JOBS} jobs took {attempts} attempts", do="report this")
         return f"{JOBS} done with {attempts} attempts"
 
@@ -146,12 +146,11 @@ class Demo:
         self._head("A lease changes hands meanwhile")
         holder = await stage.start_holder()
         assert holder.stdout is not None, "started with a pipe"
-        async with asyncio.timeout(30):
-            first = int(await holder.stdout.readline() or b"0")
+        first = int(await stage.within(holder.stdout.readline(), "the first lease") or b"0")
         self._say(f"process {holder.pid} holds the lease of {LEASE} with token {first}; killing it too")
         holder.send_signal(signal.SIGKILL)
         await holder.wait()
-        async with stage.app.hold(LEASE, ttl="2s", wait="30s", owner="second") as lease:
+        async with stage.app.hold(LEASE, ttl="2s", wait=f"{PATIENCE:.0f}s", owner="second") as lease:
             second = lease.token
         self._say(f"its term ended without a renewal, and this process got the lease with token {second}")
         if second <= first or not first:
@@ -178,7 +177,7 @@ class Demo:
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
         self._say(f"attempt {record.state.attempts}: done by {record.state.worker or 'another worker'}")
-        if record.state.rescues != 1:
+        if record.state.rescues != 1:  # its budget here: a second one would have buried it
             raise NotSeen(f"it was rescued {record.state.rescues} times", do="report this")
         return f"done with attempt {record.state.attempts}, after 1 rescue; failures spent: {record.state.failures}"
 
@@ -189,7 +188,7 @@ class Demo:
         record = await stage.until(lambda: self._job("poison", Place.DEAD), "the burial of the poison job")
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
-        if record.state.attempts != 2:
+        if record.state.attempts < 2:
             raise NotSeen(f"it was taken {record.state.attempts} times", do="report this")
         return f"dead after {record.state.attempts} workers: {record.state.reason}"
 
@@ -204,22 +203,25 @@ class Demo:
 
     async def _journal(self) -> str:
         self._head("The journal")
+        lines = await self._stage.until(self._journaled, "lines of what happened to poison and slow-report")
+        self._tell(Told("", columns=("sweep", "did", "to", "outcome", "why"), rows=[_row(line) for line in lines]))
+        verbs = [line.intent.verb for line in lines]
+        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} buried"
+
+    async def _journaled(self) -> list[Line] | None:
+        """What the sweep did, once all that was seen before has its outcome: a line gets that after the action."""
         opened = await self._stage.app.open()
-        page = await opened.journal.page(LineFilter(sweep="stuck_jobs"), None, 20)
-        rows = [_row(line) for line in page]
-        self._tell(Told("", columns=("sweep", "did", "to", "outcome", "why"), rows=rows))
-        done = sorted((line.intent.verb, line.intent.suspect) for line in page if line.outcome == "done")
-        if done != [("bury", "poison"), ("requeue", "poison"), ("requeue", "slow-report")]:
-            raise NotSeen(f"the journal says {done}", do="report this")
-        return f"{len(rows)} lines: 2 requeued, 1 buried"
+        lines = list(await opened.journal.page(LineFilter(sweep="stuck_jobs"), None, 20))
+        done = {(line.intent.verb, line.intent.suspect) for line in lines if line.outcome == "done"}
+        return lines if done >= {("bury", "poison"), ("requeue", "poison"), ("requeue", "slow-report")} else None
 
     async def _drain(self) -> str:
         self._head("Curtain")
         self._say("SIGTERM to the worker that is left")
-        ended = await self._stage.drain()
-        if ended != 1:
-            raise NotSeen(f"{ended} processes ended cleanly", do="report this")
-        return "1 process ended with 0"
+        codes = await self._stage.drain()
+        if not codes or any(codes):
+            raise NotSeen(f"the processes ended with {codes}", do="report this")
+        return f"{len(codes)} process ended with 0"
 
 
 async def _planned(planning: Awaitable[object]) -> tuple[Planned, ...] | None:

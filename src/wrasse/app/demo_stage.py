@@ -20,11 +20,11 @@ from wrasse.app.application import App
 from wrasse.app.config import load
 from wrasse.app.settings import Settings
 from wrasse.clock import Clock, SystemClock
-from wrasse.errors import WrasseError
+from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.jobs import JobQueue
 
 T = TypeVar("T")
-PATIENCE = 40.0  # seconds for any one thing to happen; it takes a few on an idle machine
+PATIENCE = 120.0  # seconds for any one thing to happen; it takes a few on an idle machine
 _LOOK_EVERY = 0.05
 
 SETTINGS = """\
@@ -103,13 +103,20 @@ class Stage:
 
     async def until(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
         """Looks until there is something to see."""
+        async def looking() -> T:
+            while True:
+                with contextlib.suppress(StoreUnavailable):  # a busy machine: it is asked again
+                    if (seen := await look()) is not None:
+                        return seen
+                await asyncio.sleep(_LOOK_EVERY)
+
+        return await self.within(looking(), what)
+
+    async def within(self, happening: Awaitable[T], what: str) -> T:
+        """What comes of it, if it comes in time."""
         try:
             async with asyncio.timeout(PATIENCE):
-                while True:
-                    seen = await look()
-                    if seen is not None:
-                        return seen
-                    await asyncio.sleep(_LOOK_EVERY)
+                return await happening
         except TimeoutError:
             raise NotSeen(f"{what} did not happen in {PATIENCE:.0f} s", do=self._log_tail()) from None
 
@@ -119,8 +126,9 @@ class Stage:
             return "see what the processes said: " + " | ".join(lines)
         return "try again on a machine that is less busy"
 
-    async def drain(self) -> int:
-        """Asks every process to stop, as `systemctl stop` would; gives how many ended with 0."""
+    async def drain(self) -> list[int | None]:
+        """Asks every process to stop, as `systemctl stop` would; gives the exit codes, None for one that did not end. A
+        worker that a poison job killed may not have been missed yet: it is left out."""
         alive = [process for process in self._processes if process.returncode is None]
         for process in alive:
             with contextlib.suppress(ProcessLookupError):
@@ -129,7 +137,7 @@ class Stage:
             async with asyncio.timeout(PATIENCE):
                 for process in alive:
                     await process.wait()
-        return sum(1 for process in alive if process.returncode == 0)
+        return [process.returncode for process in alive if process.returncode != -signal.SIGKILL]
 
     async def clear(self) -> None:
         """Leaves nobody behind."""
