@@ -1,15 +1,22 @@
-"""Large objects go up in parts, so that memory does not grow with them. What is not completed is aborted."""
+"""Large objects go up in parts, several at a time, so that memory does not grow with them. What is not completed is
+aborted."""
 
 from __future__ import annotations
 
+from asyncio import Semaphore, Task
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
+from wrasse.backends.s3.abreast import together
 from wrasse.backends.s3.client import Client, Condition
 from wrasse.errors import StoreUnavailable, TooLarge
 
-PART_BYTES = 8 << 20  # the store wants at least 5 MiB, and takes at most PARTS_MAX of them
+PART_BYTES = 8 << 20
+"""Bytes of a part; the store wants at least 5 MiB."""
 PARTS_MAX = 10_000
+"""Parts of an object that the store takes; with `PART_BYTES` the largest object, 78 GiB."""
+PARTS_AT_ONCE = 4
+"""Parts of one upload in flight. An upload takes memory for these and two more, one of them being filled: 48 MiB."""
 
 Finish = Callable[[Condition], Awaitable[str | None]]
 
@@ -54,13 +61,7 @@ async def upload(
         return etag
 
     try:
-        etags = [await client.put_part(key, begun, 1, first)]
-        while part := await parts.next():
-            if len(etags) == PARTS_MAX:
-                raise TooLarge(
-                    f"an object of more than {PARTS_MAX * PART_BYTES} bytes", do="write it as several objects"
-                )
-            etags.append(await client.put_part(key, begun, len(etags) + 1, part))
+        etags = await _send(lambda number, part: client.put_part(key, begun, number, part), first, parts)
         yield finish
     finally:
         if not completed:
@@ -68,3 +69,28 @@ async def upload(
             # for its own clean-up rule or for ours.
             with suppress(StoreUnavailable, TimeoutError):
                 await client.abort_upload(key, begun)
+
+
+async def _send(put: Callable[[int, bytes], Awaitable[str]], part: bytes, parts: Parts) -> list[str]:
+    """Sends all parts, each tried again by itself; their tags in order. The first that fails cancels the others."""
+    room = Semaphore(PARTS_AT_ONCE)
+    sending: list[Task[str]] = []
+
+    async def one(number: int, part: bytes) -> str:
+        try:
+            return await put(number, part)
+        finally:
+            room.release()
+
+    async with together() as tasks:
+        await room.acquire()
+        while part:
+            if len(sending) == PARTS_MAX:
+                raise TooLarge(
+                    f"an object of more than {PARTS_MAX * PART_BYTES} bytes", do="write it as several objects"
+                )
+            sending.append(tasks.create_task(one(len(sending) + 1, part)))
+            part = b""  # the task has it; what was sent is not kept while the next waits
+            await room.acquire()
+            part = await parts.next()
+    return [each.result() for each in sending]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import random
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
@@ -229,6 +228,8 @@ class Wire:
             ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body)
         )
         headers = self._signer.headers(asked, who, self.time.now())
+        if ask.body:
+            headers["content-length"] = str(len(ask.body))  # not signed; without it pieces would be sent as chunks
         url = URL(f"{self._origin.scheme}://{self._origin.host}{path or '/'}" + f"?{query}" * bool(query), encoded=True)
         self.requests += 1
         note_request()
@@ -306,9 +307,15 @@ def pause(attempt: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    # A large one in pieces, so that others get their turn meanwhile; the bytes are shared, not copied.
-    return io.BytesIO(body) if len(body) >= _HASH_ASIDE else body or None
+def _payload(body: bytes) -> bytes | AsyncIterator[memoryview] | None:
+    return _pieces(body) if len(body) >= _HASH_ASIDE else body or None
+
+
+async def _pieces(body: bytes) -> AsyncIterator[memoryview]:
+    """A large body piece by piece, so that others get their turn meanwhile; no byte of it is copied."""
+    for begin in range(0, len(body), _PIECE):
+        yield memoryview(body)[begin : begin + _PIECE]
+        await asyncio.sleep(0)
 
 
 async def _hash(body: bytes) -> str:
