@@ -24,6 +24,7 @@ archival:
     format: "jsonl"             # one JSON object per line
     partition: "daily"          # one file per day
 """
+HERE = SEED_ARCHIVAL.replace('"s3"', '"file:wrasse-data"')
 SEED_ARCHIVER = """\
 archiver:
   streams:
@@ -48,7 +49,7 @@ def archives(place: Path) -> list[Path]:
 
 
 def test_a_daemon_that_is_stopped_leaves_what_the_next_goes_on_from(place: Path) -> None:
-    (place / "wrasse.yaml").write_text(SEED_ARCHIVAL)
+    (place / "wrasse.yaml").write_text(HERE)
     publish("one", "two")
     with running(place, "--role=archiver") as daemon:
         daemon.said("started")
@@ -72,7 +73,7 @@ def _messages() -> int:
 @pytest.fixture
 def archived(place: Path) -> Path:
     """Three messages in three archives."""
-    (place / "wrasse.yaml").write_text(SEED_ARCHIVAL.replace("batch_size: 1000", "batch_size: 1"))
+    (place / "wrasse.yaml").write_text(HERE.replace("batch_size: 1000", "batch_size: 1"))
     publish("one", "two", "three")
     with running(place, "--role=archiver") as daemon:
         until(lambda: len(archives(place)) == 3, "three archives")
@@ -122,7 +123,7 @@ def test_a_bucket_without_credentials_is_refused_at_the_start(place: Path) -> No
 @pytest.mark.parametrize("text", [SEED_ARCHIVAL, SEED_ARCHIVER])
 def test_the_files_of_the_design_document_load_unchanged(place: Path, text: str) -> None:
     (place / "wrasse.yaml").write_text(text)
-    settings = load().settings
+    settings = load(overrides={"backends.objects": "s3://gbe-archive"}).settings
     (each,) = (*settings.archiver.streams, *settings.archival)
     assert (each.stream, each.batch_size, each.batch_timeout.seconds) == ("gbe.events.audit.*", 1000, 60)
 

@@ -172,7 +172,8 @@ class WorkerSettings:
     priorities: Annotated[tuple[str, ...], Key("the order in which queues are served", seed=True)] = ("high", "low")
     queues: Annotated[
         Mapping[str, str],
-        Key("the queue of each priority; on Redis jobqueue:high_priority and jobqueue:low_priority", seed=True),
+        Key("the queue of each priority; on Redis jobqueue:high_priority and jobqueue:low_priority, and a name with a "
+            "colon is the key of its list", seed=True),
     ] = field(default_factory=_queues)
     weights: Annotated[
         Mapping[str, str],

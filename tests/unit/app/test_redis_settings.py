@@ -199,7 +199,7 @@ names = st.text("ab:/@?%#& é", max_size=6)
     root=st.sampled_from(["jobqueue", "r", "é x"]),
     tls=st.none() | st.builds(Tls, names, names, names, st.booleans()),
     cluster=st.booleans(),
-    queues=st.dictionaries(st.sampled_from(["high", "low"]), st.text("ab:{}", min_size=1, max_size=5)),
+    queues=st.dictionaries(st.sampled_from(["high", "low"]), st.text("ab{}", min_size=1, max_size=5)),
     sentinel=st.sampled_from(["", "mymaster"]),
     wait=st.integers(1, 10**6),
     nodes=st.sampled_from([(("h", 1),), (("::1", 2),)]),

@@ -61,10 +61,12 @@ class Keys:
         )  # fmt: skip
 
     def queue(self, name: str) -> QueueKeys:
-        """The keys of this queue: a name that begins with the root is the key of its list itself."""
+        """The keys of this queue. A name that begins with the root is the key of its list itself, and so is a value of
+        `worker.queues` with a colon in it: other programs push there."""
         found = self._queues.get(name)
         if found is None:
-            key = name if name.startswith(f"{self.root}:") else f"{self.root}:queue:{name}"
+            literal = name.startswith(f"{self.root}:") or name in self._options.literal_queues
+            key = name if literal else f"{self.root}:queue:{name}"
             if key in self.shared or key in (self.workers, self.workers_info):
                 raise UsageError(f"the queue {name!r} is a key that wrasse keeps", do="choose another name")
             found = QueueKeys(name, key, f"{key}:delayed", f"{key}:wake", f"{key}:rate")

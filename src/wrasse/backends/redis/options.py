@@ -101,6 +101,11 @@ class RedisOptions:
         return f"redis at {self._hosts()}{kind}"
 
     @property
+    def literal_queues(self) -> frozenset[str]:
+        """The configured queues whose name is the key of their list."""
+        return frozenset(queue for queue in self.queues.values() if ":" in queue)
+
+    @property
     def slot(self) -> int:
         """The Cluster slot in which every key of this root lives."""
         return key_slot(self.root)
@@ -197,10 +202,12 @@ class RedisOptions:
                 do=f"begin it with {tag[0]}",
             )
         for priority, queue in self.queues.items():
-            if queue.startswith(tag[1] + ":"):
+            if ":" in queue and key_slot(queue) != self.slot:
                 raise ConfigError(
                     f"worker.queues.{priority} is outside the hash tag {tag[0]}: on a Cluster all keys share one slot",
-                    do=f"write {self.root}{queue.removeprefix(tag[1])}",
+                    do=f"write {self.root}{queue.removeprefix(tag[1])}"
+                    if queue.startswith(tag[1] + ":")
+                    else f"write {self.root}:queue:{queue}",
                 )
 
 
