@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from app.typed import typed
+from wrasse.app.demo import Demo, Told
+from wrasse.app.demo_stage import staged
+from wrasse.ports.journal import Intent, Settled
+from wrasse.ports.outcome import Outcome
 
 pytestmark = pytest.mark.timeout(1_000)  # however busy the machine is: the demo gives up by itself
 
@@ -26,3 +31,23 @@ def test_the_demo_is_told_without_a_terminal(place: Path) -> None:
     assert "\x1b" not in answer.out
     for words in ("SIGKILL", "silent for", "rescued 1 times already", "WOULD", "in 3 archives", "All of it happened"):
         assert words in answer.out
+
+
+async def test_the_demo_waits_for_outcomes_that_come_after_the_action_and_for_no_more_than_it_promised() -> None:
+    did = [("requeue", "job"), ("requeue", "poison"), ("requeue", "slow-report"), ("bury", "poison")]
+    told: list[Told] = []
+    async with staged() as stage:
+        journal = (await stage.app.open()).journal
+        await journal.intend([Intent(str(n), "run", "stuck_jobs", *each, "silent") for n, each in enumerate(did)])
+        telling = asyncio.create_task(Demo(stage, told.append)._journal())
+        await journal.settle([Settled(str(n), Outcome.DONE) for n in range(3)])
+        done, _ = await asyncio.wait([telling], timeout=0.5)
+        assert done == set(), "the sweep that buried the job has not said so yet"
+        await journal.settle([Settled("3", Outcome.DONE)])
+        assert await telling == "4 lines: 3 requeued, 1 buried"
+
+
+async def test_a_worker_that_died_of_poison_just_now_is_no_process_that_ended_badly() -> None:
+    async with staged() as stage:
+        (await stage._start("-c", "import time; time.sleep(60)")).kill()
+        assert await stage.drain() == []
