@@ -8,6 +8,7 @@ stops the process; a restart is safe, going on is not.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -101,8 +102,31 @@ class JobFailed(WrasseError):
     """A job that was waited for ended dead."""
 
 
+class OutOfResources(WrasseError):
+    """This machine had no file descriptor, memory, process or thread left for what a job needs. The job is released
+    without spending a retry."""
+
+
 class BadPayload(WrasseError):
     """A payload that the handler's kind cannot be decoded to. The job is buried with its bytes."""
+
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT})
+_CAUSES_MAX = 8  # looked at behind one error
+
+
+def exhausted(error: BaseException) -> str:
+    """Which resource of the machine ran out, if that is what the error, or one that it was raised from, says."""
+    found: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if isinstance(found, OutOfResources | StoreFull):
+            return found.message
+        if isinstance(found, MemoryError):
+            return os.strerror(errno.ENOMEM)
+        if isinstance(found, OSError) and found.errno in _EXHAUSTED:
+            return os.strerror(found.errno)
+        found = None if found is None else found.__cause__
+    return ""
 
 
 def reason_of(error: OSError) -> str:

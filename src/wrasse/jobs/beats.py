@@ -9,6 +9,7 @@ memory.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -18,7 +19,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from wrasse.clock import Clock
-from wrasse.errors import Refused, StoreBroken, StoreUnavailable
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, exhausted
 from wrasse.jobs.beat_words import Beating, Down, Gone, Orders, Unable, read_word
 from wrasse.jobs.beating import BEATS_PER_SILENCE, beat_once
 from wrasse.jobs.board import Board
@@ -28,6 +29,7 @@ from wrasse.ports.jobs import JobQueue, WorkerInfo
 CHILD = (sys.executable, "-m", "wrasse.app.beat_child")
 _LEAVE_MAX = 2.0  # seconds a child has to end by itself
 _FAILED_STARTS_MAX = 20
+_SHORT_PAUSE = 1.0  # seconds between starts of a child for which files or memory ran out
 _PATIENCE_MIN = 1.0
 
 _log = logging.getLogger("wrasse.jobs")
@@ -136,7 +138,9 @@ class ChildBeats:
         failed = 0
         while True:
             self._heard = False
-            await self._one_child(board, worker, silence)
+            if not await self._one_child(board, worker, silence):
+                await asyncio.sleep(min(beat, _SHORT_PAUSE))  # files or memory ran out: not a fault of the child
+                continue
             self._tally.beats_restarted += 1
             failed = 0 if self._heard else failed + 1
             if failed >= _FAILED_STARTS_MAX:
@@ -148,14 +152,15 @@ class ChildBeats:
             # The first restart is at once; one that keeps failing is not tried in a tight loop.
             await asyncio.sleep(min(beat, 0.05 * failed))
 
-    async def _one_child(self, board: Board, worker: WorkerInfo, silence: timedelta) -> None:
+    async def _one_child(self, board: Board, worker: WorkerInfo, silence: timedelta) -> bool:
+        """One child until it ends; False if this machine had no room for it."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=PIPE, stdout=PIPE, pass_fds=(board.fd,)
             )
         except OSError as error:
             _log.warning("the beat child did not start", extra={"worker_id": worker.id, "error": error.strerror})
-            return
+            return not exhausted(error) and error.errno != errno.EAGAIN
         self._process = process
         try:
             assert process.stdin is not None, "started with a pipe"
@@ -167,6 +172,7 @@ class ChildBeats:
             self.state.tell_beating(False)
             self._process = None
             await _leave(process)
+        return True
 
     async def _listen(self, process: Process, silence: timedelta) -> None:
         """Hears the child until it ends, or says nothing for too long."""

@@ -15,7 +15,7 @@ from enum import Enum
 import msgspec
 
 from wrasse.duration import format_duration
-from wrasse.errors import BadPayload, TooLarge, WrasseError
+from wrasse.errors import BadPayload, OutOfResources, StoreFull, TooLarge, WrasseError, exhausted
 from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
 from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
@@ -28,6 +28,9 @@ from wrasse.ports.jobs import (
 )
 
 _HELD_BACK = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
+RELEASES_MAX = 10
+"""How many interruptions a job may have before a full disk, or files or memory that run out, in its handler count as
+failures. The same in wrasse's own code (a command or connection that cannot be started, a full store) never does."""
 
 
 class Cut(Enum):
@@ -59,6 +62,8 @@ def ended_badly(
             reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
         case None if isinstance(error, BadPayload):
             return Bury(taken.hold, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
+        case None if (why := short_of(taken, error)):
+            return out_of(taken, why, u)
         case None if isinstance(error, GiveUp) or _refused(own, error):
             return Bury(taken.hold, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
         case None if isinstance(error, RetryLater):
@@ -90,6 +95,21 @@ def held_back(taken: TakenJob, u: float) -> Requeue:
     """A job that has been in several deaths, given back for a while because another such job is here."""
     error = f"was rescued {taken.rescues} times, and another such job runs here; held back"
     delay = _HELD_BACK.delay(taken.interruptions + 1, u)
+    return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
+
+
+def short_of(taken: TakenJob, error: BaseException) -> str:
+    """Which resource ran out, if the attempt ended for that and not for a fault of its job; see RELEASES_MAX."""
+    if isinstance(error, GiveUp | RetryLater):
+        return ""
+    ours = isinstance(error, OutOfResources | StoreFull)
+    return exhausted(error) if ours or taken.interruptions < RELEASES_MAX else ""
+
+
+def out_of(taken: TakenJob, why: str, u: float) -> Requeue:
+    """A job released because a resource of the machine ran out; free, and ready after a delay that grows."""
+    delay = _HELD_BACK.delay(taken.interruptions + 1, u)
+    error = f"released: this machine ran out of something ({why})"[:ERROR_CHARS_MAX]
     return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 

@@ -31,7 +31,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from wrasse.errors import BadPayload, JobFailed, UsageError
+from wrasse.errors import BadPayload, JobFailed, OutOfResources, UsageError, WrasseError, exhausted
 from wrasse.jobs.running import RunningJob
 from wrasse.ports.jobs import ERROR_CHARS_MAX
 
@@ -166,8 +166,12 @@ def _filled(arguments: Sequence[str], values: dict[str, str], id: str) -> Iterat
         yield filled
 
 
-def _not_started(program: str, id: str, error: OSError | ValueError) -> JobFailed | BadPayload:
+def _not_started(program: str, id: str, error: OSError | ValueError) -> WrasseError:
     """The error of exec names the program or the working directory, never an argument."""
+    if isinstance(error, OSError) and (exhausted(error) or error.errno == errno.EAGAIN):
+        return OutOfResources(
+            f"the command {program!r} did not start: {error.strerror}", do="raise the limits of files or processes"
+        )
     if isinstance(error, ValueError):
         return BadPayload(f"job {id!r} has a null character or no text where its command needs some", do="put it again")
     if error.errno == errno.E2BIG:

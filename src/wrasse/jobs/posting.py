@@ -22,7 +22,7 @@ import msgspec
 from yarl import URL
 
 from wrasse.clock import Clock
-from wrasse.errors import JobFailed, TooLarge
+from wrasse.errors import JobFailed, OutOfResources, TooLarge, exhausted
 from wrasse.jobs.handler_url import check_url
 from wrasse.jobs.retry import GiveUp, RetryLater
 from wrasse.jobs.running import RunningJob
@@ -112,6 +112,8 @@ class Post:
                 return await _read(answer, self._where)
         except aiohttp.ClientError as error:
             reason = error.strerror if isinstance(error, aiohttp.ClientOSError) and error.strerror else ""
+            if exhausted(error):
+                raise OutOfResources(f"{self._where} could not be asked: {reason}", do="raise the limits") from None
             raise JobFailed(f"{self._where} could not be asked: {type(error).__name__} {reason}".rstrip()) from None
         except TimeoutError:
             raise JobFailed(f"{self._where} did not take the connection in time") from None

@@ -11,17 +11,19 @@ its job is settled, and the slot stays busy until the thread returns.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Iterable
 from contextvars import copy_context
+from datetime import timedelta
 from functools import partial
 from math import inf
 
 from wrasse.clock import Clock
 from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.drive import drive
-from wrasse.jobs.ending import Cut, encoded, ended_badly, interrupted, no_handler, shut_out
+from wrasse.jobs.ending import Cut, encoded, ended_badly, interrupted, no_handler, short_of, shut_out
 from wrasse.jobs.handlers import CallNext, Handler, Handlers, InThread, Middleware
 from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.retry import RetryPolicy
@@ -30,8 +32,10 @@ from wrasse.jobs.settling import Settler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.threads import SlotThread
 from wrasse.jobs.trace import Span, Spans, outcome_of
-from wrasse.ports.jobs import Finish, Settlement
+from wrasse.ports.jobs import Finish, Settlement, TakenJob
 
+_SHORT = RetryPolicy(base=timedelta(milliseconds=500), max=timedelta(seconds=5))  # rests when a resource ran out
+_log = logging.getLogger("wrasse.worker")
 _TURN_MAX = 0.002  # seconds of handlers that never wait, before the rest of the loop gets its turn
 
 
@@ -75,6 +79,7 @@ class Slots:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._turn_ends = 0.0
+        self._short = 0  # attempts in a row that ended because a resource of the machine ran out
         self.backlog: deque[Work] = deque()
         self.ended = 0  # attempts so far
         self.hungry_at = 0  # a backlog of at most this many rings for more
@@ -182,7 +187,10 @@ class Slots:
             if self._breakers is not None and not self._breakers.lets_start(work):
                 self._give_back_shut(work)
                 continue
+            short = self._short
             ended = await self._attempt(slot, work)
+            if self._short > short:
+                await asyncio.sleep(_SHORT.delay(self._short, random.random()).total_seconds())
             if ended > self._turn_ends:
                 await asyncio.sleep(0)
                 now = monotonic()
@@ -208,11 +216,13 @@ class Slots:
         try:
             result = await self._call(slot, handler, running, span)
             settlement = Finish(taken.hold, encoded(result), running.follow_ups)
+            self._short = 0
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if slot.cut is None and isinstance(error, asyncio.CancelledError) and _cancelled():
                 raise  # not about this job: somebody cancelled the worker
             u, wrong = random.random(), type(error).__name__
             settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, u, handler.retry)
+            self._note_short(taken, slot.cut, error)
         finally:
             self._tally.active -= 1
         self.ended += 1
@@ -231,6 +241,14 @@ class Slots:
         else:
             await self._after_cut(slot)
         return ended
+
+    def _note_short(self, taken: TakenJob, cut: Cut | None, error: BaseException) -> None:
+        """Says that a job was released because a resource ran out; the slot then rests instead of trying the next."""
+        why = "" if cut is not None else short_of(taken, error)
+        self._short = self._short + 1 if why else 0
+        if why:
+            extra = {"job_id": taken.job.id, "queue": taken.job.queue, "attempt": taken.attempt}
+            _log.warning("a job was released, and its slot rests: %s", why, extra=extra)
 
     def _begin(self, slot: _Slot, work: Work, now: float) -> RunningJob:
         self._holds.begin(work, now)

@@ -12,6 +12,8 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread
 
+from wrasse.errors import OutOfResources
+
 _Work = tuple[Callable[[], object], "asyncio.Future[object]"]
 
 
@@ -28,7 +30,10 @@ class SlotThread:
     def start(self, function: Callable[[], object]) -> asyncio.Future[object]:
         """Starts the function in the thread, in a copy of this context; the future belongs to the running loop."""
         if not self._started:
-            Thread(target=_serve, args=(self._inbox,), name=self._name, daemon=True).start()
+            try:
+                Thread(target=_serve, args=(self._inbox,), name=self._name, daemon=True).start()
+            except RuntimeError as error:
+                raise OutOfResources(str(error), do="raise the limits of threads and memory") from None
             self._started = True
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         context = copy_context()
