@@ -107,7 +107,7 @@ async def test_a_sweep_of_ones_own_is_given_the_ports_it_asks_for_and_takes_away
     clock = ManualClock()
     file.write_text(file.read_text() + "backends: {jobs: 'memory:', records: 'memory:', objects: 'memory:'}\n")
     async with connect(file, clock=clock) as app:
-        opened = await app.open()
+        opened = await app.open("records", "engine")
         carts = opened.records.records(Collection.named("carts"))
         await carts.create("a", b"{}", due_at=clock.now())
         clock.advance(timedelta(days=1))
@@ -210,7 +210,8 @@ async def test_it_is_guarded_by_every_backend_that_it_depends_on(shop: Path) -> 
     settings = load(configure(shop, "  old_carts: {use: 'shop_sweeps:OldCarts'}\n"), environ={}).settings
     clock = ManualClock()
     here, ahead = Memory(clock), Memory(ManualClock(clock.now() + timedelta(hours=1)))
-    scheduled = build_sweep("old_carts", settings, Opened(here, here, here, here.journal, here, ahead), clock)
+    opened = Opened(dict.fromkeys(("jobs", "records", "engine", "streams"), here), ahead, here.journal)
+    scheduled = build_sweep("old_carts", settings, opened, clock)
     held = {guard.name: reason for guard in scheduled.guards if (reason := await guard.held())}
     assert held == {"clock": "this host's clock is 1h behind the backend's"}
 

@@ -145,10 +145,13 @@ def children(parent: int) -> list[int]:
     return found
 
 
-def test_the_journal_of_sweeps_on_redis_is_kept_on_the_host(shop: Path) -> None:
-    assert wrasse("sweep", "finished-jobs").code == 0
-    assert wrasse("journal", "--json").code == 0
-    assert (shop / "wrasse.db").exists()
+def test_the_journal_of_sweeps_on_redis_is_kept_on_redis(shop: Path) -> None:
+    put = wrasse("jobs", "put", "--id=old", "x")
+    assert (put.code, wrasse("jobs", "cancel", "old").code) == (0, 0)
+    assert wrasse("sweep", "finished-jobs", "--set=sweeps.finished_jobs.dead_kept=0s").code == 0
+    (line,) = wrasse("journal", "--json").json["lines"]
+    assert (line["sweep"], line["suspect"], line["outcome"]) == ("finished_jobs", "old", "done")
+    assert not (shop / "wrasse.db").exists()
 
 
 async def test_a_program_names_redis_by_its_url(place: Path, server: Valkey) -> None:

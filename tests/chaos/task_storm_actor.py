@@ -67,7 +67,8 @@ async def run_engine(url: str, silence: timedelta) -> None:
     tell_of_the_untold()
     settings, backend = engine_settings(silence), store.backend
     journal = journal_of(backend, CLOCK)
-    opened = Opened(backend, backend, backend, journal, backend, tasks=store.jobs, types=(TYPE,))
+    ports = ("jobs", "records", "engine", "streams")
+    opened = Opened(dict.fromkeys(ports, backend), engine_journal=journal, tasks=store.jobs, types=(TYPE,))
     sweeps = [
         *build_task_sweeps(settings, opened, CLOCK, {"stuck_jobs"}),
         *(build_stream_sweep(name, settings, opened, CLOCK) for name in STREAM_SWEEPS),

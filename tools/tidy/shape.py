@@ -21,6 +21,7 @@ SPEAKS_WIRE = re.compile(
 )
 # Values that change on purpose, each with the reason.
 MUTABLE = {
+    "Opened": "filled as the parts of a process need their backends",
     "Tally": "counters that one worker adds to and metrics read",
     "LogTally": "counters that the log handler adds to and metrics read",
     "Totals": "counters that the engine adds to and metrics read",

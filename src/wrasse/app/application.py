@@ -16,7 +16,6 @@ import logging
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -29,21 +28,21 @@ from wrasse.app.building import (
     JOB_SWEEPS,
     Opened,
     Working,
-    build_engine,
     build_handlers,
     build_pace,
     build_producer,
     build_repeater,
     build_worker,
     configured,
+    open_engine,
     open_homes,
     owner_name,
 )
 from wrasse.app.config import Config, load
-from wrasse.app.homes import homes
 from wrasse.app.nats_settings import is_nats
 from wrasse.app.new_job import encoded
 from wrasse.app.signals import on_stop
+from wrasse.app.sweep_ports import ENGINE, JOBS, LEASES, STREAMS
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Store, Stores
 from wrasse.clock import Clock, SystemClock
@@ -153,7 +152,7 @@ class App:
         """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
         settings = self.config.settings
         registry = configured(settings, self.registry)
-        return build_repeater(settings, await self.open(), self._clock, self.tally, registry)
+        return build_repeater(settings, await self.open(JOBS, ENGINE), self._clock, self.tally, registry)
 
     def worker(self, concurrency: int | None = None, *, signals: bool = True) -> AppWorker:
         """A worker with this app's handlers and those of the settings. Without `signals` it leaves SIGTERM and SIGINT
@@ -191,26 +190,26 @@ class App:
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or ask it for a plan."""
-        opened = replace(await self.open(), streams=await self._streams())
-        return build_engine(self.config.settings, opened, self._clock, owner_name())
+        engine, _ = await open_engine(self.config, self._stores, self._clock, into=await self.open())
+        return engine
 
     async def run_pending(self) -> int:
         """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests
         of handlers."""
         return await (await self._build_worker(None)).run_pending()
 
-    async def open(self) -> Opened:
-        """Opens the backends, once."""
+    async def open(self, *needs: str) -> Opened:
+        """Opens what is needed and not yet open: jobs, records, streams, engine, leases."""
         async with self._opening:
             loop = asyncio.get_running_loop()
             if self._opened is None:
                 self._opened, self._loop = await open_homes(self.config, self._stores), loop
-            elif self._loop is not loop:
+            if self._loop is not loop:
                 raise UsageError(
                     "this app was opened in another event loop",
                     do="use one asyncio.run() for everything, close the app before, or use wrasse.sync",
                 )
-            return self._opened
+            return await open_homes(self.config, self._stores, *needs, into=self._opened)
 
     async def close(self) -> None:
         """Closes what was opened; the app may be used again."""
@@ -238,10 +237,11 @@ class App:
     async def _leases(self) -> Operations:
         """Leases where the settings have them: in the backend of records, or at a server."""
         own = self.config.settings.leases
-        opened = await self.open()
         if not own.server:
-            assert opened.leasing is not None, "what is opened has leases"
-            return opened.leasing.leases
+            leasing = (await self.open(LEASES)).leasing
+            assert leasing is not None, "what is opened has leases"
+            return leasing.leases
+        await self.open()
         if self._remote is None:
             # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
             from wrasse.app.leases_http.calling import lease_client
@@ -252,22 +252,21 @@ class App:
         return self._remote
 
     async def _streams(self) -> Store:
-        await self.open()
-        return await self._stores.open_streams(homes(self.config).streams)
+        return (await self.open(STREAMS)).streams
 
     async def _jobs(self) -> tuple[Producer, JobQueue]:
         opened = self._opened
-        if opened is None or self._loop is not asyncio.get_running_loop():
-            opened = await self.open()
+        if opened is None or self._loop is not asyncio.get_running_loop() or JOBS not in opened.stores:
+            opened = await self.open(JOBS)
         if self._producer is None:
             self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
         return self._producer, opened.queue
 
     async def _pace(self, rate: int) -> Pace:
-        return build_pace(self.config.settings, await self.open(), rate)
+        return build_pace(self.config.settings, await self.open(JOBS), rate)
 
     async def _build_worker(self, concurrency: int | None) -> Working:
-        opened = await self.open()
+        opened = await self.open(JOBS)
         handlers = build_handlers(configured(self.config.settings, self.registry))
         return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency)
 
@@ -296,7 +295,8 @@ class AppWorker:
         with on_stop(lambda _: self.stop(settings.worker.grace), heard=self._signals):
             working = await app._build_worker(self._concurrency)
             self._worker = working.worker
-            engine = self._engine = build_engine(settings, await app.open(), app._clock, owner_name(), JOB_SWEEPS)
+            engine, _ = await open_engine(app.config, app._stores, app._clock, JOB_SWEEPS, await app.open())
+            self._engine = engine
             repeater = self._repeater = await app.repeater()
             if self._stopped:
                 return

@@ -16,6 +16,7 @@ from wrasse.app.building import Working, build_handlers, build_worker, configure
 from wrasse.app.cli_admin import AdminOrders, Bench
 from wrasse.app.cli_asked import Asked
 from wrasse.app.config import Config
+from wrasse.app.sweep_ports import JOBS
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.ids import Ids
@@ -72,7 +73,7 @@ async def bench(asked: Asked, orders: AdminOrders) -> Benched:
     config, clock, wanted = asked.config(_OVERRIDES), SystemClock(), orders.bench
     stores = Stores(clock, done_max=max(config.settings.worker.done_max, wanted.count))
     try:
-        opened = await open_homes(config, stores)
+        opened = await open_homes(config, stores, JOBS)
         handlers = build_handlers(_registry(config, orders))
         working = build_worker(config, opened, clock, handlers, Tally())
         run = _Run(opened.jobs.jobs, f"bench-{Ids(clock).new()}-", wanted)

@@ -10,36 +10,51 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.leasing import open_leasing
-from wrasse.app.orphaning import ORPHANS, instance_of, open_desks
+from wrasse.app.orphaning import ORPHANS as ORPHAN_SWEEP, instance_of, open_desk
 from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.retention_building import build_stream_sweep, stream_sweeps
 from wrasse.app.retention_settings import STREAM_SWEEPS
 from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
 from wrasse.app.store_url import parse_store
-from wrasse.app.sweep_ports import Opened as Opened, fill_ports, hearts, wants_port
+from wrasse.app.sweep_ports import (
+    ARCHIVES,
+    ENGINE as ENGINE,
+    JOBS as JOBS,
+    LEASES,
+    OBJECTS,
+    ORPHANS,
+    RECORDS,
+    STREAMS as STREAMS,
+    TASKS as TASKS,
+    Opened as Opened,
+    fill_ports,
+    hearts,
+    needs_of,
+    sweep_home,
+    swept_home,
+)
 from wrasse.app.task_opening import open_tasks, task_home
 from wrasse.app.task_sweeping import build_task_sweeps
 from wrasse.app.traces import Traces, open_traces
-from wrasse.app.unserved import open_port
-from wrasse.app.wiring import Stores, margin_of
+from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Guard, MassDeath, Traffic
-from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
+from wrasse.engine.loop import Engine, Scheduled
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
-from wrasse.engine.state import ENGINE_STATE
 from wrasse.errors import UsageError
 from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
 from wrasse.jobs.exec import Command
@@ -56,13 +71,11 @@ from wrasse.jobs.shut_queues import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.lessor import leases_in
 from wrasse.orphans.desk import Desk
-from wrasse.ports.groups import Groups
+from wrasse.ports.jobs import JobQueue
 from wrasse.ports.limiter import Limiter
-from wrasse.ports.objects import Objects
 from wrasse.ports.strays import SeesStrays, Strays
-from wrasse.ports.streams import Streams
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.expired_leases import ExpiredLeases
@@ -71,7 +84,7 @@ from wrasse.sweeps.orphan_archives import OrphanArchives
 from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
-LEASES = leases_in("default")
+DEFAULT_LEASES = leases_in("default")
 JOB_SWEEPS = ("stuck_jobs", "finished_jobs")  # what every worker process also runs
 LEASE_SWEEPS = (  # what every process that serves leases also runs
     ExpiredLeases.name,
@@ -92,24 +105,132 @@ class _Limits(Protocol):
         ...
 
 
-async def open_homes(config: Config, stores: Stores, *, streams: bool = False) -> Opened:
-    """Opens every home that the settings name; equal ones once. Streams only for those who ask, as sweeps do, and
-    objects only for sweeps that ask."""
-    where = homes(config)
-    streams = streams or any(wants_port(each.kind, Streams, Groups) for each in config.own)
-    objects = any(wants_port(each.kind, Objects) for each in config.own)
-    return Opened(
-        await open_port("jobs", where, stores),
-        await stores.open(where.records),
-        await stores.open(where.engine),
-        await stores.open_journal(where.journal),
-        await open_port("streams", where, stores) if streams else None,
-        await stores.open_object_store(where.objects) if objects else None,
-        await open_desks(config, stores, stores.clock),
-        await open_leasing(config, stores),
-        tasks=None if (home := task_home(config)) is None else await open_tasks(home, stores),
-        types=tuple(config.settings.task_types),
-    )
+async def open_homes(config: Config, stores: Stores, *needs: str, into: Opened | None = None) -> Opened:
+    """Opens what is needed and not yet open; equal backends once."""
+    where, home = homes(config), task_home(config)
+    opened = into or Opened(types=tuple(config.settings.task_types))
+    if home is not None and opened.open_tasks is None:
+        opened.open_tasks = partial(_open_tasks, config, stores, opened)
+    for need in needs:
+        port, _, root = need.partition("/")
+        if port in (JOBS, RECORDS, ENGINE):
+            opened.stores[port] = await stores.open(getattr(where, port))
+        elif port == STREAMS:
+            opened.stores[port] = await stores.open_streams(where.streams)
+        elif port == OBJECTS:
+            opened.object_store = await stores.open_object_store(where.objects)
+        elif port == LEASES and opened.leasing is None:
+            opened.leasing = await open_leasing(config, stores)
+            opened.stores[RECORDS] = await stores.open(where.records)
+        elif port == TASKS and opened.open_tasks is not None:
+            await opened.open_tasks()
+            opened.stores[RECORDS] = await stores.open(where.records)
+        elif port == ORPHANS:
+            for name in [root] if root else [*config.settings.orphans]:
+                if name not in opened.desks:
+                    opened.desks[name], beside = await open_desk(name, config, stores, stores.clock)
+                    opened.sweep_homes[name] = sweep_home(beside, stores.clock)
+    if opened.engine_journal is None and ENGINE in needs:
+        opened.engine_journal = await stores.open_journal(where.journal)
+    return opened
+
+
+def is_served(config: Config, need: str) -> bool:
+    """Whether a server is part of this need, which a daemon waits for."""
+    where, settings = homes(config), config.settings
+    port, _, root = need.partition("/")
+    if port == ORPHANS:
+        own = settings.orphans[root]
+        urls: tuple[str, ...] = (own.store or where.objects, own.database, where.sightings[root].opened())
+    elif port == ARCHIVES:
+        urls = tuple(home.opened() for _, home in where.archives)
+    elif port == TASKS:
+        urls = (where.records, where.streams)
+    else:
+        urls = (getattr(where, RECORDS if port == LEASES else port),)
+    return any(url.startswith(("postgres", "mysql", "mariadb")) or parse_store(url).served for url in urls)
+
+
+async def _open_tasks(config: Config, stores: Stores, opened: Opened) -> JobQueue:
+    if opened.tasks is None:
+        home = task_home(config)
+        assert home is not None, "who asks for tasks has types of them"
+        tasks = await open_tasks(home, stores)
+        opened.tasks = opened.tasks or tasks  # another task may have been quicker
+    return opened.tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Sweeps that need the same backends: they start together, and wait for no other's backend."""
+
+    name: str
+    needs: tuple[str, ...]
+    build: Callable[[Opened], Sequence[Scheduled]]
+
+
+def families(config: Config, clock: Clock, only: Collection[str] | None = None) -> Sequence[Family]:
+    """The sweeps named in `only`, or all: wrasse's, then one's own."""
+    settings, where = config.settings, homes(config)
+    wanted = [name for name in config.catalogue if only is None or name in only]
+    apart = (ORPHAN_SWEEP, *LEASE_SWEEPS, *STREAM_SWEEPS)
+    found = []
+    leases = [name for name in LEASE_SWEEPS if name in wanted]
+    if leases:
+        found.append(
+            Family("leases", (LEASES,), lambda opened: [build_lease_sweep(n, settings, opened, clock) for n in leases])
+        )
+    streams = [name for name in STREAM_SWEEPS if name in wanted and where.serves(STREAMS)]
+    if streams:
+        found.append(Family("streams", (STREAMS,), lambda opened: _stream_sweeps(streams, settings, opened, clock)))
+    for name in wanted:
+        if name not in apart:
+            own = settings.sweeps[name]
+            kind = load_sweep(own.use) if own.use else CATALOGUE[name].kind
+            build = partial(_one, name, settings, clock)
+            # Where no backend has jobs, there is nothing to sweep; a sweep of one's own is refused.
+            if own.use or where.serves(JOBS):
+                found.append(Family(name, needs_of(kind), build))
+    if ORPHAN_SWEEP in wanted:
+        for root in settings.orphans:
+            build = partial(_orphans, root, settings, clock)
+            found.append(Family(instance_of(root), (f"{ORPHANS}/{root}",), build))
+    if settings.task_types and (tasks := [name for name in JOB_SWEEPS if name in wanted]):
+        build = partial(_task_sweeps, tasks, settings, clock)
+        found.append(Family("tasks", (TASKS,), build))
+    return found
+
+
+def _one(name: str, settings: Settings, clock: Clock, opened: Opened) -> Sequence[Scheduled]:
+    return (build_sweep(name, settings, opened, clock),)
+
+
+def _orphans(root: str, settings: Settings, clock: Clock, opened: Opened) -> Sequence[Scheduled]:
+    return (build_orphans(opened.desks[root], settings, opened, clock),)
+
+
+def _task_sweeps(names: Sequence[str], settings: Settings, clock: Clock, opened: Opened) -> Sequence[Scheduled]:
+    return tuple(build_task_sweeps(settings, opened, clock, names))
+
+
+def _stream_sweeps(
+    names: Sequence[str], settings: Settings, opened: Opened, clock: Clock
+) -> Sequence[Scheduled]:
+    there = [name for name in stream_sweeps(settings, opened) if name in names]
+    return [build_stream_sweep(name, settings, opened, clock) for name in there]
+
+
+async def open_engine(
+    config: Config, stores: Stores, clock: Clock, only: Collection[str] | None = None, into: Opened | None = None
+) -> tuple[Engine, Opened]:
+    """The engine with the sweeps named in `only`, or with all, and what they needed."""
+    found = families(config, clock, only)
+    needs = [need for family in found for need in family.needs]
+    opened = await open_homes(config, stores, ENGINE, *needs, into=into)
+    engine = build_engine(config.settings, opened, clock, owner_name())
+    for family in found:
+        engine.add(family.build(opened))
+    return engine, opened
 
 
 def owner_name() -> str:
@@ -117,28 +238,13 @@ def owner_name() -> str:
     return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def build_engine(
-    settings: Settings, opened: Opened, clock: Clock, owner: str, only: Collection[str] | None = None
-) -> Engine:
-    """The engine with the sweeps named in `only`, or with all: wrasse's, then one's own."""
-    names = [*CATALOGUE, *(name for name in settings.sweeps if name not in CATALOGUE)]
-    apart = (ORPHANS, *LEASE_SWEEPS, *STREAM_SWEEPS)
-    plain = [name for name in names if name not in apart and (only is None or name in only)]
-    leases = [name for name in LEASE_SWEEPS if opened.leasing is not None and (only is None or name in only)]
-    orphans = opened.orphans if only is None or ORPHANS in only else ()
-    streams = [name for name in stream_sweeps(settings, opened) if only is None or name in only]
+def build_engine(settings: Settings, opened: Opened, clock: Clock, owner: str) -> Engine:
+    """The engine, without sweeps."""
+    home = sweep_home(opened.engine, clock)
     return Engine(
-        [
-            *(build_lease_sweep(name, settings, opened, clock) for name in leases),
-            *(build_stream_sweep(name, settings, opened, clock) for name in streams),
-            *(build_sweep(name, settings, opened, clock) for name in plain),
-            *(build_orphans(desk, settings, opened, clock) for desk in orphans),
-            *build_task_sweeps(settings, opened, clock, only),
-        ],
-        lessor=Lessor(
-            opened.engine.records(ENGINE_LEASES), clock, margin=margin_of(opened.engine), indexed=False
-        ),
-        state=opened.engine.records(ENGINE_STATE),
+        (),
+        lessor=home.lessor,
+        state=home.state,
         journal=opened.journal,
         clock=clock,
         owner=owner,
@@ -168,12 +274,13 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
         guards=guards,
         enabled=own.enabled,
         name=name,
+        home=swept_home(kind, opened, clock),
     )
 
 
 def build_orphans(desk: Desk, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
     """The sweep of one root of orphans."""
-    own, root = settings.sweeps[ORPHANS], settings.orphans[desk.root.name]
+    own, root = settings.sweeps[ORPHAN_SWEEP], settings.orphans[desk.root.name]
     seed = timedelta(seconds=settings.gc.interval) if root.preset else timedelta(0)
     felt = backend_guards(opened.engine, clock, skew_max=settings.engine.skew_max)
     batch_max = own.fields["batch_max"]
@@ -186,6 +293,7 @@ def build_orphans(desk: Desk, settings: Settings, opened: Opened, clock: Clock) 
         guards=(*felt, *desk.guards),
         enabled=own.enabled,
         name=instance_of(desk.root.name),
+        home=opened.sweep_homes[desk.root.name],
     )
 
 
@@ -217,6 +325,7 @@ def build_lease_sweep(name: str, settings: Settings, opened: Opened, clock: Cloc
         enabled=own.enabled,
         name=name,
         group=group,
+        home=sweep_home(opened.records, clock),
     )
 
 
@@ -282,7 +391,7 @@ def build_worker(
     traces = open_traces(config.settings.observability.tracing)
     worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally, traces)
     assert worker.breakers is not None, "the settings of a worker have those of its breakers"
-    shut = opened.engine.records(SHUT_QUEUES)
+    shut = opened.jobs.records(SHUT_QUEUES)
     telling = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
     return Working(worker, beats, telling, traces)
 

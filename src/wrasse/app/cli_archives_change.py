@@ -76,7 +76,7 @@ def replay_(
 
 async def _replay(asked: Asked, wanted: _Wanted, into: str | None, dry_run: bool) -> Replayed:
     messages = size = 0
-    async with opened(asked.config()) as places:
+    async with opened(asked.config(), create=not dry_run) as places:
         with progress("messages") as told:
             for rule in places.rules:
                 found = _found(rule, wanted)
@@ -137,7 +137,7 @@ async def _wait_for_turn(turns: Turns, subject: str, clock: Clock) -> None:
 
 async def _restart(asked: Asked, subject: str, dry_run: bool) -> Restart:
     config, clock = asked.config(), SystemClock()
-    stores = Stores(clock)
+    stores = Stores(clock, create=not dry_run)
     try:
         ports = await open_ports(config, stores, clock)
         rule = next((each for each in await build_rules(config, stores) if matches(each.pattern, subject)), None)

@@ -45,9 +45,9 @@ class Places:
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[Places]:
-    """The stores of archives and the streams, for the length of a command."""
-    stores = Stores(SystemClock())
+async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Places]:
+    """The stores of archives and the streams, for the length of a command; one that only reads creates nothing."""
+    stores = Stores(SystemClock(), create=create)
     try:
         streams = (await stores.open_streams(homes(config).streams)).streams
         looked_for = await shelves(config, stores)

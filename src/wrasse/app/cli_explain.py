@@ -14,10 +14,12 @@ from wrasse.app.cli_jobs_look import show_record
 from wrasse.app.cli_journal import LINE_COLUMNS, line_row
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.config import Config
+from wrasse.app.homes import homes
 from wrasse.app.job_text import record_json
 from wrasse.app.outlook import outlook
 from wrasse.app.plain import line_json
 from wrasse.app.retention_outlook import StreamOutlook, stream_outlook
+from wrasse.app.sweep_ports import ENGINE, JOBS, LEASES, RECORDS, STREAMS
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import UsageError
@@ -48,17 +50,19 @@ def explain(asked: Asked, id: str) -> None:
 async def _explain(asked: Asked, id: str) -> None:
     config = asked.config()
     clock = SystemClock()
-    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    stores = Stores(clock, done_max=config.settings.worker.done_max, create=False)
     try:
-        opened = await open_homes(config, stores)
-        record = await opened.queue.get(id)
-        lease = await _lease(opened, id)
+        where = homes(config)
+        needs = [port for port in (JOBS, RECORDS) if where.serves(port)]
+        opened = await open_homes(config, stores, ENGINE, *(LEASES if port == RECORDS else port for port in needs))
+        record = await opened.queue.get(id) if JOBS in needs else None
+        lease = await _lease(opened, id) if RECORDS in needs else None
         about = await _lines(opened, LineFilter(suspect=id))
         of_run = await _lines(opened, LineFilter(run=id))
-        now = (await opened.jobs.pulse()).at
+        now = (await (opened.jobs if JOBS in needs else opened.engine).pulse()).at
         next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
         known = record is not None or (lease is not None and lease.owner)
-        stream = None if known else await stream_outlook(config, stores, id)
+        stream = await stream_outlook(config, stores, id) if not known and where.serves(STREAMS) else None
     finally:
         await stores.close()
     lines = (*about, *of_run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from wrasse.app.cli_group import LazyGroup
 from wrasse.app.config import Config
@@ -56,9 +57,10 @@ class OpenQueue:
 
 
 @asynccontextmanager
-async def opened_queue(config: Config) -> AsyncIterator[OpenQueue]:
-    """Jobs, and the tasks of the types that the settings name, for the length of a command."""
-    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
+async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator[OpenQueue]:
+    """Jobs, and the tasks of the types that the settings name, for the length of a command; one that only reads creates
+    nothing."""
+    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max, create=create)
     try:
         yield await open_queue(config, stores)
     finally:
@@ -70,13 +72,14 @@ async def open_queue(config: Config, stores: Stores) -> OpenQueue:
     store, home = await stores.open(homes(config).jobs), task_home(config)
     if home is None:
         return OpenQueue(store.jobs, store)
-    return OpenQueue(RoutedJobs(store.jobs, await open_tasks(home, stores), list(config.settings.task_types)), store)
+    tasks = partial(open_tasks, home, stores)
+    return OpenQueue(RoutedJobs(store.jobs, tasks, list(config.settings.task_types)), store)
 
 
 @asynccontextmanager
 async def opened(config: Config) -> AsyncIterator[Store]:
     """The backend that holds the jobs, for the length of a command."""
-    store = await open_store(homes(config).jobs, done_max=config.settings.worker.done_max)
+    store = await open_store(homes(config).jobs, done_max=config.settings.worker.done_max, create=False)
     try:
         yield store
     finally:

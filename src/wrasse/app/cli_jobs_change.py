@@ -82,7 +82,7 @@ class _Changes:
 
 async def _requeue(asked: Asked, ids: Sequence[str], where: JobFilter, delay: timedelta, dry_run: bool) -> None:
     changes = _Changes()
-    async with opened_queue(asked.config()) as store:
+    async with opened_queue(asked.config(), create=not dry_run) as store:
         batches = _named(store.jobs, ids, Place.DEAD) if ids else _pages(store.jobs, Place.DEAD, where)
         async for states in batches:
             if dry_run:
@@ -153,7 +153,7 @@ def cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
 
 async def _cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
     changes = _Changes()
-    async with opened_queue(asked.config()) as store:
+    async with opened_queue(asked.config(), create=True) as store:
         states = [(await known_job(store.jobs, id)).state for id in dict.fromkeys(ids)]
         moves: list[Move] = [Cancel(state.id, why) for state in states]
         changes.add(states, await store.jobs.move(moves))
@@ -197,7 +197,7 @@ async def _purge(asked: Asked, name: str, where: JobFilter, older: timedelta | N
     if older is not None and place is Place.READY:
         raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
     changes = _Changes()
-    async with opened_queue(asked.config()) as store:
+    async with opened_queue(asked.config(), create=not dry_run) as store:
         horizon = (await store.pulse()).at - older if older is not None else None
         narrowed = replace(where, finished_before=horizon, delayed=delayed)
         async for states in _pages(store.jobs, place, narrowed):

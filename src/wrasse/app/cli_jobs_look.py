@@ -12,7 +12,6 @@ from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_jobs import open_queue, opened_queue
 from wrasse.app.cli_table import show_pairs, show_table
-from wrasse.app.homes import homes
 from wrasse.app.job_text import glimpse, record_json, state_json, text_of, when
 from wrasse.app.plain import queue_json, shut_json, worker_json
 from wrasse.app.wiring import Stores
@@ -231,11 +230,12 @@ def stats(asked: Asked) -> None:
 
 async def _stats(asked: Asked) -> None:
     config = asked.config()
-    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
+    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max, create=False)
     try:
-        counts = await (await open_queue(config, stores)).jobs.counts()
+        queue = await open_queue(config, stores)
+        counts = await queue.jobs.counts()
         beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
-        shut = await shut_queues((await stores.open(homes(config).engine)).records(SHUT_QUEUES), beating)
+        shut = await shut_queues(queue.store.records(SHUT_QUEUES), beating)
     finally:
         await stores.close()
 

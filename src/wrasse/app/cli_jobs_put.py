@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from wrasse.app.building import build_producer, open_homes
+from wrasse.app.building import JOBS, build_producer, open_homes
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of
 from wrasse.app.wiring import Stores
@@ -168,7 +168,7 @@ async def _put(asked: Asked, jobs: Callable[[Producer], Iterator[Job]]) -> None:
     answers: list[Put] = []
     count = known = 0
     try:
-        producer = build_producer(config.settings, await open_homes(config, stores), clock, Tally())
+        producer = build_producer(config.settings, await open_homes(config, stores, JOBS), clock, Tally())
         for piece in _pieces(jobs(producer)):
             for answer in await producer.put_many(piece):
                 count, known = count + answer.new, known + (not answer.new)

@@ -69,7 +69,7 @@ def replay(
 async def _replay(
     asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], plan: Plan, dry_run: bool
 ) -> None:
-    async with opened_queue(asked.config()) as store:
+    async with opened_queue(asked.config(), create=not dry_run) as store:
         # Dead letters that another program pushed are dated when they are first seen, which is in this call.
         now = (await store.jobs.counts()).at + _MOMENT
         run = Replay(store.jobs, SystemClock(), died_within(where, now, *span), now, plan)

@@ -59,7 +59,7 @@ async def _journal(
     asked: Asked, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
 ) -> None:
     clock = SystemClock()
-    store = await open_store(homes(asked.config()).journal, clock)
+    store = await open_store(homes(asked.config()).journal, clock, create=False)
     try:
         journal = journal_of(store, clock)
         if since is not None:

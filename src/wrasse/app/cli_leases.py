@@ -66,11 +66,12 @@ async def opened_leases(asked: Asked, command: str) -> AsyncIterator[Leasing]:
 
 
 @asynccontextmanager
-async def lease_operations(asked: Asked) -> AsyncIterator[Leases | LeaseClient]:
-    """Leases where this configuration has them: at `leases.server`, or in the store of records."""
+async def lease_operations(asked: Asked, *, create: bool = True) -> AsyncIterator[Leases | LeaseClient]:
+    """Leases where this configuration has them: at `leases.server`, or in the store of records, which a command that
+    only reads does not create."""
     config = asked.config()
     if not config.settings.leases.server:
-        async with _store(config) as leasing:
+        async with _store(config, create=create) as leasing:
             yield leasing.leases
         return
     # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
@@ -81,8 +82,8 @@ async def lease_operations(asked: Asked) -> AsyncIterator[Leases | LeaseClient]:
 
 
 @asynccontextmanager
-async def _store(config: Config) -> AsyncIterator[Leasing]:
-    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max)
+async def _store(config: Config, *, create: bool = False) -> AsyncIterator[Leasing]:
+    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max, create=create)
     try:
         yield await open_leasing(config, stores)
     finally:

@@ -113,7 +113,7 @@ def attachments(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
     """
 
     async def work() -> Sequence[Attachment]:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(asked, create=False) as leases:
             space, whose = await _whose(leases, namespace, key, holder)
             return await leases.attachments.list(space, whose)
 
@@ -141,7 +141,7 @@ def fetch(asked: Asked, key: str, name: str, output: Path | None, holder: Holder
     """
 
     async def work() -> Attachment:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(asked, create=False) as leases:
             space, whose = await _whose(leases, namespace, key, holder)
             fetched = await leases.attachments.fetch(space, whose, name=name)
             if output is not None:

@@ -47,7 +47,7 @@ async def _spaces(asked: Asked, after: str | None, limit: int) -> None:
 
 
 async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: str | None) -> None:
-    async with lease_operations(asked) as leases:
+    async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
         page = await leases.page(name, prefix.lower(), after, limit)
         found: list[tuple[str, Meta]] = []
@@ -81,7 +81,7 @@ def show(asked: Asked, key: str, namespace: str) -> None:
 
 
 async def _show(asked: Asked, key: str, namespace: str) -> None:
-    async with lease_operations(asked) as leases:
+    async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
         meta = await leases.describe(name, checked_key(key, name))
         now = await leases.now(name)
@@ -114,7 +114,7 @@ def get(asked: Asked, key: str, lease: str, namespace: str) -> None:
 
 
 async def _get(asked: Asked, key: str, lease: str, namespace: str) -> Seen:
-    async with lease_operations(asked) as leases:
+    async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
         stored = checked_key(key, name)
         if lease:

@@ -42,7 +42,7 @@ def why(asked: Asked, key: str, root: str | None) -> None:
 
 
 async def _why(asked: Asked, key: str, root: str | None) -> Mapping[str, object]:
-    async with yard(asked.config()) as here:
+    async with yard(asked.config(), create=False) as here:
         if root is None:
             fits = [desk for desk in here.desks if key.startswith(desk.root.prefix)]
             if not fits:
@@ -173,7 +173,7 @@ def list_(asked: Asked, root: str | None, state: str | None, limit: int) -> None
 
 
 async def _roots(asked: Asked) -> None:
-    async with yard(asked.config()) as here:
+    async with yard(asked.config(), create=False) as here:
         found = [await _root(desk) for desk in here.desks]
     columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
     asked.answer(
@@ -208,7 +208,7 @@ async def _root(desk: Desk) -> Mapping[str, object]:
 
 
 async def _sightings(asked: Asked, root: str, state: str | None, limit: int) -> None:
-    async with yard(asked.config()) as here:
+    async with yard(asked.config(), create=False) as here:
         desk = here.desk(root)
         standing = await desk.sightings.standing(root)
         page = await desk.sightings.page(root, None, limit, None if state is None else State(state))

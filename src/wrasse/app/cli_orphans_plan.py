@@ -43,7 +43,7 @@ def plan(asked: Asked, root: str | None, out: str | None, dry_run: bool) -> None
 
 
 async def _plan(asked: Asked, name: str | None, out: str | None, *, note: bool) -> None:
-    async with yard(asked.config()) as here:
+    async with yard(asked.config(), create=note) as here:
         desk = here.desk(name)
         looked = await look(here, desk, note=note)
         first: list[Suspected] = []

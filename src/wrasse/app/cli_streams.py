@@ -30,9 +30,9 @@ Examples:
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[Store]:
-    """The backend that holds the streams, for the length of a command."""
-    store = await open_store(homes(config).streams)
+async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Store]:
+    """The backend that holds the streams, for the length of a command; one that only reads creates nothing."""
+    store = await open_store(homes(config).streams, create=create)
     try:
         await check_streams(store)
         yield store

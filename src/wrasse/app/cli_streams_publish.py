@@ -75,7 +75,7 @@ def publish(
 async def _publish(asked: Asked, messages: Iterator[Message]) -> None:
     ids: list[str] = []
     count = 0
-    async with opened(asked.config()) as store:
+    async with opened(asked.config(), create=True) as store:
         publisher = Publisher(store.streams, SystemClock())
         try:
             for piece in _pieces(messages):

@@ -85,7 +85,7 @@ def read(asked: Asked, pattern: str, group: str | None, start: str, follow: bool
 async def _read(asked: Asked, wanted: Wanted, group: str | None) -> None:
     stopped = asyncio.Event()
     with on_stop(lambda _: stopped.set()):
-        async with opened(asked.config()) as store:
+        async with opened(asked.config(), create=wanted.follow or group is not None) as store:
             if group is None:
                 await _look(asked, wanted, store, stopped)
             else:

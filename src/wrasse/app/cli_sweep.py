@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import click
 
-from wrasse.app.building import build_engine, open_homes, owner_name
+from wrasse.app.building import open_engine
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.config import Config
 from wrasse.app.progress import progress
-from wrasse.app.retention_settings import STREAM_SWEEPS
 from wrasse.app.status_json import report_json
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
@@ -93,12 +92,11 @@ async def _sweep(
 ) -> tuple[list[Report], Refused | None]:
     """The reports, and why one could not be had: another process is at that sweep. The rest is done all the same."""
     clock = SystemClock()
-    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    stores = Stores(clock, done_max=config.settings.worker.done_max, create=not dry_run)
     reports: list[Report] = []
     refused: Refused | None = None
     try:
-        opened = await open_homes(config, stores, streams=any(name in STREAM_SWEEPS for name in names))
-        engine = build_engine(config.settings, opened, clock, owner_name(), names)
+        engine, _ = await open_engine(config, stores, clock, names)
         with progress("sweeps", len(names)) as seen:
             for name in engine.names:
                 try:

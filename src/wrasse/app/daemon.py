@@ -11,24 +11,27 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from wrasse import __version__
 from wrasse.app.addresses import Address, parse_address
 from wrasse.app.app_streams import Registered, listen
 from wrasse.app.archiving import archive_streams, build_archiver
 from wrasse.app.building import (
+    DEFAULT_LEASES,
     JOB_SWEEPS,
     LEASE_SWEEPS,
-    LEASES,
-    Opened,
+    Family,
     Working,
     build_engine,
     build_handlers,
     build_repeater,
     build_worker,
     configured,
+    families,
+    is_served,
     message_handlers,
     open_homes,
     owner_name,
@@ -40,13 +43,13 @@ from wrasse.app.leases_http.access import access_of
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.app.leasing import check_state_home
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
-from wrasse.app.opening import open_patiently
+from wrasse.app.opening import Waiting
 from wrasse.app.process import hand_over_sooner
 from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing_directory
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
+from wrasse.app.sweep_ports import ARCHIVES, ENGINE, JOBS, LEASES, RECORDS, STREAMS, TASKS, Opened
 from wrasse.app.task_working import build_task_workers
-from wrasse.app.unserved import open_port
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
@@ -58,7 +61,6 @@ from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.shut_queues import SHUT_QUEUES
 from wrasse.jobs.tally import Labels, Tally
 from wrasse.jobs.worker import Worker
-from wrasse.ports.streams import Streams
 from wrasse.streams.tally import StreamTally
 
 ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
@@ -144,6 +146,23 @@ def parse_roles(text: str) -> tuple[str, ...]:
     return roles
 
 
+Run = Callable[[], Coroutine[None, None, None]]
+Open = Callable[..., Coroutine[None, None, Opened]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that a process does, what it needs for it, and what opens that and gives what then runs."""
+
+    name: str
+    needs: tuple[str, ...]
+    start: Callable[[], Coroutine[None, None, Run]]
+
+
+async def _nothing() -> None:
+    """What runs of a part that others call."""
+
+
 class Daemon:
     """One process of ours."""
 
@@ -152,7 +171,8 @@ class Daemon:
         self._clock = clock
         self._log_handler, self._log_tally = logs
         self._handlers = self._with_handlers(orders)
-        self._works = bool(len(self._handlers)) and bool({"all", "worker"} & set(orders.roles))
+        served = "worker" in orders.roles or ("all" in orders.roles and homes(config).serves(JOBS))
+        self._works = bool(len(self._handlers)) and served
         self._sweeps = _sweeps_of(orders.roles, config)
         self._streams = self._archived_streams(orders)
         self._messages = self._listened_to(orders)
@@ -169,6 +189,10 @@ class Daemon:
         self._archiver: Archiver | None = None
         self._repeater: Repeater | None = None
         self._asked_to_stop = False
+        self._opened = Opened()
+        self._waiting = Waiting(self._quiet)
+        self._up = asyncio.Event()  # set when the first part works
+        self._leases_on: Address | None = None
         # With the role `all` only if somebody says where: a port is not opened unasked.
         self._serves_leases = "leases" in orders.roles or ("all" in orders.roles and config.named("leases.listen"))
         self._lease_server: LeaseServer | None = None
@@ -208,36 +232,11 @@ class Daemon:
         try:
             # Signals are heard from here on: whoever reads that it has started may stop it at once.
             with on_stop(self._stop):
-                # Whoever waits for the end of one walk hears of an outage; a daemon waits for its server.
-                opened = (
-                    await open_homes(self._config, stores)
-                    if self._alone and not self._watch_files
-                    else await open_patiently(self._config, stores, self._quiet)
-                )
-                if opened is None:
-                    _log.info("stopped")
-                    return
-                self._store = await open_port("streams", homes(self._config), stores)
-                engine = build_engine(settings, opened, self._clock, owner_name(), self._sweeps)
-                working = None
-                if self._works:
-                    hand_over_sooner()
-                    working = build_worker(self._config, opened, self._clock, self._handlers, self._tally)
-                    self._tasking = build_task_workers(
-                        self._config, opened, self._clock, self._handlers, self._tally
-                    )
-                if self._streams:
-                    self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
-                if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
-                    self._repeater = build_repeater(settings, opened, self._clock, self._tally, self._registry)
-                if self._directory:
-                    self._producing = self._build_producing(opened)
-                self._engine, self._working = engine, working
-                server = Server(self._watch(opened, self._store.streams, engine, working))
+                self._opened = await open_homes(self._config, stores)
+                server = Server(Watch(self._subject, settings.observability.queue_sample_interval))
                 try:
-                    leases = await self._serve_leases(opened)
-                    self._say(await self._listen(server), leases)
-                    await self._live(engine, working)
+                    addresses = await self._listen(server)
+                    await self._live(self._parts(stores), addresses)
                 finally:
                     if self._lease_server is not None:
                         await self._lease_server.close(settings.worker.grace)
@@ -246,49 +245,118 @@ class Daemon:
             await stores.close()
             self._log_handler.settle()
 
+    def _parts(self, stores: Stores) -> Sequence[Part]:
+        """What this process does, each with what it needs; they start independently of each other."""
+        config = self._config
+
+        async def opened(*needs: str) -> Opened:
+            return await open_homes(config, stores, *needs, into=self._opened)
+
+        found = []
+        if self._works:
+            found.append(Part("worker", (JOBS,), partial(self._start_worker, opened)))
+            if config.settings.task_types:
+                found.append(Part("tasks", (TASKS,), partial(self._start_tasks, opened)))
+        if self._sweeps:
+            found.append(Part("engine", (ENGINE,), partial(self._start_engine, opened)))
+            for family in families(config, self._clock, self._sweeps):
+                found.append(Part(f"sweep {family.name}", family.needs, partial(self._add_sweeps, opened, family)))
+        if self._streams:
+            found.append(Part("archiver", (STREAMS, ENGINE, ARCHIVES), partial(self._start_archiver, stores, opened)))
+        if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
+            found.append(Part("periodic", (JOBS, ENGINE), partial(self._start_repeater, opened)))
+        if self._directory:
+            found.append(Part(PRODUCER, (JOBS,), partial(self._start_producing, opened)))
+        if self._messages:
+            found.append(Part("messages", (STREAMS,), partial(self._start_messages, opened)))
+        if self._serves_leases and config.settings.leases.listen:
+            found.append(Part("leases", (LEASES,), partial(self._serve_leases, opened)))
+        return found
+
+    async def _start_worker(self, opened: Open) -> Run:
+        hand_over_sooner()
+        backends = await opened(JOBS)
+        self._working = build_worker(self._config, backends, self._clock, self._handlers, self._tally)
+        return self._working.run
+
+    async def _start_tasks(self, opened: Open) -> Run:
+        hand_over_sooner()
+        backends = await opened(TASKS)
+        self._tasking = build_task_workers(self._config, backends, self._clock, self._handlers, self._tally)
+
+        async def run() -> None:
+            await asyncio.gather(*(worker.run() for worker in self._tasking))
+
+        return run
+
+    async def _start_engine(self, opened: Open) -> Run:
+        return self._engine_on(await opened(ENGINE)).run
+
+    async def _add_sweeps(self, opened: Open, family: Family) -> Run:
+        backends = await opened(ENGINE, *family.needs)
+        self._engine_on(backends).add(family.build(backends))
+        return _nothing
+
+    def _engine_on(self, backends: Opened) -> Engine:
+        if self._engine is None:
+            self._engine = build_engine(self._config.settings, backends, self._clock, owner_name())
+        return self._engine
+
+    async def _start_archiver(self, stores: Stores, opened: Open) -> Run:
+        await opened(STREAMS)
+        self._archiver = await build_archiver(self._config, stores, self._clock, owner_name())
+        return self._archiver.run
+
+    async def _start_repeater(self, opened: Open) -> Run:
+        backends = await opened(JOBS, ENGINE)
+        settings = self._config.settings
+        self._repeater = build_repeater(settings, backends, self._clock, self._tally, self._registry)
+        return self._repeater.run
+
+    async def _start_producing(self, opened: Open) -> Run:
+        once = not self._watch_files
+        self._producing = Producing(
+            self._config, await opened(JOBS), self._clock, self._tally, self._directory, once=once, alone=self._alone
+        )
+        return self._producing.run
+
+    async def _start_messages(self, opened: Open) -> Run:
+        store = (await opened(STREAMS)).streams
+        return partial(listen, store, self._clock, self._messages, self._quiet, self._heard)
+
+    async def _serve_leases(self, opened: Open) -> Run:
+        own, leasing = self._config.settings.leases, (await opened(LEASES)).leasing
+        assert leasing is not None, "what is opened has leases"
+        self._lease_server = LeaseServer(leasing.leases, self._clock, access_of(own))
+        self._leases_on = await self._lease_server.listen(parse_address(own.listen))
+        return _nothing
+
     @property
     def _alone(self) -> bool:
         """Is the producer all that runs here?"""
         return self._roles == (PRODUCER,)
 
-    async def _serve_leases(self, opened: Opened) -> Address | None:
-        """Starts the lease API, if this process has that role; gives its address."""
-        own = self._config.settings.leases
-        if not self._serves_leases or not own.listen:
-            return None
-        assert opened.leasing is not None, "what is opened has leases"
-        self._lease_server = LeaseServer(opened.leasing.leases, self._clock, access_of(own))
-        return await self._lease_server.listen(parse_address(own.listen))
-
-    def _build_producing(self, opened: Opened) -> Producing:
-        once = not self._watch_files
-        return Producing(
-            self._config, opened, self._clock, self._tally, self._directory, once=once, alone=self._alone
-        )
-
-    async def _produce(self, producing: Producing, engine: Engine) -> None:
-        await producing.run()
-        if self._alone:
-            engine.stop()
-
     def produced(self) -> Summary | None:
         """What the producer did, where that was all."""
         return self._producing.summary() if self._alone and self._producing is not None else None
 
-    def _watch(self, opened: Opened, streams: Streams, engine: Engine, working: Working | None) -> Watch:
-        settings = self._config.settings
-        subject = Subject(
+    def _subject(self) -> Subject:
+        """This process as the status page shows it: what has started so far."""
+        settings, opened, working = self._config.settings, self._opened, self._working
+        jobs, records, streams = (opened.stores.get(port) for port in (JOBS, RECORDS, STREAMS))
+        return Subject(
             clock=self._clock,
             roles=self._roles,
             backend=str(homes(self._config).ports["jobs"]),
-            jobs=opened.jobs,
-            queue=opened.queue,
-            journal=opened.journal,
-            leases=opened.records.records(LEASES),
-            streams=streams,
-            engine=engine,
+            jobs=jobs,
+            queue=None if jobs is None or opened.tasks is None else opened.queue,
+            journal=opened.engine_journal,
+            leases=None if records is None else records.records(DEFAULT_LEASES),
+            streams=None if streams is None else streams.streams,
+            engine=self._engine,
+            waiting=dict(self._waiting.parts),
             worker=None if working is None else working.wrong,
-            shut=opened.engine.records(SHUT_QUEUES),
+            shut=None if jobs is None else jobs.records(SHUT_QUEUES),
             breakers=None if working is None else working.worker.breakers,
             shut_max=settings.circuit_breaker.unready_after,
             tally=self._tally,
@@ -301,13 +369,13 @@ class Daemon:
             orphans=opened.orphans,
             retention=opened.retention,
         )
-        return Watch(subject, settings.observability.queue_sample_interval)
 
     def _stop(self, why: str) -> None:
         """Drains. Asked before there is anything to drain, it is remembered."""
         grace = self._config.settings.worker.grace
         _log.info("stopping", extra={"signal": why, "seconds": grace.total_seconds()})
         self._asked_to_stop = True
+        self._up.set()
         if self._engine is not None:
             self._engine.stop()
         if self._lease_server is not None:
@@ -364,34 +432,35 @@ class Daemon:
             bare = source.startswith("environment") and "WRASSE_" not in source
             _log.log(logging.INFO if bare else logging.DEBUG, "set", extra={"setting": path, "source": source})
 
-    async def _live(self, engine: Engine, working: Working | None) -> None:
+    async def _live(self, parts: Sequence[Part], addresses: tuple[Address, ...]) -> None:
         hear_strangers(self._log_handler)
         try:
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick())
+                tried = [asyncio.Event() for _ in parts]
+                running = [
+                    group.create_task(self._run(part, each)) for part, each in zip(parts, tried, strict=True)
+                ]
+                for each in tried:
+                    await each.wait()
+                await self._up.wait()
                 if not self._asked_to_stop:
-                    others = [group.create_task(engine.run())]
-                    others += [group.create_task(worker.run()) for worker in self._tasking]
-                    if self._archiver is not None:
-                        others.append(group.create_task(self._archiver.run()))
-                    if self._repeater is not None:
-                        others.append(group.create_task(self._repeater.run()))
-                    if self._producing is not None:
-                        others.append(group.create_task(self._produce(self._producing, engine)))
-                    if self._messages:
-                        listening = listen(self._store, self._clock, self._messages, self._quiet, self._heard)
-                        others.append(group.create_task(listening))
-                    if working is not None:
-                        await working.run()
-                        engine.stop()
-                        self._quiet.set()
-                        if self._repeater is not None:
-                            self._repeater.stop()
-                    await asyncio.wait(others)
+                    self._say(addresses, self._leases_on)
+                await asyncio.gather(*running)
                 ticking.cancel()
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
         _log.info("stopped")
+
+    async def _run(self, part: Part, tried: asyncio.Event) -> None:
+        """One part, from its backend's first answer to its end."""
+        # Whoever waits for the end of one walk hears of an outage; a daemon waits for its server.
+        once = self._alone and not self._watch_files
+        waits = not once and any(is_served(self._config, need) for need in part.needs)
+        run = await self._waiting.opened(part.name, part.start, tried, served=waits)
+        self._up.set()
+        if run is not None and not self._asked_to_stop:
+            await run()
 
     async def _tick(self) -> None:
         """Says every second what a flood of log lines left out."""

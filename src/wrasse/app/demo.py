@@ -210,7 +210,7 @@ class Demo:
 
     async def _journaled(self) -> list[Line] | None:
         """What the sweep did, once all that was seen before has its outcome: a line gets that after the action."""
-        opened = await self._stage.app.open()
+        opened = await self._stage.app.open("engine")
         lines = list(await opened.journal.page(LineFilter(sweep="stuck_jobs"), None, 20))
         done = {(line.intent.verb, line.intent.suspect) for line in lines if line.outcome == "done"}
         return lines if done >= {("bury", "poison"), ("requeue", "poison"), ("requeue", "slow-report")} else None

@@ -76,7 +76,7 @@ class Stage:
 
     async def queue(self) -> JobQueue:
         """The job queue of the stage."""
-        return (await self.app.open()).jobs.jobs
+        return (await self.app.open("jobs")).jobs.jobs
 
     async def start_worker(self, *, fragile: bool = False) -> Process:
         """Starts `wrasse run --role=worker`, as a user would. A fragile one serves the poison job's queue alone."""

@@ -17,20 +17,22 @@ from wrasse import __version__
 from wrasse.app.addresses import parse_address
 from wrasse.app.age_findings import age_findings
 from wrasse.app.ago import ago
-from wrasse.app.building import Opened, build_engine, build_handlers, configured, open_homes, owner_name
+from wrasse.app.building import build_engine, build_handlers, configured, families, open_homes, owner_name
 from wrasse.app.config import Config
 from wrasse.app.file_modes import mode_findings
 from wrasse.app.homes import homes, table
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.settings_leases import LeaseSettings
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
+from wrasse.app.sweep_ports import ENGINE, JOBS
 from wrasse.app.traces import INSTALL, missing_for_tracing
-from wrasse.app.wiring import Store, Stores, inside, probed
+from wrasse.app.wiring import Store, Stores, existing, inside, probed
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ids import Ids
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.jobs import JobQueue
 from wrasse.ports.pulse import Examined
 from wrasse.ports.records import Collection
 
@@ -56,7 +58,7 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
         return
     for finding in mode_findings(config, where.stores()):
         yield finding
-    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    stores = Stores(clock, done_max=config.settings.worker.done_max, create=False)
     opened: dict[str, Store] = {}
     try:
         for row in table(where):
@@ -75,7 +77,7 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
             for finding in await _ages(config, where.streams, stores):
                 yield finding
         if {home.url for home in asked[:3] if home.url} <= set(opened):
-            async for finding in _upkeep(config, await open_homes(config, stores), clock):
+            async for finding in _upkeep(config, stores, clock):
                 yield finding
             for catalog in stores.examined:
                 for finding in await _asked(catalog):
@@ -141,6 +143,10 @@ async def _backend(
         yield Finding("backend", WARN, "memory: everything is lost when the process ends", "use sqlite:wrasse.db")
     for finding in _disk(parsed):
         yield finding
+    if existing(parsed) != parsed:
+        yield _not_there(parsed)
+        opened[url] = await stores.open(url)
+        return
     try:
         async with asyncio.timeout(ANSWER_MAX):
             store = await stores.open(url)
@@ -166,6 +172,15 @@ async def _backend(
     ok = abs(skew) <= skew_max
     what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"
     yield Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then")
+
+
+def _not_there(url: StoreUrl) -> Finding:
+    """Doctor creates nothing."""
+    what = f"{url} does not exist yet: it is made when something is first stored"
+    parent = next(each for each in Path(url.path).absolute().parents if each.exists())
+    if not os.access(parent, os.W_OK):
+        return Finding("backend", FAIL, f"{what}, and {parent} cannot be written to", "give this user the right to")
+    return Finding("backend", OK, what)
 
 
 async def _asked(store: Examined) -> Sequence[Finding]:
@@ -239,25 +254,42 @@ def _filesystem(folder: Path) -> str:
     return max(over, key=lambda line: len(line[1]))[2] if over else ""
 
 
-async def _upkeep(config: Config, opened: Opened, clock: Clock) -> AsyncIterator[Finding]:
-    """Is what should be running running?"""
-    try:
-        counts = await opened.jobs.jobs.counts()
-        overdue = await opened.jobs.jobs.overdue(None, 100)
-        engine = build_engine(config.settings, opened, clock, owner_name())
-        await engine.refresh()
-    except WrasseError as why:
-        yield Finding("jobs", FAIL, why.message, why.do)
-        return
+async def _work(jobs: JobQueue) -> Sequence[Finding]:
+    """Do workers work off what there is?"""
+    counts, overdue = await jobs.counts(), await jobs.overdue(None, 100)
     beating = sum(1 for worker in counts.workers if worker.until > counts.at)
     ready = sum(each.ready for each in counts.queues)
     dead = sum(each.dead for each in counts.queues)
     state, do = (WARN, "start a worker: wrasse run") if ready and not beating else (OK, "")
-    yield Finding("workers", state, f"{beating} beat; {ready} jobs are ready, {dead} dead", do)
+    found = [Finding("workers", state, f"{beating} beat; {ready} jobs are ready, {dead} dead", do)]
     if overdue.items:
         many = f"{len(overdue)}{'+' if overdue.more else ''}"
         what = f"{many} jobs are held by workers that fell silent"
-        yield Finding("stuck jobs", WARN, what, "run `wrasse run --role=sweeper`, or `wrasse sweep stuck-jobs` now")
+        do = "run `wrasse run --role=sweeper`, or `wrasse sweep stuck-jobs` now"
+        found.append(Finding("stuck jobs", WARN, what, do))
+    return found
+
+
+async def _upkeep(config: Config, stores: Stores, clock: Clock) -> AsyncIterator[Finding]:
+    """Is what should be running running?"""
+    try:
+        opened = await open_homes(config, stores, ENGINE)
+        if homes(config).serves(JOBS):
+            for finding in await _work((await open_homes(config, stores, JOBS, into=opened)).jobs.jobs):
+                yield finding
+        engine = build_engine(config.settings, opened, clock, owner_name())
+        for family in families(config, clock):
+            try:
+                async with asyncio.timeout(ANSWER_MAX):
+                    engine.add(family.build(await open_homes(config, stores, *family.needs, into=opened)))
+            except TimeoutError:
+                yield Finding("sweeps", FAIL, f"{family.name}: its backend did not answer in {ANSWER_MAX:.0f} s", _MUTE)
+            except WrasseError as why:
+                yield Finding("sweeps", FAIL, f"{family.name}: {why.message}", why.do)
+        await engine.refresh()
+    except WrasseError as why:
+        yield Finding("jobs", FAIL, why.message, why.do)
+        return
     for each in engine.status():
         if each.held is not None:
             since = ago(each.held.since, clock.now())

@@ -13,19 +13,17 @@ from datetime import timedelta
 from wrasse.app.building import open_homes, owner_name
 from wrasse.app.config import Config
 from wrasse.app.orphaning import instance_of
-from wrasse.app.sweep_ports import Opened
-from wrasse.app.wiring import Stores, margin_of
+from wrasse.app.sweep_ports import ENGINE, ORPHANS, Opened
+from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import LostLease
-from wrasse.engine.loop import ENGINE_LEASES
 from wrasse.engine.report import Report
 from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action
 from wrasse.errors import Refused, UnknownName
 from wrasse.ids import Ids
 from wrasse.leases.hold import Holding, kept
-from wrasse.leases.lessor import Lessor
 from wrasse.orphans.desk import Desk, Suspect
 from wrasse.orphans.look import Looked, Progress
 from wrasse.orphans.verdict import Suspected
@@ -59,12 +57,12 @@ class Yard:
 
 
 @asynccontextmanager
-async def yard(config: Config) -> AsyncIterator[Yard]:
-    """The yard, for the length of a command."""
+async def yard(config: Config, *, create: bool = True) -> AsyncIterator[Yard]:
+    """The yard, for the length of a command; one that only reads creates nothing."""
     clock = SystemClock()
-    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    stores = Stores(clock, done_max=config.settings.worker.done_max, create=create)
     try:
-        opened = await open_homes(config, stores)
+        opened = await open_homes(config, stores, ORPHANS, ENGINE)
         yield Yard(config, opened, clock, opened.orphans)
     finally:
         await stores.close()
@@ -73,8 +71,7 @@ async def yard(config: Config) -> AsyncIterator[Yard]:
 @asynccontextmanager
 async def leading(yard: Yard, desk: Desk) -> AsyncIterator[Holding]:
     """The lease of the root's sweep, so that no daemon works on it meanwhile."""
-    engine = yard.opened.engine
-    lessor = Lessor(engine.records(ENGINE_LEASES), yard.clock, margin=margin_of(engine), indexed=False)
+    lessor = yard.opened.sweep_homes[desk.root.name].lessor
     key, ttl = f"sweep/{instance_of(desk.root.name)}", yard.config.settings.engine.lease
     lease = await lessor.acquire(key, owner_name(), ttl, wait=WAIT)
     if lease is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.orphan_settings import OrphanRoot, queries_of, root_of
-from wrasse.app.wiring import Stores
+from wrasse.app.wiring import KeepsRecords, Stores
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, UnknownName
 from wrasse.orphans.desk import Desk
@@ -18,13 +18,8 @@ from wrasse.ports.catalog import Catalog, Leader, Leads
 ORPHANS = "orphan_archives"
 
 
-async def open_desks(config: Config, stores: Stores, clock: Clock) -> tuple[Desk, ...]:
-    """A desk for every root that the settings name."""
-    return tuple([await open_desk(name, config, stores, clock) for name in config.settings.orphans])
-
-
-async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> Desk:
-    """The desk of one root."""
+async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> tuple[Desk, KeepsRecords]:
+    """The desk of one root, and what keeps records beside its sightings."""
     settings = config.settings
     if name not in settings.orphans:
         raise UnknownName(name, settings.orphans, what="root", where="orphans")
@@ -36,10 +31,10 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     leader = _leader(name, own, catalog)
     if own.pins_file:
         catalog = PinnedCatalog(catalog, Path(own.pins_file))
-    sightings = await stores.open_sightings(where.sightings[name].opened())
+    sightings, beside = await stores.open_sightings(where.sightings[name].opened())
     desk = Desk(root, Ports(objects, catalog, sightings, Path(own.spool), clock), leader)
     stores.at_end(desk.close)
-    return desk
+    return desk, beside
 
 
 def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Leader | None:

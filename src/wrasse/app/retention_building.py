@@ -7,7 +7,7 @@ from datetime import timedelta
 from wrasse.app.archiving import archive_streams
 from wrasse.app.retention_settings import STREAM_SWEEPS, retention_of
 from wrasse.app.settings import Settings
-from wrasse.app.sweep_ports import Opened
+from wrasse.app.sweep_ports import Opened, sweep_home
 from wrasse.app.wiring import Store
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
@@ -37,8 +37,6 @@ def retention(settings: Settings) -> Retention:
 def stream_sweeps(settings: Settings, opened: Opened) -> tuple[str, ...]:
     """The sweeps of streams that have something to do here. Without rules nothing is trimmed; but a server may still
     have the age of a rule that is gone."""
-    if opened.streams is None:
-        return ()
     aged = settings.retention or ages_of(opened.streams) is not None
     return STREAM_SWEEPS if aged else (DeadConsumers.name,)
 
@@ -46,8 +44,7 @@ def stream_sweeps(settings: Settings, opened: Opened) -> tuple[str, ...]:
 def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
     """One sweep of streams with its settings, budget and guards."""
     own, store = settings.sweeps[name], opened.streams
-    assert store is not None, "who builds it has streams"
-    alerts = Alerts(opened.engine.records(ALERTS), store.streams, clock, name)
+    alerts = Alerts(store.records(ALERTS), store.streams, clock, name)
     sweep: AnySweep
     silence = timedelta(0)  # a trim judges by what is stored
     if name == AgedEntries.name:
@@ -55,7 +52,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         rules, ages = retention(settings), ages_of(store)
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
-        looks = Looks(opened.engine.records(LOOKS))
+        looks = Looks(store.records(LOOKS))
         census = Census(surveys_of(store), store.groups, alerts, looks)
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
@@ -71,6 +68,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         guards=guards,
         enabled=own.enabled,
         name=name,
+        home=sweep_home(store, clock),
     )
 
 

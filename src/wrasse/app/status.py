@@ -97,11 +97,12 @@ class Subject:
     clock: Clock
     roles: tuple[str, ...]
     backend: str
-    jobs: Store
-    journal: Journal
-    leases: Records
-    streams: Streams
+    jobs: Store | None  # None here and below: not used by this process, or not there yet
+    journal: Journal | None
+    leases: Records | None
+    streams: Streams | None
     engine: Engine | None
+    waiting: Mapping[str, str] = field(default_factory=dict)  # part of the process -> what it waits for
     worker: Callable[[], str | None] | None = None
     shut: Records | None = None  # where workers tell which queues they leave alone
     breakers: Breakers | None = None  # of the worker in this process
@@ -162,12 +163,16 @@ def lease_facts(leasing: Leasing) -> LeaseFacts:
 class Watch:
     """Looks at a subject, at most once in `kept`."""
 
-    def __init__(self, subject: Subject, kept: timedelta) -> None:
+    def __init__(self, subject: Callable[[], Subject], kept: timedelta) -> None:
         self.kept = kept
-        self._subject = subject
-        self._started_at = subject.clock.now()
+        self._look_at = subject  # its parts may start late
+        self._started_at = self._subject.clock.now()
         self._lock = asyncio.Lock()
         self._looked: tuple[float, Snapshot] | None = None
+
+    @property
+    def _subject(self) -> Subject:
+        return self._look_at()
 
     @property
     def clock(self) -> Clock:
@@ -231,8 +236,10 @@ class Watch:
             orphans=asked_orphans.result().answer or (),
         )
 
-    async def _jobs(self) -> _Jobs:
+    async def _jobs(self) -> _Jobs | None:
         store = self._subject.jobs
+        if store is None:
+            return None
         skew = self._subject.clock.now() - (await store.pulse()).at
         queue = self._subject.queue or store.jobs
         counts = await queue.counts()
@@ -241,13 +248,16 @@ class Watch:
         return _Jobs(skew, counts, (await queue.overdue(None, STUCK)).items, shut)
 
     async def _engine(self) -> tuple[Line, ...]:
-        lines = await self._subject.journal.page(LineFilter(), None, LINES, newest=True)
         if self._subject.engine is not None:
             await self._subject.engine.refresh()
-        return lines.items
+        if self._subject.journal is None:
+            return ()
+        return (await self._subject.journal.page(LineFilter(), None, LINES, newest=True)).items
 
-    async def _leases(self) -> Some[Lease]:
+    async def _leases(self) -> Some[Lease] | None:
         """Those that end soonest. What was given back has no due time, or shows once more an hour after its end."""
+        if self._subject.leases is None:
+            return None
         ahead = self._subject.clock.now() + LEASES_AHEAD
         page = await self._subject.leases.due(ahead, None, LEASES)
         found = {}
@@ -256,8 +266,10 @@ class Watch:
                 found[record.key] = Lease(record.key, grant.owner, grant.token, grant.until, record.version)
         return Some(tuple(found.values()), page.more, page.at)
 
-    async def _streams(self) -> Some[StreamState]:
+    async def _streams(self) -> Some[StreamState] | None:
         streams = self._subject.streams
+        if streams is None:
+            return None
         page = await streams.subjects(">", None, STREAMS)
         found = [state for subject in page if (state := await streams.info(subject)) is not None]
         return Some(tuple(found), page.more, page.at)
@@ -272,7 +284,7 @@ class Watch:
         return tuple(found)
 
     def _checks(self, sweeps: Sequence[SweepStatus]) -> tuple[Check, ...]:
-        checks = []
+        checks = [Check(part, False, f"waits for its backend: {why}") for part, why in self._subject.waiting.items()]
         if self._subject.worker is not None:
             wrong = self._subject.worker()
             checks.append(Check("worker", wrong is None, wrong or "takes jobs"))

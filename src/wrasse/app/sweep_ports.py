@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wrasse.app.lease_ports import Leasing
-from wrasse.app.wiring import ObjectStore, Store
+from wrasse.app.wiring import KeepsRecords, ObjectStore, Store, margin_of
+from wrasse.clock import Clock
+from wrasse.engine.loop import ENGINE_LEASES, SweepHome
+from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.routed import RoutedJobs
 from wrasse.jobs.streamed import StreamedJobs
+from wrasse.leases.lessor import Lessor
 from wrasse.orphans.desk import Desk
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
@@ -28,27 +32,78 @@ from wrasse.streams.trimmer import RetentionTally
 PORTS: tuple[type, ...] = (JobQueue, Records, Streams, Groups, Objects, Journal)
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The backends of a process, by what lives there. Streams and objects are opened where a sweep asks for them."""
+# What a command or a role may need; `orphans/<root>` is one root alone.
+JOBS, RECORDS, STREAMS, OBJECTS, ENGINE, LEASES, TASKS, ORPHANS, ARCHIVES = (
+    "jobs", "records", "streams", "objects", "engine", "leases", "tasks", "orphans", "archives",
+)  # fmt: skip
 
-    jobs: Store
-    records: Store
-    engine: Store
-    journal: Journal
-    streams: Store | None = None
-    objects: ObjectStore | None = None
-    orphans: tuple[Desk, ...] = ()  # a desk per root
+
+@dataclass(slots=True)
+class Opened:
+    """The backends of a process, by port. Only those are open that were asked of `open_homes`."""
+
+    stores: dict[str, Store] = dataclasses.field(default_factory=dict)
+    object_store: ObjectStore | None = None
+    engine_journal: Journal | None = None
+    desks: dict[str, Desk] = dataclasses.field(default_factory=dict)  # by root of orphans
+    sweep_homes: dict[str, SweepHome] = dataclasses.field(default_factory=dict)  # by root: beside its sightings
     leasing: Leasing | None = None
     retention: RetentionTally = dataclasses.field(default_factory=RetentionTally)
-
     tasks: StreamedJobs | None = None  # where the settings name types of tasks
     types: tuple[str, ...] = ()
+    open_tasks: Callable[[], Awaitable[JobQueue]] | None = None
+
+    @property
+    def jobs(self) -> Store:
+        """The backend of jobs."""
+        return self._store(JOBS)
+
+    @property
+    def records(self) -> Store:
+        """The backend of records."""
+        return self._store(RECORDS)
+
+    @property
+    def engine(self) -> Store:
+        """The backend of the journal and of what the engine keeps."""
+        return self._store(ENGINE)
+
+    @property
+    def streams(self) -> Store:
+        """The backend of streams."""
+        return self._store(STREAMS)
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The backend of objects."""
+        assert self.object_store is not None, "objects were not opened"
+        return self.object_store
+
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+        assert self.engine_journal is not None, "the journal was not opened"
+        return self.engine_journal
+
+    @property
+    def orphans(self) -> tuple[Desk, ...]:
+        """The desks of the roots that were opened."""
+        return tuple(self.desks.values())
 
     @property
     def queue(self) -> JobQueue:
-        """Jobs and tasks, for whoever looks, puts and mends."""
-        return self.jobs.jobs if self.tasks is None else RoutedJobs(self.jobs.jobs, self.tasks, self.types)
+        """Jobs and tasks, to list, enqueue and change. Tasks are opened when a call is about one."""
+        return self.jobs.jobs if self.open_tasks is None else RoutedJobs(self.jobs.jobs, self.open_tasks, self.types)
+
+    def _store(self, port: str) -> Store:
+        assert port in self.stores, f"{port} were not opened"
+        return self.stores[port]
+
+
+def sweep_home(store: KeepsRecords, clock: Clock) -> SweepHome:
+    """The leases and states of sweeps, in the backend that they sweep."""
+    lessor = Lessor(store.records(ENGINE_LEASES), clock, margin=margin_of(store), indexed=False)
+    return SweepHome(lessor, store.records(ENGINE_STATE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +157,35 @@ def fill_ports(sweep: type, opened: Opened) -> dict[str, object]:
 
 def hearts(sweep: type, opened: Opened) -> Sequence[Heart]:
     """The backends a sweep depends on, each once."""
-    found = [_home(port.kind, opened) for port in port_fields(sweep)]
+    found = [_opened(need, opened) for need in needs_of(sweep)]
     return [heart for index, heart in enumerate(found) if heart not in found[:index]]
 
 
-def wants_port(sweep: type, *kinds: type) -> bool:
-    """Whether a sweep asks for one of these ports."""
-    return any(port.kind in kinds for port in port_fields(sweep))
+def needs_of(sweep: type) -> tuple[str, ...]:
+    """What must be open for a sweep."""
+    return tuple(dict.fromkeys(_need(port.kind) for port in port_fields(sweep)))
+
+
+def swept_home(sweep: type, opened: Opened, clock: Clock) -> SweepHome | None:
+    """The leases and states of a sweep: beside the first of its ports; None if it has only the journal."""
+    needs = [need for need in needs_of(sweep) if need != ENGINE]
+    return sweep_home(_opened(needs[0], opened), clock) if needs else None
+
+
+def _need(kind: object) -> str:
+    if kind is Objects:
+        return OBJECTS
+    if kind in (Streams, Groups):
+        return STREAMS
+    return JOBS if kind is JobQueue else ENGINE if kind is Journal else RECORDS
+
+
+def _opened(need: str, opened: Opened) -> Store | ObjectStore:
+    return opened.objects if need == OBJECTS else opened.stores[need]
 
 
 def _required(field: dataclasses.Field[object]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _home(kind: object, opened: Opened) -> Store | ObjectStore:
-    if kind is Objects:
-        return _objects(opened)
-    if kind in (Streams, Groups):
-        return _streams(opened)
-    return opened.jobs if kind is JobQueue else opened.engine if kind is Journal else opened.records
 
 
 def _port(port: PortField, opened: Opened) -> object:
@@ -129,21 +194,11 @@ def _port(port: PortField, opened: Opened) -> object:
     if port.kind is Journal:
         return opened.journal
     if port.kind is Streams:
-        return _streams(opened).streams
+        return opened.streams.streams
     if port.kind is Groups:
-        return _streams(opened).groups
+        return opened.streams.groups
     if port.kind is Objects:
-        return _objects(opened).objects
+        return opened.objects.objects
     assert port.kind is Records, f"{port.field} is a port"
     assert port.collection is not None, "records are of a collection"
     return opened.records.records(port.collection)
-
-
-def _streams(opened: Opened) -> Store:
-    assert opened.streams is not None, "a sweep that asks for streams has them opened"
-    return opened.streams
-
-
-def _objects(opened: Opened) -> ObjectStore:
-    assert opened.objects is not None, "a sweep that asks for objects has them opened"
-    return opened.objects

@@ -4,11 +4,13 @@ large for a record where objects are. Where the first two are one backend, a sta
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
+from wrasse.app.leasing import LateObjects
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.app.task_post import TaskPost
 from wrasse.app.task_settings import task_types
@@ -62,7 +64,7 @@ async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
         streams.groups,
         TaskPost(stores.clock),
         stores.clock,
-        await stores.open_objects(home.objects) if home.objects else None,
+        LateObjects(partial(stores.open_objects, home.objects)) if home.objects else None,
         together=records is streams,
         kept=home.kept,
     )

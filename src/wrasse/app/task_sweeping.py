@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wrasse.app.settings import Settings
-from wrasse.app.sweep_ports import Opened
+from wrasse.app.sweep_ports import Opened, sweep_home
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Guard, MassDeath
@@ -59,16 +59,17 @@ def _stuck(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock
     )
     if isinstance(opened.records, HasPlainLocks):
         guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)
-    return replace(
-        _scheduled(StuckJobs.name, sweep, settings, guards), interval=settings.sweeper.interval
-    )
+    scheduled = _scheduled(StuckJobs.name, sweep, settings, guards)
+    return replace(scheduled, interval=settings.sweeper.interval, home=sweep_home(opened.records, clock))
 
 
 def _finished(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock) -> Scheduled:
     fields = settings.sweeps[FinishedJobs.name].fields
     sweep = FinishedJobs(AgedTasks(tasks.ports, tasks.types), **fields)  # type: ignore[arg-type]
     guards = backend_guards(opened.records, clock, skew_max=settings.engine.skew_max)
-    return _scheduled(FinishedJobs.name, sweep, settings, guards)
+    return replace(
+        _scheduled(FinishedJobs.name, sweep, settings, guards), home=sweep_home(opened.records, clock)
+    )
 
 
 def _scheduled(name: str, sweep: AnySweep, settings: Settings, guards: tuple[Guard, ...]) -> Scheduled:

@@ -5,6 +5,9 @@ Backends are imported when they are opened: a process pays only for what it uses
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -84,6 +87,14 @@ class _KeepsJournal(Protocol):
 @runtime_checkable
 class _ChecksStreams(Protocol):
     async def check_streams(self) -> None: ...
+
+
+class KeepsRecords(Protocol):
+    """A backend with records."""
+
+    def records(self, collection: Collection) -> Records:
+        """The records of one collection."""
+        ...
 
 
 class ObjectStore(Protocol):
@@ -190,16 +201,27 @@ def probed(store: ObjectStore | Store) -> str:
     return str(getattr(inside(store), "conditions", ""))
 
 
-def margin_of(store: Store) -> timedelta:
+def margin_of(store: KeepsRecords) -> timedelta:
     """How far the time that a store tells may be off."""
-    margin = getattr(inside(store), "margin", timedelta(0))
+    margin = getattr(store.store if isinstance(store, RecordsAlone) else store, "margin", timedelta(0))
     assert isinstance(margin, timedelta), "a margin is a time"
     return margin
 
 
-async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX) -> Store:
-    """Opens the backend that the URL names."""
-    return await _open(parse_store(url), clock or SystemClock(), done_max)
+async def open_store(
+    url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX, create: bool = True
+) -> Store:
+    """Opens the backend that the URL names. Without `create` a file or directory that is missing is not made: what is
+    opened instead is empty."""
+    wanted = parse_store(url)
+    return await _open(wanted if create else existing(wanted), clock or SystemClock(), done_max)
+
+
+def existing(url: StoreUrl) -> StoreUrl:
+    """The same store, or an empty one in memory if it is a file or a directory that does not exist."""
+    if url.scheme not in ("sqlite", "file") or os.path.exists(url.path):
+        return url
+    return StoreUrl("memory")
 
 
 async def open_jobs(url: str) -> JobQueue:
@@ -256,10 +278,17 @@ async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
 class Stores:
     """The backends of one process, each opened once, however many ports it serves."""
 
-    __slots__ = ("_clock", "_done_max", "_endings", "_objects", "_open", "_rescues_max", "_stack", "examined")
+    __slots__ = (
+        "_clock", "_create", "_done_max", "_endings", "_locks", "_objects", "_open", "_rescues_max", "_stack",
+        "examined",
+    )  # fmt: skip
 
-    def __init__(self, clock: Clock, *, done_max: int = DONE_MAX, rescues_max: int = RESCUES_MAX) -> None:
+    def __init__(
+        self, clock: Clock, *, done_max: int = DONE_MAX, rescues_max: int = RESCUES_MAX, create: bool = True
+    ) -> None:
         self._clock = clock
+        self._create = create  # whether a file or a directory that is missing is made
+        self._locks: defaultdict[StoreUrl, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._done_max, self._rescues_max = done_max, rescues_max
         self._open: dict[StoreUrl, Store] = {}
         self._objects: dict[StoreUrl, ObjectStore] = {}
@@ -287,14 +316,17 @@ class Stores:
             alone = RecordsAlone(
                 await self.open_object_store(url), self._clock, self._done_max, self._rescues_max
             )
-            self.finish_first(alone.finish)
-            self._open[wanted] = alone
-        if wanted not in self._open:
-            with told_if_late(hide(str(wanted))):
-                store = await _open(wanted, self._clock, self._done_max)
-            self._stack.push_async_callback(store.close)
-            self._open[wanted] = store
+            # Another task may have opened it meanwhile.
+            if self._open.setdefault(wanted, alone) is alone:
+                self.finish_first(alone.finish)
+        async with self._locks[wanted]:
+            if wanted not in self._open:
+                with told_if_late(hide(str(wanted))):
+                    store = await _open(wanted if self._create else existing(wanted), self._clock, self._done_max)
+                self._stack.push_async_callback(store.close)
+                self._open[wanted] = store
         return self._open[wanted]
+
 
     async def open_journal(self, url: str) -> Journal:
         """The journal of the backend of this URL."""
@@ -313,11 +345,12 @@ class Stores:
     async def open_object_store(self, url: str) -> ObjectStore:
         """The store of objects of this URL."""
         wanted = parse_objects(url).resolved()
-        if wanted not in self._objects:
-            with told_if_late(hide(str(wanted))):
-                store = await _open_objects(wanted, self._clock)
-            self._stack.push_async_callback(store.close)
-            self._objects[wanted] = store
+        async with self._locks[wanted]:
+            if wanted not in self._objects:
+                with told_if_late(hide(str(wanted))):
+                    store = await _open_objects(wanted if self._create else existing(wanted), self._clock)
+                self._stack.push_async_callback(store.close)
+                self._objects[wanted] = store
         return self._objects[wanted]
 
     async def open_catalog(self, url: str, queries: Sequence[Query]) -> Catalog:
@@ -333,21 +366,21 @@ class Stores:
         self.examined.append(catalog)
         return catalog
 
-    async def open_sightings(self, url: str) -> Sightings:
-        """The sightings of orphans in the store of this URL."""
+    async def open_sightings(self, url: str) -> tuple[Sightings, KeepsRecords]:
+        """The sightings of orphans in the store of this URL, and what keeps records beside them."""
         if url.startswith(("postgresql:", "postgres:", "postgresql+")):
             from wrasse.backends.sql.sightings import PostgresSightings
 
             sightings = await PostgresSightings.open(url)
             self._stack.push_async_callback(sightings.close)
-            return sightings
+            return sightings, sightings
         store = await self.open(url)
         if not isinstance(store, _KeepsSightings):
             raise ConfigError(
                 f"{url.partition(':')[0]} keeps no sightings of orphans",
                 do="set sightings: sqlite:wrasse.db in the root",
             )
-        return store.sightings
+        return store.sightings, store
 
     async def close(self) -> None:
         """Closes them all, the last opened first."""

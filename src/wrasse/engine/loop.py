@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -22,14 +22,14 @@ from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, 
 from wrasse.engine.run import Frame
 from wrasse.engine.schedule import backoff
 from wrasse.engine.state import Held, SweepState, load
-from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, dry_run, remember, take_turns
+from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, remember, take_turns
 from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
 from wrasse.leases.lessor import Lessor, leases_in
 from wrasse.ports.journal import Journal, LineFilter
 from wrasse.ports.records import Records
 
-__all__ = ["ENGINE_LEASES", "Engine", "Scheduled", "SweepStatus"]
+__all__ = ["ENGINE_LEASES", "Engine", "Scheduled", "SweepHome", "SweepStatus"]
 
 ENGINE_LEASES = leases_in(".wrasse")  # a reserved namespace: neither indexed nor counted as traffic
 LEASE_TTL = timedelta(seconds=10)  # renewed while a run lasts; whoever is killed in one keeps others waiting so long
@@ -109,22 +109,37 @@ class Engine:
         self._clock = clock
         self._journal_kept = journal_kept
         frame = Frame(journal, clock, Ids(clock))
-        self._shared = Shared(lessor, state, frame, owner, lease_ttl, guards=(self._stopping,))
-        self._posts = _posts(sweeps)
-        assert len(self._posts) == len(sweeps), "every instance of a sweep has a name of its own"
+        self._shared = Shared(SweepHome(lessor, state), frame, owner, lease_ttl, guards=(self._stopping,))
+        self._posts: dict[str, _Post] = {}
+        self._running: asyncio.TaskGroup | None = None
         self._journal_wake = asyncio.Event()
+        self.add(sweeps)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The instances this engine knows, in the order they were given."""
         return tuple(self._posts)
 
+    def add(self, sweeps: Sequence[Scheduled]) -> None:
+        """Adds sweeps, also while the engine runs: their backend may have come up later. A group is added at once."""
+        added = _posts(sweeps)
+        assert len(added) == len(sweeps), "every instance of a sweep has a name of its own"
+        assert not added.keys() & self._posts.keys(), "every instance of a sweep has a name of its own"
+        self._posts |= added
+        if self._running is not None and not self._stopping.asked:
+            self._start(self._running, added)
+
     async def run(self) -> None:
         """Runs every enabled sweep until `stop`, or until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for name, posts in self._groups().items():
-                tasks.create_task(self._keep(posts), name=f"sweep {name}")
-            tasks.create_task(self._forget(), name="journal retention")
+            self._running = tasks
+            self._start(tasks, self._posts)
+            await self._forget()
+            self._running = None
+
+    def _start(self, tasks: asyncio.TaskGroup, posts: Mapping[str, _Post]) -> None:
+        for name, group in _groups(posts).items():
+            tasks.create_task(self._keep(group), name=f"sweep {name}")
 
     def stop(self) -> None:
         """Lets runs end within one batch, gives their leases back, and makes `run` return."""
@@ -164,8 +179,9 @@ class Engine:
     async def refresh(self) -> None:
         """Reads what other engines did; `status` then shows it."""
         for name, post in self._posts.items():
-            post.state = (await load(self._shared.state, name)).state
-            lease = await self._shared.lessor.get(post.scheduled.lease_key)
+            home = self._shared.home_of(post.scheduled)
+            post.state = (await load(home.state, name)).state
+            lease = await home.lessor.get(post.scheduled.lease_key)
             post.elsewhere = lease.owner if lease is not None and lease.owner != self._shared.owner else ""
 
     def status(self) -> tuple[SweepStatus, ...]:
@@ -190,15 +206,6 @@ class Engine:
             return self._posts[name]
         except KeyError:
             raise UnknownName(name, self._posts, what="sweep") from None
-
-    def _groups(self) -> dict[str, tuple[_Post, ...]]:
-        """The sweeps that are to run, those of one group together."""
-        found: dict[str, tuple[_Post, ...]] = {}
-        for post in self._posts.values():
-            if post.scheduled.enabled:
-                name = post.scheduled.lease_key
-                found[name] = (*found.get(name, ()), post)
-        return found
 
     async def _keep(self, posts: Sequence[_Post]) -> None:
         """One sweep or one group, for as long as the engine runs."""
@@ -335,6 +342,16 @@ def _posts(sweeps: Sequence[Scheduled]) -> dict[str, _Post]:
         )
         for each in sweeps
     }
+
+
+def _groups(posts: Mapping[str, _Post]) -> dict[str, tuple[_Post, ...]]:
+    """The sweeps that are to run, those of one group together."""
+    found: dict[str, tuple[_Post, ...]] = {}
+    for post in posts.values():
+        if post.scheduled.enabled:
+            name = post.scheduled.lease_key
+            found[name] = (*found.get(name, ()), post)
+    return found
 
 
 def _told(report: Report) -> str:

@@ -30,10 +30,19 @@ OWN_GUARDS = frozenset({STOPPING, LostLease.name, Traffic.name, ClockSkew.name})
 
 
 @dataclass(frozen=True, slots=True)
+class SweepHome:
+    """Where the leases and states of sweeps are: in the backend that they sweep, so that two engines take turns exactly
+    if they sweep the same things."""
+
+    lessor: Lessor
+    state: Records
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduled:
     """A sweep at one place, how often it runs, and what bounds it. Instances of one sweep differ by name, such as
     `stuck_jobs@tasks`; without one it is the sweep's own. Sweeps of one `group` run together, a batch each in turn,
-    under one lease and with the interval, the budget and the guards of the first of them."""
+    under one lease and with the home, the interval, the budget and the guards of the first of them."""
 
     sweep: AnySweep
     interval: timedelta
@@ -43,6 +52,7 @@ class Scheduled:
     enabled: bool = True
     name: str = ""
     group: str = ""
+    home: SweepHome | None = None  # None: that of the engine
 
     @property
     def instance(self) -> str:
@@ -64,12 +74,15 @@ class Scheduled:
 class Shared:
     """What all sweeps of an engine use."""
 
-    lessor: Lessor
-    state: Records
+    home: SweepHome
     frame: Frame
     owner: str
     lease_ttl: timedelta
     guards: tuple[Guard, ...] = ()  # asked by every sweep, before its own
+
+    def home_of(self, scheduled: Scheduled) -> SweepHome:
+        """Where the lease and the state of a sweep are."""
+        return scheduled.home or self.home
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +126,13 @@ async def take_turns(
     first = group[0]
     if not force and (fresh := await _fresh(group, shared, await _loaded(group, shared))):
         return fresh
-    lease = await shared.lessor.acquire(first.lease_key, shared.owner, shared.lease_ttl, wait=wait)
+    lessor = shared.home_of(first).lessor
+    lease = await lessor.acquire(first.lease_key, shared.owner, shared.lease_ttl, wait=wait)
     if lease is None:
-        other = await shared.lessor.get(first.lease_key)
-        left = timedelta(0) if other is None else other.until - await shared.lessor.now()
+        other = await lessor.get(first.lease_key)
+        left = timedelta(0) if other is None else other.until - await lessor.now()
         return Elsewhere(other, left)
-    async with kept(Holding(shared.lessor, lease, shared.lease_ttl, shared.frame.clock)) as holding:
+    async with kept(Holding(lessor, lease, shared.lease_ttl, shared.frame.clock)) as holding:
         loaded = await _loaded(group, shared)
         if not force and (fresh := await _fresh(group, shared, loaded)):
             return fresh
@@ -127,7 +141,7 @@ async def take_turns(
 
 async def dry_run(scheduled: Scheduled, shared: Shared) -> Report:
     """What a run would do now: from the same cursor, under the same guards and budget, without a lease."""
-    loaded = await load(shared.state, scheduled.instance)
+    loaded = await load(shared.home_of(scheduled).state, scheduled.instance)
     guards = (*shared.guards, *scheduled.guards)
     recall(guards, loaded.state.memory)
     return await run_once(
@@ -142,12 +156,12 @@ async def dry_run(scheduled: Scheduled, shared: Shared) -> Report:
 
 
 async def _loaded(group: Sequence[Scheduled], shared: Shared) -> tuple[Loaded, ...]:
-    return tuple([await load(shared.state, each.instance) for each in group])
+    return tuple([await load(shared.home_of(each).state, each.instance) for each in group])
 
 
 async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Loaded]) -> Fresh | None:
     """A group is as fresh as the one of it that ran longest ago."""
-    at, schedule = await shared.lessor.now(), group[0].schedule
+    at, schedule = await shared.home_of(group[0]).lessor.now(), group[0].schedule
     runs = [each.state.ran_at for each in loaded]
     known = [ran_at for ran_at in runs if ran_at is not None and schedule.fresh(ran_at, at)]
     return Fresh(loaded[0].state, at - min(known)) if len(known) == len(runs) else None
@@ -156,7 +170,7 @@ async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Lo
 async def _run(
     group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Loaded], holding: Holding
 ) -> tuple[Ran, ...]:
-    ran_at, first = await shared.lessor.now(), group[0]
+    ran_at, first = await shared.home_of(group[0]).lessor.now(), group[0]
     guards = (LostLease(holding), *shared.guards, *first.guards)
     recall(guards, loaded[0].state.memory)
     members = [
@@ -178,7 +192,7 @@ async def _saved(
     in_vain = report.seen == 0 and report.stopped_by in OWN_GUARDS
     state = remember(loaded.state, report, loaded.state.ran_at if in_vain else ran_at, guards)
     try:
-        saved = await save(shared.state, scheduled.instance, loaded, state)
+        saved = await save(shared.home_of(scheduled).state, scheduled.instance, loaded, state)
     except StoreUnavailable:
         saved = False
     return Ran(report, state, saved)

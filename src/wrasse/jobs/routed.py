@@ -6,7 +6,7 @@ two, so a take across both is refused. An id is looked for among jobs first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 
 from wrasse.errors import UsageError
@@ -39,9 +39,9 @@ _TASKS = "t/"
 
 
 class RoutedJobs:
-    """Jobs, and tasks of the named types."""
+    """Jobs, and tasks of the named types; `tasks` opens these when a call is about one."""
 
-    def __init__(self, jobs: JobQueue, tasks: JobQueue, types: Sequence[str]) -> None:
+    def __init__(self, jobs: JobQueue, tasks: Callable[[], Awaitable[JobQueue]], types: Sequence[str]) -> None:
         self._jobs = jobs
         self._tasks = tasks
         self._types = frozenset(types)
@@ -51,7 +51,7 @@ class RoutedJobs:
         if not tasks:
             return await self._jobs.put(jobs, request=request, groups=groups)
         others = [job for job in jobs if job.queue not in self._types]
-        told = iter(await self._tasks.put(tasks, request=request))
+        told = iter(await (await self._tasks()).put(tasks, request=request))
         plain = iter(await self._jobs.put(others, request=request, groups=groups) if others or groups else ())
         return [next(told if job.queue in self._types else plain) for job in jobs]
 
@@ -69,7 +69,7 @@ class RoutedJobs:
         mixed = {queue in self._types for queue in queues}
         if len(mixed) > 1:
             raise UsageError("a take of jobs and tasks at once", do="take from queues of one sort")
-        side = self._tasks if True in mixed else self._jobs
+        side = await self._tasks() if True in mixed else self._jobs
         return await side.take(
             queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates
         )
@@ -86,36 +86,36 @@ class RoutedJobs:
         rest = [hold for hold, mine in zip(holds, beaten.mine, strict=True) if not mine]
         if not rest:
             return beaten
-        more = iter((await self._tasks.beat(worker, rest, silence=silence, progress=progress)).mine)
+        more = iter((await (await self._tasks()).beat(worker, rest, silence=silence, progress=progress)).mine)
         return Beaten(tuple(mine or next(more) for mine in beaten.mine), beaten.at)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         outcomes = await self._jobs.settle(settlements, request=request)
         rest = [each for each, outcome in zip(settlements, outcomes, strict=True) if outcome is Outcome.LOST]
-        return _filled(outcomes, await self._tasks.settle(rest, request=request) if rest else ())
+        return _filled(outcomes, await (await self._tasks()).settle(rest, request=request) if rest else ())
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         outcomes = await self._jobs.move(moves)
         rest = [each for each, outcome in zip(moves, outcomes, strict=True) if outcome is Outcome.LOST]
-        return _filled(outcomes, await self._tasks.move(rest) if rest else ())
+        return _filled(outcomes, await (await self._tasks()).move(rest) if rest else ())
 
     async def get(self, id: str) -> JobRecord | None:
-        return await self._jobs.get(id) or await self._tasks.get(id)
+        return await self._jobs.get(id) or await (await self._tasks()).get(id)
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
         if where.queue in self._types or (after is not None and after.startswith(_TASKS)):
             start = None if after is None else after.removeprefix(_TASKS)
-            return _marked(await self._tasks.page(place, where, start or None, limit, newest=newest))
+            return _marked(await (await self._tasks()).page(place, where, start or None, limit, newest=newest))
         page = await self._jobs.page(place, where, after, limit, newest=newest)
         if page.more or where.queue is not None:
             return page
         if len(page) == limit:
-            more = await self._tasks.page(place, where, None, 1, newest=newest)
+            more = await (await self._tasks()).page(place, where, None, 1, newest=newest)
             # The last cursor leads on to the first task.
             return Page(page.items, (*page.cursors[:-1], _TASKS), page.at, bool(more))
-        rest = _marked(await self._tasks.page(place, where, None, limit - len(page), newest=newest))
+        rest = _marked(await (await self._tasks()).page(place, where, None, limit - len(page), newest=newest))
         return Page((*page.items, *rest.items), (*page.cursors, *rest.cursors), page.at, rest.more)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
@@ -124,16 +124,16 @@ class RoutedJobs:
             if page.items:
                 return Page(page.items, (*page.cursors[:-1], page.cursors[-1] if page.more else _TASKS), page.at, True)
         start = "" if after is None else after.removeprefix(_TASKS)
-        return _marked(await self._tasks.overdue(start or None, limit))
+        return _marked(await (await self._tasks()).overdue(start or None, limit))
 
     async def counts(self) -> Counts:
-        jobs, tasks = await self._jobs.counts(), await self._tasks.counts()
+        jobs, tasks = await self._jobs.counts(), await (await self._tasks()).counts()
         return Counts((*jobs.queues, *tasks.queues), (*jobs.workers, *tasks.workers), jobs.at)
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         outcomes = await self._jobs.delete(deletes, ids_kept=ids_kept)
         rest = [each for each, outcome in zip(deletes, outcomes, strict=True) if outcome is Outcome.LOST]
-        return _filled(outcomes, await self._tasks.delete(rest, ids_kept=ids_kept) if rest else ())
+        return _filled(outcomes, await (await self._tasks()).delete(rest, ids_kept=ids_kept) if rest else ())
 
 
 def _filled(outcomes: Sequence[Outcome], rest: Sequence[Outcome]) -> Sequence[Outcome]:

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 from faults import Network, Script
 from stream_faults import FaultyStreams
-from wrasse.app.building import LEASES, Opened, build_engine
+from wrasse.app.building import DEFAULT_LEASES as LEASES, JOB_SWEEPS, Opened, build_engine, build_sweep
 from wrasse.app.config import load
 from wrasse.app.status import Snapshot, Subject, Watch
 from wrasse.app.status_page import page
+from wrasse.app.wiring import Store
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import ManualClock
@@ -29,8 +30,10 @@ class Shown:
         self.clock = ManualClock()
         self.store = Memory(self.clock)
         settings = load("/dev/null", environ={}).settings
-        opened = Opened(self.store, self.store, self.store, self.store.journal)
+        stores: dict[str, Store] = dict.fromkeys(("jobs", "records", "engine"), self.store)
+        opened = Opened(stores, engine_journal=self.store.journal)
         self.engine = build_engine(settings, opened, self.clock, "me")
+        self.engine.add([build_sweep(name, settings, opened, self.clock) for name in JOB_SWEEPS])
         self.leases = Leases(self.store.records, self.store.objects, self.clock)
         self.network = Network(Script({}))
         self.wrong: str | None = None
@@ -48,7 +51,7 @@ class Shown:
             shut=self.store.records(SHUT_QUEUES),
             breakers=self.breakers,
         )
-        self.watch = Watch(subject, kept)
+        self.watch = Watch(lambda: subject, kept)
 
     async def leave_behind(self, id: str, worker: str = "w") -> None:
         """A job that a worker took; nobody beats for it from here on."""

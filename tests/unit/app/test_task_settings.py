@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wrasse.app.building import build_engine, open_homes
+from wrasse.app.building import open_engine
 from wrasse.app.config import load
 from wrasse.app.task_opening import TaskHome, open_task_jobs, task_home
 from wrasse.app.wiring import Stores
@@ -55,10 +55,8 @@ def test_a_type_that_cannot_be_is_refused_with_why(types: str, what: str) -> Non
 async def test_tasks_have_sweeps_of_their_own_with_their_own_cadence() -> None:
     config = load(environ={**PLAIN, "WRASSE_TASK_TYPES": "{mail: {}}", "WRASSE_SWEEPER_INTERVAL": "45s"})
     stores = Stores(SystemClock())
-    opened = await open_homes(config, stores)
-
-    engine = build_engine(config.settings, opened, SystemClock(), "me", ["stuck_jobs"])
-    everything = build_engine(config.settings, opened, SystemClock(), "me")
+    engine, _ = await open_engine(config, stores, SystemClock(), ["stuck_jobs"])
+    everything, _ = await open_engine(config, stores, SystemClock())
 
     await stores.close()
     assert list(engine.names) == ["stuck_jobs", "stuck_jobs@tasks"]

@@ -9,7 +9,7 @@ from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Guard, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Elsewhere, Fresh, Scheduled, Shared, take_turns
+from wrasse.engine.turn import Elsewhere, Fresh, Scheduled, Shared, SweepHome, take_turns
 from wrasse.leases.lessor import Lessor
 
 from .scene import SECOND, OldBottles, Scene, Shelf
@@ -30,7 +30,7 @@ def two(scene: Scene, *guards: Guard, budget: Budget | None = None) -> tuple[Sch
 
 def shared(scene: Scene, owner: str = "me") -> Shared:
     lessor = Lessor(scene.memory.records(ENGINE_LEASES), scene.clock, indexed=False)
-    return Shared(lessor, scene.memory.records(ENGINE_STATE), scene.frame, owner, TTL)
+    return Shared(SweepHome(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
 async def test_a_group_shares_its_budget_and_each_goes_on_where_it_stopped(scene: Scene) -> None:

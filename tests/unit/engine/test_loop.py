@@ -275,3 +275,11 @@ async def test_an_outage_of_the_journal_is_said_once_and_outlived(
     assert [record.getMessage() for record in caplog.records] == [
         "old journal lines could not be deleted: page did not arrive"
     ]
+
+
+async def test_a_sweep_that_is_added_to_a_running_engine_runs(scene: Scene) -> None:
+    engine = _engine(scene)
+    async with _running(engine):
+        await asyncio.sleep(0)
+        engine.add([_bottles(scene.shelf.fill(1), "late", interval=timedelta(milliseconds=20))])
+        await _until(lambda: _of(engine, "late").totals.runs > 0)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from faults import FaultyRecords, Network, Script
+from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Guard, Traffic
@@ -16,7 +17,7 @@ from wrasse.engine.loop import ENGINE_LEASES, LEASE_TTL
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, dry_run, take_turn
+from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, take_turn
 from wrasse.leases.lessor import Lessor
 from wrasse.ports.records import Collection, Record
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -30,7 +31,7 @@ TTL = timedelta(seconds=20)
 def _engine(scene: Scene, owner: str = "me", leases: Collection = ENGINE_LEASES) -> Shared:
     """What one engine has of its own; the store behind it is everybody's."""
     lessor = Lessor(scene.memory.records(leases), scene.clock, indexed=False)
-    return Shared(lessor, scene.memory.records(ENGINE_STATE), scene.frame, owner, TTL)
+    return Shared(SweepHome(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
 def _bottles(scene: Scene, *guards: Guard, budget: Budget | None = None) -> Scheduled:
@@ -78,7 +79,7 @@ async def test_a_sweep_that_another_engine_ran_while_we_asked_for_the_lease_is_l
     scene.shelf.fill(1)
     healthy = _engine(scene)
     late = Lessor(Late(scene.memory.records(ENGINE_LEASES), Network(Script({}))), scene.clock)
-    found = await take_turn(_bottles(scene), replace(healthy, lessor=late))
+    found = await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lessor=late)))
     assert isinstance(found, Fresh)
 
 
@@ -86,7 +87,8 @@ async def test_looking_at_a_sweep_that_is_fresh_costs_no_write(scene: Scene) -> 
     await take_turn(_bottles(scene), _engine(scene))
     calls = Script({})
     lessor = Lessor(FaultyRecords(scene.memory.records(ENGINE_LEASES), Network(calls)), scene.clock)
-    await take_turn(_bottles(scene), replace(_engine(scene), lessor=lessor))
+    healthy = _engine(scene)
+    await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lessor=lessor)))
     assert calls.calls == ["due"]
 
 
@@ -97,7 +99,7 @@ async def test_a_forced_turn_runs_also_what_is_fresh(scene: Scene) -> None:
 
 async def test_a_sweep_that_runs_elsewhere_is_left_to_its_owner(scene: Scene) -> None:
     other = _engine(scene, "other")
-    await other.lessor.acquire("sweep/old_bottles", "other", TTL)
+    await other.home.lessor.acquire("sweep/old_bottles", "other", TTL)
     found = await take_turn(_bottles(scene), _engine(scene))
     assert isinstance(found, Elsewhere)
     assert found.lease is not None
@@ -105,14 +107,14 @@ async def test_a_sweep_that_runs_elsewhere_is_left_to_its_owner(scene: Scene) ->
 
 
 async def test_the_sweep_of_an_engine_that_died_is_taken_over_when_its_lease_ends(scene: Scene) -> None:
-    await _engine(scene).lessor.acquire("sweep/old_bottles", "dead", TTL)
+    await _engine(scene).home.lessor.acquire("sweep/old_bottles", "dead", TTL)
     scene.pass_time(TTL)
     assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
 
 
 async def test_a_process_killed_in_a_run_keeps_the_others_waiting_for_ten_seconds_at_most(scene: Scene) -> None:
     dead = replace(_engine(scene, "dead"), lease_ttl=LEASE_TTL)
-    assert await dead.lessor.acquire(_bottles(scene).lease_key, "dead", dead.lease_ttl) is not None
+    assert await dead.home.lessor.acquire(_bottles(scene).lease_key, "dead", dead.lease_ttl) is not None
     scene.pass_time(timedelta(seconds=10))
     assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
 
@@ -120,7 +122,7 @@ async def test_a_process_killed_in_a_run_keeps_the_others_waiting_for_ten_second
 async def test_the_lease_is_given_back_after_a_run(scene: Scene) -> None:
     shared = _engine(scene)
     await take_turn(_bottles(scene), shared)
-    assert await shared.lessor.get("sweep/old_bottles") is None
+    assert await shared.home.lessor.get("sweep/old_bottles") is None
 
 
 async def test_the_lease_is_given_back_by_a_run_that_is_cancelled(scene: Scene) -> None:
@@ -139,7 +141,7 @@ async def test_the_lease_is_given_back_by_a_run_that_is_cancelled(scene: Scene) 
         await applying.wait()
         turn.cancel()
     assert turn.cancelled()
-    assert await shared.lessor.get("sweep/old_bottles") is None
+    assert await shared.home.lessor.get("sweep/old_bottles") is None
 
 
 async def test_the_cursor_survives_the_process_so_that_what_fails_does_not_starve_the_rest(scene: Scene) -> None:
@@ -267,7 +269,7 @@ async def test_a_run_whose_state_could_not_be_written_still_counts(scene: Scene)
     scene.shelf.fill(3)
     network = Network(Script({}))
     healthy = _engine(scene)
-    shared = replace(healthy, state=FaultyRecords(healthy.state, network))
+    shared = replace(healthy, home=replace(healthy.home, state=FaultyRecords(healthy.home.state, network)))
 
     def cut() -> None:
         network.down = True
@@ -281,10 +283,10 @@ async def test_a_run_whose_state_could_not_be_written_still_counts(scene: Scene)
 async def test_a_dry_run_needs_no_lease_and_leaves_no_trace(scene: Scene) -> None:
     scene.shelf.fill(3)
     shared = _engine(scene)
-    await shared.lessor.acquire("sweep/old_bottles", "other", TTL)
+    await shared.home.lessor.acquire("sweep/old_bottles", "other", TTL)
     report = await dry_run(_bottles(scene), shared)
     assert [line.suspect for line in report.plan] == ["b00000", "b00001", "b00002"]
-    assert list(await shared.state.page("", None, 10)) == []
+    assert list(await shared.home.state.page("", None, 10)) == []
 
 
 async def test_a_dry_run_starts_where_the_next_run_would(scene: Scene) -> None:
@@ -304,3 +306,12 @@ async def test_instances_of_one_sweep_have_lease_state_and_journal_of_their_own(
     assert [line.intent.sweep for line in await scene.lines()] == [instance]
     assert (await load(scene.memory.records(ENGINE_STATE), instance)).version is not None
     assert scheduled.lease_key == f"sweep/{instance}"
+
+
+async def test_engines_that_sweep_different_stores_do_not_wait_for_each_other(scene: Scene) -> None:
+    found: list[object] = []
+    here, there = Memory(scene.clock), Memory(scene.clock)
+    for own, owner in ((here, "one"), (there, "two"), (there, "one")):
+        home = SweepHome(Lessor(own.records(ENGINE_LEASES), scene.clock), own.records(ENGINE_STATE))
+        found.append(await take_turn(replace(_bottles(scene), home=home), _engine(scene, owner)))
+    assert [type(each) for each in found] == [Ran, Ran, Fresh]

@@ -10,7 +10,7 @@ from conformance.desk import Desk
 from unit.jobs.tasking import MAIL, TaskWorld
 from wrasse.errors import UsageError
 from wrasse.jobs.routed import RoutedJobs
-from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, Place
+from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, JobQueue, Place
 from wrasse.ports.outcome import Outcome
 
 STEP = timedelta(seconds=30)
@@ -23,7 +23,10 @@ def world() -> TaskWorld:
 
 @pytest.fixture
 def desk(world: TaskWorld) -> Desk:
-    return Desk(RoutedJobs(world.memory.jobs, world.jobs, [MAIL]))
+    async def tasks() -> JobQueue:
+        return world.jobs
+
+    return Desk(RoutedJobs(world.memory.jobs, tasks, [MAIL]))
 
 
 async def test_a_job_whose_queue_is_a_type_is_a_task(desk: Desk, world: TaskWorld) -> None:

@@ -14,12 +14,14 @@ import msgspec
 from wrasse.backends.sql.address import POSTGRES, SqlAddress
 from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link, SqlThread
+from wrasse.backends.sql.records import PostgresRecords, PostgresStore
 from wrasse.backends.sql.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
 from wrasse.backends.sql.sightings_schema import make_tables
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import ConfigError, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.records import Collection
 from wrasse.ports.sightings import (
     MARKS_MAX,
     ROUNDS_KEPT,
@@ -70,6 +72,7 @@ class PostgresSightings:
         self._link = Link(address, writes=True)
         self._thread = SqlThread("wrasse-sightings")
         self._made = 0  # the connection on which the tables were looked for
+        self._store = PostgresStore(address)
 
     @classmethod
     async def open(cls, url: str) -> PostgresSightings:
@@ -86,6 +89,10 @@ class PostgresSightings:
             await store.close()
             raise
         return store
+
+    def records(self, collection: Collection) -> PostgresRecords:
+        """Records in the same database."""
+        return self._store.records(collection)
 
     async def standing(self, root: str) -> Standing:
         def run(link: Link) -> Standing:
@@ -149,7 +156,8 @@ class PostgresSightings:
         return await self._do(lambda link: _rounds(link, root, limit))
 
     async def close(self) -> None:
-        """Lets go of the connection."""
+        """Lets go of the connections."""
+        await self._store.close()
         await self._thread.run(self._link.close, self._link, ANSWER_MAX)
         await self._thread.close()
 

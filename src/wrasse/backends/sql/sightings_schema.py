@@ -9,7 +9,7 @@ from __future__ import annotations
 from wrasse.backends.sql.link import Link
 from wrasse.errors import Refused
 
-TABLES = ("wrasse_sightings", "wrasse_orphan_rounds", "wrasse_orphan_roots")
+TABLES = ("wrasse_sightings", "wrasse_orphan_rounds", "wrasse_orphan_roots", "wrasse_records")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS wrasse_sightings (
     root text NOT NULL, unit bytea NOT NULL, evidence text NOT NULL, fingerprint text NOT NULL, size bigint NOT NULL,
@@ -25,6 +25,10 @@ CREATE TABLE IF NOT EXISTS wrasse_orphan_rounds (
 );
 CREATE TABLE IF NOT EXISTS wrasse_orphan_roots (
     root text PRIMARY KEY, value bytea NOT NULL, version bigint NOT NULL
+);
+CREATE TABLE IF NOT EXISTS wrasse_records (
+    collection text NOT NULL, name text COLLATE "C" NOT NULL, key text NOT NULL, value bytea NOT NULL,
+    version bigint NOT NULL, due_at bigint, nonce text NOT NULL, PRIMARY KEY (collection, name)
 );
 """
 _MAKING = 0x77726173_73650001  # the advisory lock of whoever makes the tables

@@ -1,0 +1,179 @@
+"""Records on PostgreSQL: one row each, for what sweeps of orphans keep beside their sightings, such as their lease.
+
+They have a connection of their own: a round of sightings may take minutes, and a lease is renewed meanwhile. A record
+keeps the nonce of its last write; a write that finds its own there was made before, and its reply was lost.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from wrasse.backends.sql.address import SqlAddress
+from wrasse.backends.sql.dialect import Params
+from wrasse.backends.sql.link import Link, SqlThread
+from wrasse.backends.sql.sighting_rows import whole
+from wrasse.backends.sql.sightings_schema import make_tables
+from wrasse.clock import from_micros, to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Collection, Record, Written, check_record, refuse_emit, stored_name
+from wrasse.ports.streams import Draft
+
+T = TypeVar("T")
+ANSWER_MAX = 10.0  # seconds
+PAGE_MAX = 10_000
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_HERE = "collection = %(collection)s AND name = %(name)s"
+_COLUMNS = "key, value, version, due_at"
+_CREATE = """INSERT INTO wrasse_records (collection, name, key, value, version, due_at, nonce)
+    VALUES (%(collection)s, %(name)s, %(key)s, %(value)s, 1, %(due)s, %(nonce)s)
+    ON CONFLICT DO NOTHING RETURNING version"""
+_PUT = f"""UPDATE wrasse_records SET value = %(value)s, version = version + 1, due_at = %(due)s, nonce = %(nonce)s
+    WHERE {_HERE} AND version = %(at)s RETURNING version"""
+_DELETE = f"DELETE FROM wrasse_records WHERE {_HERE} AND version = %(at)s RETURNING version"
+_AGAIN = f"SELECT version FROM wrasse_records WHERE {_HERE} AND nonce = %(nonce)s"
+_THERE = f"SELECT 1 FROM wrasse_records WHERE {_HERE}"
+_PAGE = f"""SELECT {_COLUMNS}, name FROM wrasse_records WHERE collection = %(collection)s
+    AND name > %(after)s AND starts_with(name, %(prefix)s) ORDER BY name LIMIT %(limit)s"""
+_DUE = f"""SELECT {_COLUMNS}, lpad(due_at::text, 20, '0') || name FROM wrasse_records
+    WHERE collection = %(collection)s AND due_at <= coalesce(%(before)s, {_NOW})
+    AND lpad(due_at::text, 20, '0') || name COLLATE "C" > %(after)s ORDER BY due_at, name LIMIT %(limit)s"""
+
+
+class PostgresStore:
+    """The records of a database."""
+
+    def __init__(self, address: SqlAddress) -> None:
+        self._link = Link(address, writes=True)
+        self._thread = SqlThread("wrasse-records")
+        self._made = 0  # the connection on which the tables were looked for
+
+    def records(self, collection: Collection) -> PostgresRecords:
+        """The records of one collection."""
+        return PostgresRecords(self, collection.data)
+
+    async def do(self, call: Callable[[Link], T]) -> T:
+        """One call is one transaction."""
+
+        def run() -> T:
+            link = self._link
+            connection = link.connection
+            if self._made != link.opened:
+                make_tables(link)
+                self._made = link.opened
+            answer = call(link)
+            connection.commit()
+            return answer
+
+        return await self._thread.run(lambda: self._link.guarded(run), self._link, ANSWER_MAX)
+
+    async def close(self) -> None:
+        """Lets go of the connection."""
+        await self._thread.run(self._link.close, self._link, ANSWER_MAX)
+        await self._thread.close()
+
+
+class PostgresRecords:
+    """The port, for one collection."""
+
+    resolution = timedelta(0)
+    emits = False
+
+    def __init__(self, store: PostgresStore, collection: str) -> None:
+        self._store = store
+        self._collection = collection
+
+    async def create(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
+    ) -> Written:
+        check_record(key, value)
+        refuse_emit(emit)
+        return await self._write(_CREATE, key, nonce, {"key": key, "value": value, "due": _micros(due_at)})
+
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
+        sql = f"SELECT {_COLUMNS} FROM wrasse_records WHERE {_HERE}"
+        rows = await self._store.do(lambda link: link.rows(sql, self._named(key)))
+        return _record(rows[0]) if rows else None
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
+    ) -> Written:
+        check_record(key, value)
+        refuse_emit(emit)
+        return await self._write(_PUT, key, nonce, {"value": value, "due": _micros(due_at), "at": _version(at)})
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        """Nothing to do: the due time is part of the record."""
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        return await self._write(_DELETE, key, nonce, {"at": _version(at)})
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        return await self._page(_PAGE, limit, {"prefix": stored_name(prefix), "after": after or ""})
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        return await self._page(_DUE, limit, {"before": _micros(before), "after": after or ""})
+
+    async def _write(self, sql: str, key: str, nonce: str | None, values: Params) -> Written:
+        asked: Params = {**self._named(key), **values, "nonce": nonce or secrets.token_hex(8)}
+
+        def run(link: Link) -> Written:
+            ((now,),) = link.rows(f"SELECT {_NOW}")
+            rows = link.rows(sql, asked) or link.rows(_AGAIN, asked)
+            version = str(rows[0][0]) if rows and sql is not _DELETE else None
+            # A delete that is asked again may have been made: nothing is left to tell by.
+            again = sql is _DELETE and nonce is not None and not link.rows(_THERE, asked)
+            lost = Outcome.UNKNOWN if again else Outcome.LOST
+            return Written(Outcome.DONE if rows else lost, version, from_micros(whole(now)))
+
+        return await self._store.do(run)
+
+    async def _page(self, sql: str, limit: int, values: Params) -> Page[Record]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} records", do="ask for at least one")
+        limit = min(limit, PAGE_MAX)
+        asked: Params = {"collection": self._collection, **values, "limit": limit + 1}
+
+        def run(link: Link) -> Page[Record]:
+            ((now,),) = link.rows(f"SELECT {_NOW}")
+            rows = link.rows(sql, asked)
+            shown = rows[:limit]
+            found, cursors = tuple(_record(row) for row in shown), tuple(str(row[4]) for row in shown)
+            return Page(found, cursors, from_micros(whole(now)), len(rows) > limit)
+
+        return await self._store.do(run)
+
+    def _named(self, key: str) -> Params:
+        return {"collection": self._collection, "name": stored_name(key)}
+
+
+def _record(row: Sequence[object]) -> Record:
+    key, value, version, due_at = row[:4]
+    assert isinstance(value, bytes), "as the schema says"
+    return Record(str(key), value, str(version), None if due_at is None else from_micros(whole(due_at)))
+
+
+def _micros(instant: datetime | None) -> int | None:
+    return None if instant is None else to_micros(instant)
+
+
+def _version(at: str) -> int:
+    return int(at) if at.isdecimal() else 0

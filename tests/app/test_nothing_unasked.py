@@ -1,0 +1,179 @@
+"""A process opens and creates only what its roles and calls need: nothing appears where no setting put it, a store that
+is not needed may be down, and a role waits for its own store while the others work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from app.daemons import running, until
+from app.typed import wrasse
+from conformance.object_stores import BUCKET, make_bucket
+from servers.process import free_ports
+from servers.proxy import Proxy
+from servers.seaweed import S3 as S3Server
+from servers.valkey import Valkey, valkey
+from wrasse import connect
+
+READING = (
+    "jobs list", "jobs show x", "jobs peek", "jobs stats", "jobs dead", "jobs fsck", "jobs requeue x --dry-run",
+    "jobs purge --done --dry-run", "jobs replay --dry-run", "periodic list", "streams info", "streams read orders.>",
+    "archives list", "archives read >", "archives verify", "archives replay > --into=test.x --dry-run",
+    "leases list", "leases show k", "leases get k", "leases attachments k", "leases fsck", "leases messages q",
+    "orphans list", "journal", "journal --since=1h", "explain x", "doctor", "sweep --list", "sweep --dry-run",
+    "config show", "config check",
+)  # fmt: skip
+HANDLER = "async def work(job):\n    return job.id\n"
+
+
+def listed(place: Path) -> list[str]:
+    return sorted(str(each.relative_to(place)) for each in place.rglob("*"))
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_command_that_only_reads_creates_nothing(place: Path, command: str) -> None:
+    answer = wrasse(*command.split())
+    assert listed(place) == []
+    assert "Traceback" not in answer.err
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    with valkey() as server:
+        yield server
+
+
+@pytest.mark.parametrize("command", [*READING, "jobs put hello", "streams publish orders.x hello", "sweep"])
+def test_on_a_server_no_command_creates_a_file(place: Path, server: Valkey, command: str) -> None:
+    answer = wrasse(*command.split(), env={"REDIS_ADDR": f"127.0.0.1:{server.port}"})
+    assert listed(place) == []
+    assert "Traceback" not in answer.err
+
+
+async def test_a_program_that_enqueues_on_redis_leaves_no_database_behind(place: Path, server: Valkey) -> None:
+    async with connect(f"redis://127.0.0.1:{server.port}/0") as app:
+        await app.jobs.put("resize", {"path": "a.png"})
+    assert listed(place) == []
+
+
+def test_a_job_is_put_while_a_store_that_it_does_not_need_is_down(place: Path, server: Valkey) -> None:
+    (port,) = free_ports(1)
+    (place / "wrasse.yaml").write_text(_orphans(server, port))
+    before = listed(place)
+    answer = wrasse("jobs", "put", "hello")
+    assert (answer.code, answer.err) == (0, "")
+    assert wrasse("jobs", "stats").code == 0
+    assert listed(place) == before
+
+
+def test_roles_work_while_another_waits_for_its_store(
+    place: Path, server: Valkey, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(make_bucket(s3))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret)
+    (place / "shop.py").write_text(HANDLER)
+    with sqlite3.connect(place / "app.db") as database:
+        database.execute("CREATE TABLE files (key TEXT)")
+    with refusing(int(s3.endpoint.rpartition(":")[2])) as proxy:
+        (place / "wrasse.yaml").write_text(_orphans(server, proxy.port, archiver=True))
+        assert wrasse("streams", "publish", "orders.paid", "42").code == 0
+        assert wrasse("jobs", "put", "--id=first", "x").code == 0
+        with running(place, "--role=all", "--handler=shop:work") as daemon:
+            until(lambda: _place("first") == "done", "a job done while S3 is down")
+            assert str(proxy.port) in daemon.said("waiting for the backend")["error"]
+            code, text = daemon.get("/readyz")
+            assert (code, "archiver" in text, str(proxy.port) in text) == (503, True, True)
+            proxy.refuse = False
+            until(lambda: wrasse("archives", "list", "--json").json["archives"], "an archive once S3 is up")
+            until(lambda: daemon.get("/readyz")[0] == 200, "nothing is waited for")
+            daemon.signal(signal.SIGTERM)
+            assert daemon.end() == 0
+
+
+class Failing(BaseHTTPRequestHandler):
+    """An S3 that is up and of no use."""
+
+    def do_GET(self) -> None:
+        self.send_error(500)
+
+    do_PUT = do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_process_whose_every_store_is_down_ends_when_it_is_asked_to(place: Path, answers: bool) -> None:
+    (port,) = free_ports(1)
+    url = f"s3://bucket/p?endpoint=http://127.0.0.1:{port}&access_key=k&secret_key=s"
+    (place / "wrasse.yaml").write_text(f"backends: {{jobs: '{url}'}}\n")
+    (place / "shop.py").write_text(HANDLER)
+    with failing(port) if answers else nullcontext(), running(place, "--role=worker", "--handler=shop:work") as daemon:
+        assert str(port) in daemon.said("waiting for the backend")["error"]
+        daemon.signal(signal.SIGTERM)
+        assert daemon.end() == 0
+
+
+@contextmanager
+def failing(port: int) -> Iterator[None]:
+    with ThreadingHTTPServer(("127.0.0.1", port), Failing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _orphans(server: Valkey, port: int, *, archiver: bool = False) -> str:
+    objects = f"s3://{BUCKET}/{os.urandom(4).hex()}?endpoint=http://127.0.0.1:{port}"
+    settings: dict[str, object] = {
+        "redis": {"addr": f"127.0.0.1:{server.port}"},
+        "backends": {"records": f"redis://127.0.0.1:{server.port}/0", "streams": f"redis://127.0.0.1:{server.port}/0",
+                     "objects": objects},
+        "orphans": {"files": {"template": "files/{file*}", "unit": "object", "database": "sqlite:app.db",
+                              "sightings": "sqlite:sightings.db", "queries": ["SELECT key FROM files"]}},
+    }  # fmt: skip
+    if archiver:
+        settings["archiver"] = {"streams": [{"stream": "orders.*", "batch_size": 1}]}
+    return json.dumps(settings)
+
+
+def _place(id: str) -> str:
+    return str(wrasse("jobs", "show", id, "--json").json["place"])
+
+
+@contextmanager
+def refusing(target: int) -> Iterator[Proxy]:
+    """A way to the server at `target` that refuses connections until it is told otherwise."""
+    proxy, stop, started = Proxy(target), asyncio.Event(), threading.Event()
+    proxy.refuse = True
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        await proxy.start()
+        started.set()
+        await stop.wait()
+        await proxy.close()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        started.wait()
+        yield proxy
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
