@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
+from wrasse.app.redaction import hide
 from wrasse.app.settings import Settings
-from wrasse.app.store_url import hide
 from wrasse.app.wiring import Stores, margin_of
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits

@@ -14,6 +14,7 @@ import click
 
 from wrasse import __version__
 from wrasse.app.cli_group import LazyGroup
+from wrasse.app.redaction import hide
 from wrasse.errors import WrasseError
 
 # name -> module and one line for the list; the module is imported only when the command is used.
@@ -93,5 +94,5 @@ def _usage(why: click.ClickException) -> tuple[str, str]:
 
 
 def _say(message: str, do: str, *, code: int) -> int:
-    sys.stderr.write(f"error: {message}\n" + (f"do: {do}\n" if do else ""))
+    sys.stderr.write(hide(f"error: {message}\n" + (f"do: {do}\n" if do else "")))
     return code

@@ -9,6 +9,7 @@ from wrasse.app.cli_table import show_table
 from wrasse.app.config import Config
 from wrasse.app.doctor import examine
 from wrasse.app.handler_app import with_app
+from wrasse.app.redaction import hide
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, UsageError
 from wrasse.ports.finding import FAIL, Finding
@@ -28,9 +29,9 @@ def doctor(asked: Asked) -> None:
     findings = [*apart, *finish(_examined(config))]
     answer = {
         "ok": not any(each.state == FAIL for each in findings),
-        "checks": [{"check": e.check, "state": e.state, "what": e.what, "do": e.do} for e in findings],
+        "checks": [{"check": e.check, "state": e.state, "what": hide(e.what), "do": hide(e.do)} for e in findings],
     }
-    rows = [(each.state, each.check, each.what, each.do) for each in findings]
+    rows = [(each.state, each.check, hide(each.what), hide(each.do)) for each in findings]
     asked.answer(answer, lambda: show_table(("state", "check", "what", "do"), rows))
     if not answer["ok"]:
         raise click.exceptions.Exit(1)

@@ -22,6 +22,7 @@ from wrasse.app.environment import from_environment, strays
 from wrasse.app.homes import Homes, resolve
 from wrasse.app.nats_settings import idle_nats_names
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
+from wrasse.app.redaction import remember
 from wrasse.app.redis_settings import idle_keys, idle_names, is_redis, with_redis_names
 from wrasse.app.retention_settings import STREAM_SWEEPS
 from wrasse.app.rules import Broken, broken_rules, unserved
@@ -87,6 +88,7 @@ class _Draft:
             value = convert(node, leaf.type, hidden=leaf.key.secret, flat=flat)
             if leaf.key.choices and value not in leaf.key.choices:
                 raise Unfit(f"is {value!r}", f"use one of: {', '.join(leaf.key.choices)}")
+            remember(value, secret=leaf.key.secret)
             self.values[leaf.path] = value
         except Unfit as why:
             self.mistakes.append(Mistake(where, f"{leaf.path} {why.what}", why.do))

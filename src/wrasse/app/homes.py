@@ -20,10 +20,11 @@ from typing import Protocol
 
 from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.nats_settings import is_nats, nats_options
+from wrasse.app.redaction import hide
 from wrasse.app.redis_settings import is_redis, redis_options, same_server, section_source
 from wrasse.app.setting_key import named_in
 from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
-from wrasse.app.store_url import StoreUrl, hide, parse_objects, parse_store
+from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import ConfigError

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
-from wrasse.app.store_url import hide
+from wrasse.app.redaction import hide
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import BadPayload, JobFailed, WrasseError
 from wrasse.jobs.trace import CURRENT

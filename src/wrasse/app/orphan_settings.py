@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, TypeVar
 
+from wrasse.app.redaction import hide
 from wrasse.app.setting_key import Key
-from wrasse.app.store_url import hide, parse_objects
+from wrasse.app.store_url import parse_objects
 from wrasse.errors import ConfigError
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.orphans.root import Caps, Graces, Root, WriterTime

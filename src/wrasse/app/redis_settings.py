@@ -11,9 +11,9 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from wrasse.app.redaction import hide
 from wrasse.app.setting_key import named_in
 from wrasse.app.settings import Redis, Settings
-from wrasse.app.store_url import hide
 from wrasse.backends.redis.options import SCHEMES, RedisOptions, Tls, parse_addresses
 from wrasse.errors import WrasseError
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.config import Config
+from wrasse.app.redaction import hide
 from wrasse.app.schema import Leaf, leaves
 from wrasse.app.setting_key import Key
 from wrasse.app.settings import SweepSettings
-from wrasse.app.store_url import hide
 from wrasse.duration import format_duration
 
 SECRET = "********"

@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from wrasse.app.redaction import hide
 from wrasse.backends.nats.options import SCHEMES as NATS, NatsOptions
 from wrasse.backends.redis.options import SCHEMES, RedisOptions
 from wrasse.backends.s3.address import S3Address
@@ -21,9 +22,6 @@ from wrasse.errors import ConfigError
 HERE = ("sqlite", "memory", *SCHEMES, *NATS)
 BUCKETS = ("s3", "file")  # keep objects and records, and jobs that are made of them
 ELSEWHERE = ("redis+streams", "postgresql", "az", "gs")
-_USERINFO = re.compile(r"(?<=//)[^/\s]*@|(?<![^\s'\"(])[^\s/:@'\"]+:[^\s/]*@")
-_SECRETS = "(?:sentinel_)?password|secret|(?:session_)?token|(?:access_|secret_)?key"
-_QUERY_SECRET = re.compile(rf"(?i)([?&](?:{_SECRETS})=)[^&\s]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class StoreUrl:
     server's URL, secrets included. As a text it has none."""
 
     scheme: str
-    path: str = ""
+    path: str = field(default="", repr=False)
 
     @property
     def url(self) -> str:
@@ -153,7 +151,3 @@ def _path(scheme: str, rest: str) -> str:
         raise ConfigError(f"the {scheme} URL names no file", do=f"write {scheme}:{example}")
     return rest
 
-
-def hide(text: str) -> str:
-    """The text without the user and password of any URL in it."""
-    return _QUERY_SECRET.sub(r"\1***", _USERINFO.sub("***@", text))

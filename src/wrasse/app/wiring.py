@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from wrasse.app.lateness import told_if_late
-from wrasse.app.store_url import StoreUrl, hide, parse_objects, parse_store
+from wrasse.app.redaction import hide
+from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.record_journal import JOURNAL, RecordJournal
 from wrasse.errors import ConfigError

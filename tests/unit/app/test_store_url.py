@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.app.addresses import Address, parse_address
-from wrasse.app.store_url import StoreUrl, hide, parse_store
+from wrasse.app.redaction import hide
+from wrasse.app.store_url import StoreUrl, parse_store
 from wrasse.errors import ConfigError
 
 
@@ -48,12 +49,6 @@ def test_what_names_no_store_is_refused_with_what_to_write(text: str) -> None:
 )
 def test_users_and_passwords_are_not_shown(text: str, shown: str) -> None:
     assert hide(text) == shown
-
-
-@given(st.text(st.characters(codec="ascii", exclude_characters="/\n\r\t \x0b\x0c\x1c\x1d\x1e\x1f\x85"), min_size=4))
-def test_no_password_survives(secret: str) -> None:
-    secret = f"PLANTED{secret}"
-    assert "PLANTED" not in hide(f"cannot reach redis://user:{secret}@host:6379/0 now")
 
 
 @pytest.mark.parametrize(

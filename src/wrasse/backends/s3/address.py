@@ -37,7 +37,9 @@ class S3Address:
         place, _, query = rest.partition("?")
         bucket, _, prefix = place.partition("/")
         if not _BUCKET.fullmatch(bucket):
-            raise ConfigError(f"{bucket!r} is not the name of a bucket", do=f"write {EXAMPLE}")
+            # Not shown if it may be a login, which belongs elsewhere.
+            shown = "what stands before the first slash" if {"@", ":"} & {*bucket} else repr(bucket)
+            raise ConfigError(f"{shown} is not the name of a bucket", do=f"write {EXAMPLE}")
         given: dict[str, str] = {}
         for name, value in parse_qsl(query, keep_blank_values=True):
             if name not in _KNOWN:
