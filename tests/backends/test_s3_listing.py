@@ -100,3 +100,15 @@ async def test_a_folder_is_walked_before_the_rest_of_its_level_is_listed() -> No
         found, more = await Lister(now.backend._client, ordered=False).page(b"here/", None, 1)
         assert ([each.key for each in found], more, len(asked)) == ([b"here/a/x"], True, 2)
         assert all(isinstance(each, Listed) for each in found)
+
+
+async def test_uploads_that_come_again_for_ever_are_an_error() -> None:
+    async with scene() as now:
+        now.server._list_uploads = lambda query: web.Response(  # type: ignore[method-assign]
+            text="<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>here/a</NextKeyMarker>"
+            "<NextUploadIdMarker>u</NextUploadIdMarker><Upload><Key>here/a</Key><UploadId>u</UploadId>"
+            f"<Initiated>{AT}</Initiated></Upload></ListMultipartUploadsResult>"
+        )
+        first = await now.backend.objects.uploads("", None, 1)
+        with pytest.raises(StoreBroken, match="for ever"):
+            await now.backend.objects.uploads("", first.cursors[-1], 1)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from datetime import timedelta
+
 import pytest
 
 from backends.s3_scene import scene
 from conformance.object_stores import make_bucket
 from servers.seaweed import S3 as S3Server
 from servers.strict_s3 import BUSY
+from wrasse.backends.s3 import probe
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.connect import S3
+from wrasse.backends.s3.probe import LEFT_AFTER
 from wrasse.backends.s3.wire import Wire
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
@@ -33,6 +41,50 @@ async def test_seaweedfs_honours_conditions_and_lists_by_folder(s3: S3Server) ->
 async def test_a_strict_store_honours_all_and_nothing_stays() -> None:
     async with scene() as now:
         assert (now.backend.conditions, now.server.keys, now.server.uploads) == (Conditions(), [], {})
+
+
+CHILD = """
+import asyncio, sys
+from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.connect import S3
+asyncio.run(S3.open(S3Address("bucket", "here", sys.argv[1], access_key="k", secret_key="s")))
+"""
+
+
+@pytest.mark.parametrize("killed_at", ["/c", "/u", "delete=", "uploads=", "partNumber", "list-type"])
+async def test_what_a_killed_process_left_is_removed_by_a_later_start_and_not_by_one_beside_it(killed_at: str) -> None:
+    async with scene() as now:
+        child: asyncio.subprocess.Process | None = None
+
+        def kill(method: str, path: bytes) -> None:
+            if child is not None and child.returncode is None and killed_at in now.server.requests[-1][1]:
+                with suppress(ProcessLookupError):
+                    child.kill()
+
+        now.server.plan = kill
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, now.server.endpoint)
+        async with asyncio.timeout(60):
+            assert await child.wait() == -signal.SIGKILL
+        left = (list(now.server.keys), dict(now.server.uploads))
+        assert 1 <= len(left[0]) <= 12
+        await (await now.another()).close()
+        assert (now.server.keys, now.server.uploads) == left  # it may be running
+        now.clock.advance(LEFT_AFTER + timedelta(seconds=2))
+        await (await now.another()).close()
+        assert (now.server.keys, now.server.uploads) == ([], {})
+
+
+async def test_what_a_killed_process_left_on_seaweedfs_goes(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = await make_bucket(s3, "left")
+    client = Client(Wire(address, SystemClock()))
+    await client.put(b".wrasse-probe/0123456789abcdef/o/x", b"1", None)
+    await client.begin_upload(b".wrasse-probe/0123456789abcdef/m", {})
+    monkeypatch.setattr(probe, "LEFT_AFTER", timedelta(seconds=-5))
+    await (await S3.open(address)).close()
+    left = [each for each in (await client.list(b".wrasse-probe/")).objects if each.etag]
+    uploads = (await client.uploads(b".wrasse-probe/", None))[0]
+    await client.wire.close()
+    assert (left, uploads) == ([], ())
 
 
 async def test_a_store_that_ignores_conditions_is_refused(careless_store: S3Server) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wrasse.errors import Refused
 
-PROBES = b".wrasse-probe/"  # below the prefix: reserved, hidden from listings, empty but while a store is probed
+PROBES = b".wrasse-probe/"  # below the prefix: reserved, hidden from listings; emptied at each start
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from wrasse.backends.s3.replies import is_etag
 from wrasse.backends.s3.uploads import PART_BYTES, Parts, upload
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
-from wrasse.errors import Gone, StoreUnavailable, UsageError, WrasseError
+from wrasse.errors import Gone, StoreBroken, StoreUnavailable, UsageError, WrasseError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
@@ -151,6 +151,10 @@ class S3Objects:
             key, _, id = after.rpartition("\n")
             markers = (key, id)
         found, more = await self._client.uploads(self._prefix + _bytes(prefix), markers, min(limit, DELETES_MAX))
+        if more is not None and (not found or more == markers):
+            raise StoreBroken(
+                f"{self._client.where} lists the same uploads for ever", do="check that the endpoint is an S3"
+            )
         begin = len(self._prefix)
         shown = tuple(
             OpenUpload(each.key[begin:].decode("utf-8", "surrogateescape"), each.id, each.begun_at) for each in found

@@ -1,4 +1,5 @@
 """Finds out at the start what a store honours, with a few small objects under a reserved name that it removes again.
+A process that is killed meanwhile leaves at most a dozen, and the first start ten minutes later removes them.
 
 A store may answer every request and still ignore its condition. So each condition is broken on purpose, and what the
 object holds afterwards is what counts.
@@ -9,14 +10,19 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
+from datetime import timedelta
 
+from wrasse.backends.s3.abreast import abreast
 from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.conditions import PROBES, Conditions
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import NoAnswer
-from wrasse.errors import StoreUnavailable, UsageError, WrasseError
+from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
 
-PROBE_MAX = 60.0  # seconds
+PROBE_MAX = 60.0
+"""Seconds for all questions to a store when it is opened."""
+LEFT_AFTER = timedelta(minutes=10)
+"""Age from which what a probe wrote is no running probe's any more; the next start removes it, a page at a time."""
 _WRONG = "0" * 32
 _ORDERED = (b"o", b"o-x", b"o/x")  # a tree of folders lists o/x before o-x
 _ODD = b"r//x"
@@ -28,6 +34,8 @@ async def probe(client: Client, prefix: bytes) -> Conditions:
     try:
         async with asyncio.timeout(PROBE_MAX):
             found = await _Probe(client, prefix + PROBES + secrets.token_hex(8).encode() + b"/").found()
+            with suppress(StoreUnavailable, StoreBroken, UsageError):
+                await _remove_left(client, prefix + PROBES)
     except TimeoutError:
         raise StoreUnavailable(
             f"{client.where} took too long to probe", do="check the endpoint and the network"
@@ -36,6 +44,21 @@ async def probe(client: Client, prefix: bytes) -> Conditions:
         raise unknown.why from unknown
     found.check(client.where)
     return found
+
+
+async def _remove_left(client: Client, place: bytes) -> None:
+    """Removes what probes of killed processes left. What cannot be removed now is tried again at the next start."""
+    before = client.wire.time.now() - LEFT_AFTER
+    versions = Versions(client)
+
+    async def remove(key: bytes) -> None:
+        await client.remove(key)
+        await versions.wipe(key)
+
+    await abreast(remove, [each.key for each in (await client.list(place)).objects if each.modified_at < before])
+    for each in (await client.uploads(place, None))[0]:
+        if each.begun_at < before:
+            await client.abort_upload(each.key, each.id)
 
 
 class _Probe:
