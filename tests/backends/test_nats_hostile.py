@@ -120,7 +120,7 @@ async def meet(script: Script, tls: Tls | None = None) -> WrasseError:
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("data", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("data", [*ATTACKS.values()], ids=[*ATTACKS])
 async def test_an_attack_is_an_error_of_ours(state: str, data: bytes) -> None:
     await meet(attacking(state, data, How.WHOLE))
 
@@ -182,7 +182,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("state", ["connected", "login", "asked"])
-@pytest.mark.parametrize("data", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("data", [*ENDLESS.values()], ids=[*ENDLESS])
 async def test_an_endless_answer_takes_no_memory(state: str, data: bytes) -> None:
     told = await client_meets("nats", attacking(state, data, How.ENDLESS))
     assert told.ours, told

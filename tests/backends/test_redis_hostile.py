@@ -125,7 +125,7 @@ async def meet(state: str, data: bytes, how: How) -> WrasseError:
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("data", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("data", [*ATTACKS.values()], ids=[*ATTACKS])
 async def test_an_attack_is_an_error_of_ours(state: str, data: bytes) -> None:
     await meet(state, data, How.WHOLE)
 
@@ -172,7 +172,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("state", ["connected", "login", "asked"])
-@pytest.mark.parametrize("data", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("data", [*ENDLESS.values()], ids=[*ENDLESS])
 async def test_an_endless_answer_takes_no_memory(state: str, data: bytes) -> None:
     told = await client_meets("redis", attacking(state, data, How.ENDLESS), reply_bytes_max=str(SMALL))
     assert told.ours, told

@@ -14,6 +14,7 @@ from conformance.stores import (
     JOBS_BACKENDS,
     OLD_SERVERS,
     RECORDS_BACKENDS,
+    REDIS_PY,
     STREAMS_BACKENDS,
     Store,
 )
@@ -33,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     named = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "open_store" in metafunc.fixturenames and "open_store" not in named:
         suite = metafunc.module.__name__.rpartition(".")[2]
-        long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-6.2", CLUSTER)]
+        long = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-6.2", CLUSTER, REDIS_PY)]
         stores: tuple[object, ...] = (*JOBS_BACKENDS, *long) if suite in JOBS_SUITES else BACKENDS
         if suite in TASKS_SUITES and metafunc.definition.name not in NOT_FOR_TASKS:
             long = [pytest.param(name, marks=pytest.mark.full) for name in LONG_TASKS_BACKENDS]

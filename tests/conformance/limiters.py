@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -59,12 +60,12 @@ async def opened(name: str, place: Path, server: Valkey | None) -> AsyncIterator
                 stack.push_async_callback(store.close)
             yield Limits(stores[0].limiter, stores[1].limiter, clock)
         else:
-            from wrasse.backends.redis.connection import Link
-            from wrasse.backends.redis.limiter import RedisLimiter
+            from wrasse.backends.redis.connect import Redis
             from wrasse.backends.redis.options import RedisOptions
 
             assert server is not None
-            links = [await Link.open(RedisOptions.of(server.url)) for _ in range(2)]
-            for link in links:
-                stack.push_async_callback(link.close)
-            yield Limits(RedisLimiter(links[0]), RedisLimiter(links[1]), SystemClock())
+            options = replace(RedisOptions.of(server.url), client="redis-py" if name == "redis-py" else "own")
+            servers = [await Redis.open(options) for _ in range(2)]
+            for each in servers:
+                stack.push_async_callback(each.close)
+            yield Limits(servers[0].limiter, servers[1].limiter, SystemClock())

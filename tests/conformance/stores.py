@@ -29,10 +29,10 @@ from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records, stored_name
 
 BACKENDS = ("memory", "sqlite")
-CLUSTER = "redis-cluster"
+CLUSTER, REDIS_PY = "redis-cluster", "redis-py"
 REDIS_SERVERS = {"redis": newest, "redis-7.0": redis_7_0, "redis-6.2": oldest}
 NATS_SERVERS = {"nats": newest_nats, "nats-2.9": nats_2_9}
-OLD_SERVERS = ("redis-7.0", "nats-2.9")  # the oldest that streams run on
+OLD_SERVERS = ("redis-7.0", "nats-2.9", REDIS_PY)  # the oldest that streams run on, and the other client of Redis
 JOBS_BACKENDS = (*BACKENDS, "redis")
 STREAMS_BACKENDS = (*BACKENDS, "redis", "nats")
 RECORDS_BACKENDS = (*BACKENDS, "directory", "redis", "redis-6.2", "strict s3", "s3", "nats")
@@ -95,7 +95,7 @@ class Store:
             from wrasse.backends.directory.connect import Directory
 
             return await Directory.open(self._place / "data", self.clock)
-        if self.name in (*REDIS_SERVERS, CLUSTER):
+        if self.name in (*REDIS_SERVERS, CLUSTER, REDIS_PY):
             return await self._redis()
         if self.name in NATS_SERVERS:
             return await self._nats()
@@ -112,10 +112,12 @@ class Store:
         from wrasse.backends.redis.options import RedisOptions
 
         on_cluster = self.name == CLUSTER
-        servers = SHARED_CLUSTER.get().nodes if on_cluster else (SHARED.at(REDIS_SERVERS[self.name]()),)
+        newest_or = REDIS_SERVERS.get(self.name, newest)
+        servers = SHARED_CLUSTER.get().nodes if on_cluster else (SHARED.at(newest_or()),)
         nodes = tuple(("127.0.0.1", server.port) for server in servers)
         prefix = "" if on_cluster else f"{self._root}:stream:"  # a stream named `a` is not that of another test
-        options = RedisOptions(nodes=nodes, root=self._root, cluster=on_cluster, streams_prefix=prefix)
+        client = REDIS_PY if self.name == REDIS_PY else "own"
+        options = RedisOptions(nodes=nodes, root=self._root, cluster=on_cluster, streams_prefix=prefix, client=client)
         # Where the clock is ours, the scripts believe in it; where it moves by itself, in the server's.
         return await Redis.open(
             options,
@@ -142,7 +144,7 @@ class Store:
     async def close(self, *, keeps: bool = False) -> None:
         """Disconnects."""
         if self._backend is not None:
-            if self.name in (*REDIS_SERVERS, CLUSTER) and not keeps:
+            if self.name in (*REDIS_SERVERS, CLUSTER, REDIS_PY) and not keeps:
                 await forget(getattr(self._backend, "inner", self._backend), self._root)
             if self.name in NATS_SERVERS and not keeps:
                 await forget_bucket(getattr(self._backend, "inner", self._backend), self._root)

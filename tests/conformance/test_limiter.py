@@ -14,9 +14,9 @@ from servers.valkey import Valkey
 SECOND = timedelta(seconds=1)
 
 
-@pytest.fixture(params=LIMITERS)
+@pytest.fixture(params=[*LIMITERS, pytest.param("redis-py", marks=pytest.mark.full)])
 async def limits(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Limits]:
-    server: Valkey | None = request.getfixturevalue("redis_server") if request.param == "redis" else None
+    server: Valkey | None = request.getfixturevalue("redis_server") if "redis" in request.param else None
     async with opened(request.param, tmp_path, server) as found:
         yield found
 

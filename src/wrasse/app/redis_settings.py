@@ -135,6 +135,9 @@ def with_redis_names(settings: Settings, sources: Mapping[str, str], url: str) -
     return dataclasses.replace(settings, worker=worker)
 
 
+_CLIENT = ("client", "credential_provider")
+
+
 def _by_section(own: Redis) -> RedisOptions:
     return RedisOptions(
         nodes=parse_addresses(own.addr, sentinel=bool(own.sentinel)),
@@ -154,6 +157,8 @@ def _by_section(own: Redis) -> RedisOptions:
         pool_size=_pool_size(own),
         min_idle=own.min_idle_conns,
         reply_bytes_max=own.reply_bytes_max,
+        client=own.client,
+        credential_provider=own.credential_provider,
     )
 
 
@@ -164,7 +169,7 @@ def _completed(url: str, own: Redis, named: Callable[[str], bool]) -> RedisOptio
     if own.cluster and "cluster" not in said:
         url += ("&" if "?" in url else "?") + "cluster=true"
     base = RedisOptions.of(url)
-    times = ("dial_timeout", "read_timeout", "write_timeout", "max_retries", "reply_bytes_max")
+    times = ("dial_timeout", "read_timeout", "write_timeout", "max_retries", "reply_bytes_max", *_CLIENT)
     changed: dict[str, object] = {
         name: getattr(own, name) for name in times if named(f"redis.{name}") and name not in said
     }

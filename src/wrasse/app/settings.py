@@ -124,6 +124,12 @@ class Redis:
     reply_bytes_max: Annotated[
         int, Key("bytes that one reply may take, each of its elements counted with 128 more")
     ] = 268_435_456
+    client: Annotated[
+        str, Key("own, redis-py, or module:callable that returns a redis.asyncio.Redis (extra redis-py)")
+    ] = "own"
+    credential_provider: Annotated[
+        str, Key("module:callable that returns a credential provider of redis-py, such as for IAM or Entra ID")
+    ] = ""
     cluster: Annotated[bool, Key("whether it is a cluster; all keys of a root then share one slot")] = False
     sentinel: Annotated[str, Key("the master's name, if redis.addr names sentinels")] = ""
     sentinel_username: Annotated[str, Key("user to log in as at the sentinels")] = ""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wrasse.backends.redis.advice import judge
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.connection import Link as OwnLink
 from wrasse.backends.redis.damage.check import RedisDamages
 from wrasse.backends.redis.flat_records import RedisFlatRecords
 from wrasse.backends.redis.groups import RedisGroups
@@ -18,7 +19,7 @@ from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.lists import RedisLists
 from wrasse.backends.redis.namespaces import RedisNamespaces
-from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.options import OWN_CLIENT, RedisOptions
 from wrasse.backends.redis.plain_locks import RedisPlainLocks
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.strays import RedisStrays
@@ -57,7 +58,7 @@ class Redis:
     ) -> Redis:
         """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open."""
         wanted = RedisOptions.of(options) if isinstance(options, str) else options
-        return cls(await Link.open(wanted, time), clock, done_max=done_max)
+        return cls(await _link(wanted, time), clock, done_max=done_max)
 
     async def check_streams(self) -> None:
         """Refuses a server that is too old for streams. Jobs and records go on working there."""
@@ -109,3 +110,11 @@ class Redis:
         """Ends the connections. Whoever waits for a job gets none."""
         await self.jobs.close()
         await self.link.close()
+
+
+async def _link(options: RedisOptions, time: Clock | None) -> Link:
+    if options.client == OWN_CLIENT:
+        return await OwnLink.open(options, time)
+    from wrasse.backends.redis.redis_py import RedisPyLink  # an extra of its own
+
+    return await RedisPyLink.open(options, time)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.hold_text import FinishedText, pack_finished, read_finished
 from wrasse.backends.redis.job_json import decode, flaw, history_json, payload_of, reason_of
 from wrasse.backends.redis.keys import Keys

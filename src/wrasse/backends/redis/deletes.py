@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.finding import Waiting, find_waiting
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.clock import Clock

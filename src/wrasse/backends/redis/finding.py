@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     TURN_LETTERS,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from wrasse.backends.redis.answers import Answers
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.handouts import Asking, Given, Handouts, Places
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import check_full

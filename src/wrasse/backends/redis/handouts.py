@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import ours
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import deliveries_of, new_deliveries

@@ -14,7 +14,7 @@ from typing import TypeVar
 from wrasse.backends.redis import listing, overview
 from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
 from wrasse.backends.redis.changes import Held
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.dead_list import compare_dead
 from wrasse.backends.redis.deletes import delete
 from wrasse.backends.redis.hold_text import read_hold

@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.finding import Waiting
 from wrasse.backends.redis.hold_text import read_finished, read_hold
 from wrasse.backends.redis.job_json import decode, from_ms

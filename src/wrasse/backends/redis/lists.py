@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.reading import workers_with
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wrasse.backends.redis.changes import Ending, Held, buried, requeued
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.finding import Waiting, find_waiting
 from wrasse.backends.redis.hold_text import FinishedText, Flag, read_finished, read_hold
 from wrasse.backends.redis.job_json import Wire, decode

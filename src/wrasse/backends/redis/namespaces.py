@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.clock import from_micros
 from wrasse.ports.namespaces import META
 from wrasse.ports.page import Page

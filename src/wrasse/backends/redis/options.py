@@ -22,15 +22,18 @@ from wrasse.errors import ConfigError
 PORT, SENTINEL_PORT = 6379, 26379
 SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 SLOTS = 16_384
+OWN_CLIENT, REDIS_PY = "own", "redis-py"
 REPLY_BYTES_MAX = 256 << 20
 """Bytes that one reply of a Redis may take: its own, and 128 more for each of its elements (redis.reply_bytes_max)."""
 REPLY_BYTES_LEAST = 1 << 20
 _TEXTS = (
     "root", "default_priority", "processing_list_pattern", "heartbeat_key_pattern", "completed_list",
-    "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password", "streams_prefix",
+    "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password", "streams_prefix", "client",
+    "credential_provider",
 )  # fmt: skip
 _NUMBERS = ("max_retries", "pool_size", "min_idle", "reply_bytes_max")
 _TIMES = ("dial_timeout", "read_timeout", "write_timeout")
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TAG = re.compile(r"\{([^}]+)\}")
 
 
@@ -72,6 +75,8 @@ class RedisOptions:
     pool_size: int = 20
     min_idle: int = 5
     reply_bytes_max: int = REPLY_BYTES_MAX
+    client: str = OWN_CLIENT  # or redis-py, or module:callable that makes a client of redis-py
+    credential_provider: str = ""  # module:callable that makes one of redis-py's
 
     def __post_init__(self) -> None:
         if self.cluster and _TAG.search(self.root) is None:
@@ -92,6 +97,7 @@ class RedisOptions:
                 f"redis.reply_bytes_max is {self.reply_bytes_max}: too little for a page",
                 do=f"use {REPLY_BYTES_LEAST} or more",
             )
+        self._check_client()
         self._check(tuple(named))
 
     @property
@@ -174,6 +180,22 @@ class RedisOptions:
 
     def _hosts(self) -> str:
         return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes)
+
+    def _check_client(self) -> None:
+        if self.client not in (OWN_CLIENT, REDIS_PY) and not _CALLABLE.fullmatch(self.client):
+            raise ConfigError(
+                f"redis.client is {self.client!r}", do=f"use {OWN_CLIENT}, {REDIS_PY}, or module:callable"
+            )
+        if self.credential_provider and not _CALLABLE.fullmatch(self.credential_provider):
+            raise ConfigError(
+                f"redis.credential_provider is {self.credential_provider!r}", do="write module:callable"
+            )
+        if self.credential_provider and self.client != REDIS_PY:
+            raise ConfigError("redis.credential_provider is one of redis-py's", do=f"set redis.client: {REDIS_PY}")
+        if self.cluster and self.client != OWN_CLIENT:
+            raise ConfigError(
+                "redis.client: redis-py serves no Cluster", do=f"use redis.client: {OWN_CLIENT} for a Cluster"
+            )
 
     def _check(self, names: tuple[str, ...]) -> None:
         for name in names[:2]:

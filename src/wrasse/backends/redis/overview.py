@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wrasse.backends.redis.beats import read_progress, read_worker
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.finding import find_waiting
 from wrasse.backends.redis.hold_text import read_finished, read_hold
 from wrasse.backends.redis.job_json import attempts_of, decode, from_ms, read_attempts, read_history

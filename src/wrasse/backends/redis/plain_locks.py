@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.scripts import load
 
 _MILLISECOND = timedelta(milliseconds=1)

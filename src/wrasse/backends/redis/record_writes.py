@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.namespaces import namespaces_key
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import check_full, draft_words

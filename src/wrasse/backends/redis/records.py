@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     GONE_MAX as GONE_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.job_json import Wire
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.options import RedisOptions

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 
 _NEAR = 1_000  # entries per look
 _FAR = 20_000  # how far from where it stood an entry is looked for

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 

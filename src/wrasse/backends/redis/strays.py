@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha1
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.hold_text import Flag, read_hold
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.discovery import Discovery
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.scripts import Script, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.discovery import Discovery
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_keys import StreamKeys

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.finished import FinishedJobs
 from wrasse.backends.redis.damage.holds import HeldJobs
 from wrasse.backends.redis.damage.kinds import Kind

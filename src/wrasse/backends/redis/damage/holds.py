@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.kinds import Kind
 from wrasse.backends.redis.damage.reading import Seen, digest, entries, pairs, scores, takes_of, there, workers_with
 from wrasse.backends.redis.damage.suspects import GROUP_MAX, Judge, Suspect

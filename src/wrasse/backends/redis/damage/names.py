@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.kinds import Kind
 from wrasse.backends.redis.damage.reading import Seen, entries, pairs, scores, takes_of, workers_with
 from wrasse.backends.redis.damage.suspects import Suspect

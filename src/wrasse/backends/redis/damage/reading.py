@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.strays import pattern_glob, workers_in
 from wrasse.backends.redis.wire import Word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.kinds import Kind
 from wrasse.backends.redis.damage.reading import Seen, keys_like, pairs, scores, workers_with
 from wrasse.backends.redis.damage.suspects import Judge, Suspect

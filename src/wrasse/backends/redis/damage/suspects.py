@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.kinds import Kind
 from wrasse.backends.redis.dead_list import Letter, adopt_dead
 from wrasse.backends.redis.keys import Keys

@@ -1,0 +1,295 @@
+"""`client.py` over redis-py, for what it has and we have not: credential providers (IAM, Entra ID), proxies, and
+clients that a program makes itself. `redis.client: redis-py`, or `module:callable` that returns a
+`redis.asyncio.Redis`.
+
+Commands are packed and read on connections of its pool: nothing of redis-py retries a command or changes a reply. A
+Cluster is refused: ours finds the one node that a root needs, redis-py's cluster client has no connection to read from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import math
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from wrasse.backends.foreign_protocol import printable
+from wrasse.backends.redis.failure import ours
+from wrasse.backends.redis.options import OWN_CLIENT, REDIS_PY, RedisOptions
+from wrasse.backends.redis.scripts import Script
+from wrasse.backends.redis.wire import Cut, Refusal, Word, pack
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import ConfigError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.asyncio.connection import AbstractConnection
+
+_PAUSE = 0.02
+
+
+class RedisPyLink:
+    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+
+    def __init__(self, options: RedisOptions, client: Redis, time: Clock | None = None) -> None:
+        self.options = options
+        self._client = client
+        self._pool = client.connection_pool
+        self._time = time
+        self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
+        self._connected = 0
+        self._watched: weakref.WeakSet[AbstractConnection] = weakref.WeakSet()
+
+    @classmethod
+    async def open(cls, options: RedisOptions, time: Clock | None = None) -> RedisPyLink:
+        """A link that has been connected once."""
+        link = cls(options, _client(options), time)
+        try:
+            await link.ask("PING")
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    @property
+    def told(self) -> int:
+        """ARGV[1] of every script: 0 for the server's own clock, or the time to believe in, in microseconds."""
+        return 0 if self._time is None else to_micros(self._time.now())
+
+    @property
+    def connections(self) -> int:
+        """Grows with every connection."""
+        return self._connected
+
+    @property
+    def has_seat(self) -> bool:
+        """Whether a connection for waiting is free."""
+        return not self._seats.locked()
+
+    async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
+        """Runs the script once."""
+        told = self.told
+        (answer,) = await self._exchange(pack(("EVALSHA", script.sha, len(keys), *keys, told, *args)), 1)
+        if isinstance(answer, Refusal) and answer.code == "NOSCRIPT":
+            (answer,) = await self._exchange(pack(("EVAL", script.text, len(keys), *keys, told, *args)), 1)
+        return self._accepted(answer)
+
+    async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Runs commands as one step, once."""
+        packed = b"".join([pack(each) for each in (("MULTI",), *commands, ("EXEC",))])
+        answers = await self._exchange(packed, len(commands) + 2)
+        refusal = next((answer for answer in answers if isinstance(answer, Refusal)), None)
+        done = self._accepted(answers[-1] if refusal is None else refusal)
+        if not isinstance(done, list):
+            raise ours(Cut("EXEC was answered with what is no list"), self.options.where)
+        return done
+
+    async def ask(self, *command: Word) -> Any:
+        """A read; repeated if its answer is lost."""
+        (answer,) = await self.ask_many((command,))
+        return answer
+
+    async def ask_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Several reads in one round trip; repeated if an answer is lost."""
+        if not commands:
+            return []
+        packed = b"".join([pack(each) for each in commands])
+        for attempt in range(self.options.max_retries + 1):
+            try:
+                return [self._accepted(each) for each in await self._exchange(packed, len(commands))]
+            except StoreUnavailable:
+                if attempt == self.options.max_retries:
+                    raise
+                await asyncio.sleep(_PAUSE * 2**attempt)
+        raise AssertionError("the last attempt answers or raises")
+
+    async def block(self, *command: Word, timeout: float) -> Any:
+        """A command that waits at the server for at most `timeout` seconds; never repeated."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._seats.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"all {self.options.pool_size} connections to {self.options.where} are in use",
+                do="raise redis.pool_size_multiplier, or run fewer workers in one process",
+            ) from None
+        try:
+            (answer,) = await self._exchange(pack(command), 1, timeout)
+        finally:
+            self._seats.release()
+        return self._accepted(answer)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._client.aclose(close_connection_pool=True)
+        for sentinel in getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ()):
+            await sentinel.aclose()
+
+    def _accepted(self, answer: Any) -> Any:
+        if isinstance(answer, Refusal):
+            raise ours(answer, self.options.where) from answer
+        return answer
+
+    async def _exchange(self, packed: bytes, count: int, waits: float = 0.0) -> list[Any]:
+        """Sends once; gives as many replies, refusals among them. A connection that is not read to the end is cut."""
+        seconds = self.options.read_timeout.total_seconds() + waits
+        async with self._connection() as connection:
+            try:
+                async with asyncio.timeout(seconds):
+                    await _send(connection, packed)
+                    return [await _reply(connection) for _ in range(count)]
+            except BaseException as error:
+                await connection.disconnect(nowait=True)
+                if isinstance(error, TimeoutError):
+                    raise ours(Cut(f"no answer within {seconds:g}s"), self.options.where) from None
+                if isinstance(error, Exception):
+                    raise self._failure(error) from error
+                raise
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AbstractConnection]:
+        try:
+            async with asyncio.timeout(self.options.dial_timeout.total_seconds()):
+                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except TimeoutError as error:
+            raise ours(error, self.options.where) from error
+        except Exception as error:  # of redis-py, or of a credential provider
+            raise self._failure(error) from error
+        if connection not in self._watched:
+            self._watched.add(connection)
+            connection.register_connect_callback(self._count)
+            self._connected += 1
+        try:
+            yield connection
+        finally:
+            await self._pool.release(connection)
+
+    def _count(self, _: AbstractConnection) -> None:
+        self._connected += 1
+
+    def _failure(self, error: Exception) -> Exception:
+        from redis.exceptions import RedisError, ResponseError
+
+        if isinstance(error, ResponseError) or getattr(error, "status_code", None):
+            return ours(_refusal(error), self.options.where)
+        if isinstance(error, RedisError):
+            cause = error.__cause__ or error.__context__
+            met = cause if isinstance(cause, OSError) else Cut(printable(str(error), 200))
+            return ours(met, self.options.where)
+        # A credential provider's own: its words may hold a secret.
+        return StoreUnavailable(
+            f"redis-py could not connect to {self.options.where}: {type(error).__name__}",
+            do="check redis.credential_provider, or what makes the client",
+        )
+
+
+async def _send(connection: AbstractConnection, packed: bytes) -> None:
+    task = asyncio.current_task()
+    assert task is not None, "this runs in a task"
+    cancelled = task.cancelling()
+    await connection.send_packed_command(packed, check_health=False)
+    if task.cancelling() > cancelled:  # asyncio.wait_for of Python 3.11, which redis-py sends with, may swallow it
+        raise asyncio.CancelledError
+
+
+async def _reply(connection: AbstractConnection) -> Any:
+    from redis.exceptions import RedisError, ResponseError
+
+    try:
+        reply = await connection.read_response(
+            disable_decoding=True, timeout=math.inf, disconnect_on_error=False
+        )
+    except RedisError as error:
+        if isinstance(error, ResponseError) or getattr(error, "status_code", None):
+            return _refusal(error)
+        raise
+    if isinstance(reply, list):
+        return [_refusal(each) if isinstance(each, RedisError) else each for each in reply]
+    return reply
+
+
+def _refusal(error: Exception) -> Refusal:
+    """The server's own words: redis-py takes the code away from those that it knows."""
+    code = getattr(error, "status_code", None)
+    return Refusal(f"{code} {error}" if code else str(error))
+
+
+def _client(options: RedisOptions) -> Redis:
+    try:
+        import redis.asyncio as package
+    except ImportError as error:
+        raise ConfigError(
+            f"redis.client is {options.client!r}, and redis-py is not installed", do="pip install 'wrasse[redis-py]'"
+        ) from error
+    if options.client != REDIS_PY:
+        return _checked(_named(options.client, "redis.client"), package.Redis)
+    provider = _named(options.credential_provider, "redis.credential_provider") if options.credential_provider else None
+    settings = _settings(options) | {"credential_provider": provider}
+    if not options.sentinel:
+        ((host, port),) = options.nodes
+        kind = package.SSLConnection if options.tls else package.Connection
+        pool = package.BlockingConnectionPool(
+            max_connections=options.pool_size + 1, timeout=options.read_timeout.total_seconds(), connection_class=kind,
+            host=host, port=port, **settings,
+        )  # fmt: skip
+        return package.Redis(connection_pool=pool)
+    from redis.asyncio.sentinel import Sentinel
+
+    login = {"username": options.sentinel_username or None, "password": options.sentinel_password or None}
+    asking = {name: settings[name] for name in ("socket_timeout", "socket_connect_timeout", "protocol")}
+    if options.tls:
+        asking |= {name: value for name, value in settings.items() if name.startswith("ssl")} | {"ssl": True}
+        settings |= {"ssl": True}
+    sentinels = Sentinel(options.nodes, sentinel_kwargs=asking | login, **settings)  # type: ignore[no-untyped-call]
+    client: Redis = sentinels.master_for(options.sentinel)
+    return client
+
+
+def _settings(options: RedisOptions) -> dict[str, Any]:
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    made: dict[str, Any] = {
+        "db": options.db,
+        "username": options.username or None,
+        "password": options.password or None,
+        "socket_timeout": None,  # every exchange has its own
+        "socket_connect_timeout": options.dial_timeout.total_seconds(),
+        "protocol": 2,
+        "client_name": "wrasse",
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+    }
+    if options.credential_provider:
+        del made["username"], made["password"]
+    if options.tls:
+        made |= {
+            "ssl_ca_certs": options.tls.ca or None, "ssl_certfile": options.tls.cert or None,
+            "ssl_keyfile": options.tls.key or None, "ssl_check_hostname": options.tls.verify,
+            "ssl_cert_reqs": "required" if options.tls.verify else "none",
+        }  # fmt: skip
+    return made
+
+
+def _named(name: str, setting: str) -> Any:
+    """What `module:callable` makes."""
+    module, _, attribute = name.partition(":")
+    try:
+        make = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{setting} is {name!r}, and there is none: {error}", do="write module:callable") from error
+    return make()
+
+
+def _checked(client: Any, kind: type[Redis]) -> Redis:
+    if not isinstance(client, kind):
+        raise ConfigError(
+            f"redis.client made a {type(client).__name__}, not a redis.asyncio.Redis",
+            do=f"return one from the callable, or use {OWN_CLIENT!r} or {REDIS_PY!r}",
+        )
+    if client.connection_pool.connection_kwargs.get("protocol") not in (2, "2"):
+        raise ConfigError("redis.client made a client that speaks RESP3", do="make it with protocol=2")
+    return client
