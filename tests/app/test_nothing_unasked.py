@@ -76,6 +76,29 @@ def test_a_job_is_put_while_a_store_that_it_does_not_need_is_down(place: Path, s
     assert listed(place) == before
 
 
+def test_hosts_that_share_streams_sweep_each_its_own_jobs(
+    place: Path, server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+    for host in ("one", "two"):
+        (place / host).mkdir()
+        monkeypatch.chdir(place / host)
+        Path("wrasse.yaml").write_text(
+            f"backends: {{jobs: 'sqlite:jobs.db', streams: 'redis://127.0.0.1:{server.port}/0'}}\n"
+        )
+        assert wrasse("jobs", "put", "x").code == 0
+        ran.append(_said_of("stuck_jobs"))
+        assert wrasse("sweep", "stuck-jobs").code == 0
+        ran.append(_said_of("stuck_jobs"))
+    assert [text.startswith("stuck_jobs has never run") for text in ran] == [True, False, True, False]
+
+
+def _said_of(sweep: str) -> str:
+    """What the doctor says of a sweep."""
+    checks = wrasse("doctor", "--json").json["checks"]
+    return next(each["what"] for each in checks if each["check"] == "sweeps" and each["what"].startswith(f"{sweep} "))
+
+
 def test_roles_work_while_another_waits_for_its_store(
     place: Path, server: Valkey, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

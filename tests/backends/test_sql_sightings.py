@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 
 from conformance.sightings_stores import fresh_postgres
 from servers.postgres import postgres
+from wrasse.app.sweep_ports import sweep_home
 from wrasse.backends.sql.catalog import SqlCatalog
 from wrasse.backends.sql.sightings import PostgresSightings
 from wrasse.backends.sql.sightings_schema import SCHEMA
+from wrasse.clock import EPOCH, SystemClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
 from wrasse.ports.catalog import Query
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection, stored_name
 from wrasse.ports.sightings import Change, Evidence, Mark, Round, Seen, Sighting, State
 
 END_SESSIONS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wrasse'"
@@ -27,6 +30,10 @@ AT = datetime(2026, 3, 1, tzinfo=UTC)
 async def url(postgres_url: str) -> AsyncIterator[str]:
     async with fresh_postgres(postgres_url) as url:
         yield url
+
+
+SECOND = timedelta(seconds=1)
+DUE = {"b": 3, "é": 1, "a/1": 2}
 
 
 def sighting(unit: str) -> Sighting:
@@ -119,3 +126,38 @@ async def test_a_replica_is_refused_for_references_and_for_sightings() -> None:
 async def test_other_databases_keep_no_sightings() -> None:
     with pytest.raises(ConfigError, match="keeps no sightings"):
         await PostgresSightings.open("mysql://db/app")
+
+
+async def test_the_lease_of_a_root_is_beside_its_sightings_so_that_one_engine_acts_on_it(url: str) -> None:
+    first, second = await PostgresSightings.open(url), await PostgresSightings.open(url)
+    clock = SystemClock()
+    one, two = (sweep_home(store, clock) for store in (first, second))
+    held = await one.lessor.acquire("sweep/orphan_archives@root", "one", timedelta(seconds=30))
+    assert held is not None
+    assert await two.lessor.acquire("sweep/orphan_archives@root", "two", timedelta(seconds=30)) is None
+    await one.lessor.release(held)
+    assert await two.lessor.acquire("sweep/orphan_archives@root", "two", timedelta(seconds=30)) is not None
+    await first.close()
+    await second.close()
+
+
+async def test_records_beside_sightings_are_conditional_ordered_and_due(url: str) -> None:
+    store = await PostgresSightings.open(url)
+    records = store.records(Collection.named("things"))
+    made = [await records.create(key, key.encode(), due_at=EPOCH + due * SECOND, nonce="n") for key, due in DUE.items()]
+    assert [bool(each) for each in made] == [True] * len(DUE)
+    assert (await records.create("b", b"other")).outcome is Outcome.LOST
+    assert (await records.create("b", b"b", nonce="n")).outcome is Outcome.DONE  # asked again
+    assert (await records.put("b", b"x", at="7")).outcome is Outcome.LOST
+    assert await records.put("b", b"new", at=made[0].version or "", due_at=None)
+    names = [record.key for record in await records.page("", None, 10)]
+    assert names == sorted(DUE, key=stored_name)
+    first = await records.page("", None, 1)
+    rest = await records.page("", first.cursor, 10)
+    assert [*(each.key for each in first), *(each.key for each in rest)] == names
+    assert [record.key for record in await records.due(None, None, 10)] == ["é", "a/1"]
+    one = await records.due(None, None, 1)
+    assert [record.key for record in await records.due(None, one.cursor, 10)] == ["a/1"]
+    assert await records.delete("b", at="2")
+    assert await records.get("b") is None
+    await store.close()
