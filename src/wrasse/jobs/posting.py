@@ -30,6 +30,8 @@ from wrasse.jobs.trace import CURRENT, parent_of
 from wrasse.ports.jobs import ERROR_CHARS_MAX, PAYLOAD_BYTES_MAX
 
 REDIRECTS_MAX = 5
+REFUSAL_BYTES_MAX = 64 << 10
+"""Bytes of an answer other than 2xx that are read; of a 2xx they are `PAYLOAD_BYTES_MAX`, as of any result."""
 RETRY_AFTER_MAX = timedelta(days=1)
 _IDLE_MAX = 2.0  # seconds a connection is kept: shorter than servers keep theirs, so that none is used as it closes
 _TOLD_CHARS_MAX = 500  # of what a refusal says
@@ -124,7 +126,13 @@ class Post:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_MAX),  # the worker's slots are the limit
             timeout=limit,
-            headers={"User-Agent": "wrasse", **({"Authorization": secret} if secret else {})},
+            # What is not unpacked cannot grow: an answer has as many bytes as were sent.
+            headers={
+                "User-Agent": "wrasse",
+                "Accept-Encoding": "identity",
+                **({"Authorization": secret} if secret else {}),
+            },
+            auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )
@@ -153,16 +161,20 @@ class _Answer:
 
 async def _read(answer: aiohttp.ClientResponse, where: str) -> _Answer:
     """The answer with its body, of which no more is read than a result may hold."""
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if answer.ok and encoding.lower() != "identity":
+        answer.close()
+        raise JobFailed(f"{where} answered in the encoding {encoding[:40]!r} although identity was asked for")
     pieces: list[bytes] = []
     size = 0
     async for piece in answer.content.iter_any():
+        pieces.append(piece)
         size += len(piece)
-        if size > PAYLOAD_BYTES_MAX:
+        if size > (PAYLOAD_BYTES_MAX if answer.ok else REFUSAL_BYTES_MAX):
             answer.close()
             if answer.ok:
                 raise TooLarge(f"{where} answered more than {PAYLOAD_BYTES_MAX} bytes", do="answer with less")
             break
-        pieces.append(piece)
     asked = answer.headers
     return _Answer(answer.status, b"".join(pieces), asked.get("Location", ""), asked.get("Retry-After", ""))
 
@@ -182,7 +194,7 @@ def retry_after(text: str, now: datetime) -> timedelta | None:
         return min(timedelta(seconds=min(int(text[:10]), 10**9)), RETRY_AFTER_MAX)
     try:
         at = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     if at.tzinfo is None:
         return None

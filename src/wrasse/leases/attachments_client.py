@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
-from wrasse.errors import StoreUnavailable
+from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.leases.attachments import Attached, Fetched, Sent, check_sent, checked_chunks, pieces
 from wrasse.leases.meta import Attachment, State
 from wrasse.leases.names import DEFAULT_NAMESPACE, spoken
@@ -24,7 +24,11 @@ from wrasse.leases.rules import Held
 from wrasse.ports.objects import CHUNK_BYTES, Data
 
 SENDS_MAX = 3
+ANSWER_BYTES_MAX = 16 << 20
+"""Bytes of an answer in JSON that are read; the bytes of attachments are streamed."""
 SILENCE_MAX = 90.0  # seconds without a byte; a stream as a whole may take as long as it takes
+_NUMBERS = ("Size", "Created-At", "Updated-At")
+T = TypeVar("T")
 _TIMEOUT = ClientTimeout(total=None, sock_connect=10.0, sock_read=SILENCE_MAX)
 
 
@@ -85,7 +89,7 @@ class RemoteAttachments:
                 status, body = await self._send(params, headers, data)
                 if status < 500:
                     self._asks.refuse(status, body)
-                    answer = msgspec.json.decode(body, type=_Attached)
+                    answer = _decoded(body, _Attached)
                     return Attached(_attachment(answer.attachment), answer.version, staged=not answer.noop)
                 trouble = f"the lease server answered {status}"
             except (ClientError, TimeoutError, OSError) as error:
@@ -98,7 +102,7 @@ class RemoteAttachments:
     async def list(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
         """All attachments, in the order of their names."""
         body = await self._asks.ask("GET", "/v1/attachments", _where(namespace, whose), _shown(whose))
-        return [_attachment(each) for each in msgspec.json.decode(body, type=_Listed).attachments or ()]
+        return [_attachment(each) for each in _decoded(body, _Listed).attachments or ()]
 
     async def fetch(self, namespace: str, whose: Held | str, *, name: str = "", id: str = "") -> Fetched:
         """One attachment with its bytes, by its name or its id."""
@@ -115,31 +119,68 @@ class RemoteAttachments:
         wanted = {"name": name} if name else {"id": id}
         path, more = ("/v1/attachments", {}) if every else ("/v1/attachment", wanted)
         body = await self._asks.ask("DELETE", path, {**_where(namespace, held), **more}, _shown(held))
-        answer = msgspec.json.decode(body, type=_Removed)
+        answer = _decoded(body, _Removed)
         return int(answer.deleted), answer.version
 
     async def _send(self, params: Mapping[str, str], headers: Mapping[str, str], data: Data) -> tuple[int, bytes]:
-        posting = self._session.post(
-            "/v1/attachments", params=params, headers=headers, data=pieces(data), timeout=_TIMEOUT
-        )
-        async with posting as got:
-            return got.status, await got.read()
+        async with self._session.post(
+            "/v1/attachments",
+            params=params,
+            headers=headers,
+            data=pieces(data),
+            timeout=_TIMEOUT,
+            allow_redirects=False,
+        ) as got:
+            return got.status, await read_whole(got, ANSWER_BYTES_MAX)
 
     async def _chunks(
         self, params: Mapping[str, str], headers: Mapping[str, str]
     ) -> AsyncGenerator[Attachment | bytes]:
         """What the server says of the attachment, then its bytes."""
         try:
-            async with self._session.get("/v1/attachment", params=params, headers=headers, timeout=_TIMEOUT) as got:
+            async with self._session.get(
+                "/v1/attachment", params=params, headers=headers, timeout=_TIMEOUT, allow_redirects=False
+            ) as got:
                 if got.status != 200:
-                    self._asks.refuse(got.status, await got.read())
-                yield _head(got)
+                    self._asks.refuse(got.status, await read_whole(got, ANSWER_BYTES_MAX))
+                head = _head(got)
+                yield head
+                left = head.object.size
                 async for chunk in got.content.iter_chunked(CHUNK_BYTES):
+                    left -= len(chunk)
+                    if left < 0:
+                        raise no_lease_api(got.status)
                     yield chunk
         except (ClientError, TimeoutError, OSError) as error:
             raise StoreUnavailable(
                 f"the attachment broke off: {type(error).__name__}", do="fetch it again"
             ) from error
+
+
+async def read_whole(got: ClientResponse, limit: int) -> bytes:
+    """The body of an answer, which was asked for without compression; WrasseError beyond so many bytes."""
+    pieces: list[bytes] = []
+    async for piece in got.content.iter_any():
+        pieces.append(piece)
+        limit -= len(piece)
+        if limit < 0:
+            got.close()
+            raise no_lease_api(got.status)
+    if got.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise no_lease_api(got.status)
+    return b"".join(pieces)
+
+
+def no_lease_api(status: int) -> WrasseError:
+    """What answers is not the server that was meant."""
+    return WrasseError(f"the server answered {status} with something that is no lease API", do="check the address")
+
+
+def _decoded(body: bytes, type: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=type)
+    except (ValueError, RecursionError):  # a DecodeError is a ValueError
+        raise no_lease_api(200) from None
 
 
 async def _bytes(chunks: AsyncGenerator[Attachment | bytes]) -> AsyncIterator[bytes]:
@@ -151,21 +192,19 @@ async def _bytes(chunks: AsyncGenerator[Attachment | bytes]) -> AsyncIterator[by
 
 def _head(got: ClientResponse) -> Attachment:
     headers = got.headers
-    return _attachment(
-        _Info(
-            headers.get("X-Attachment-ID", ""),
-            headers.get("X-Attachment-Name", ""),
-            int(headers.get("X-Attachment-Size", "0")),
-            headers.get("X-Attachment-SHA256", ""),
-            got.content_type,
-            int(headers.get("X-Attachment-Created-At", "0")),
-            int(headers.get("X-Attachment-Updated-At", "0")),
-        )
-    )
+    try:
+        size, created, updated = (int(headers.get(f"X-Attachment-{name}", "0")) for name in _NUMBERS)
+    except ValueError:
+        raise no_lease_api(got.status) from None
+    id, name, sha256 = (headers.get(f"X-Attachment-{name}", "") for name in ("ID", "Name", "SHA256"))
+    return _attachment(_Info(id, name, size, sha256, got.content_type, created, updated))
 
 
 def _attachment(info: _Info) -> Attachment:
-    created, updated = (datetime.fromtimestamp(each, UTC) for each in (info.created_at_unix, info.updated_at_unix))
+    try:
+        created, updated = (datetime.fromtimestamp(each, UTC) for each in (info.created_at_unix, info.updated_at_unix))
+    except (ValueError, OverflowError, OSError):
+        raise no_lease_api(200) from None
     state = State("", "", "", info.size)
     return Attachment(info.id, info.name, state, info.plaintext_sha256, info.content_type, created, updated)
 

@@ -8,6 +8,7 @@ final and comes as the same error that `Leases` raises.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import ssl
 from collections.abc import Mapping
@@ -16,12 +17,12 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientSSLError, ClientTimeout, TCPConnector
+from aiohttp import ClientError, ClientSession, ClientSSLError, ClientTimeout, DummyCookieJar, TCPConnector
 
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.leases.acquiring import NO_WAIT
-from wrasse.leases.attachments_client import RemoteAttachments
+from wrasse.leases.attachments_client import ANSWER_BYTES_MAX, RemoteAttachments, no_lease_api, read_whole
 from wrasse.leases.leases import TTL_DEFAULT, TTL_MAX, Leased, Seen
 from wrasse.leases.meta import Grant, Meta, State
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
@@ -33,6 +34,9 @@ from wrasse.leases.xid import Xids
 from wrasse.ports.page import Page
 
 CALL_SECONDS_MAX = 30.0
+"""Seconds for one call with the body of its answer."""
+STATE_BYTES_MAX = 128 << 20
+"""Bytes of a key's state that are read; servers store up to 100 MiB."""
 WAIT_AT_ONCE = 20  # seconds that one call waits for a key; longer waits ask again, so that no proxy cuts them
 _T = TypeVar("_T")
 _CODES = {code.value: code for code in Refusal}
@@ -83,11 +87,13 @@ class LeaseClient:
         tls: ssl.SSLContext | None = None,
         patience: timedelta = timedelta(seconds=10),
     ) -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._session = ClientSession(
             url,
             headers=headers,
             timeout=ClientTimeout(total=CALL_SECONDS_MAX),
+            auto_decompress=False,  # an answer has as many bytes as were sent
+            cookie_jar=DummyCookieJar(),
             connector=None if tls is None else TCPConnector(ssl=tls),
         )
         self._clock, self._patience = clock, patience.total_seconds()
@@ -209,6 +215,8 @@ class LeaseClient:
         """Commits or rolls back every key of a transaction; gives what counts."""
         asked = {"txn_id": transaction, "state": (Decision.COMMIT if commit else Decision.ROLLBACK).value}
         answer, _ = await self._ask("POST", "/v1/txn/decide", json=asked)
+        if answer.state not in tuple(Decision):
+            raise no_lease_api(200)
         return Decision(answer.state)
 
     def term(self, leased: Leased) -> float:
@@ -243,7 +251,8 @@ class LeaseClient:
     ) -> tuple[_Answer, Seen | None]:
         """One call, asked again while the server does not answer."""
         sent = msgspec.json.encode(json) if json is not None else data
-        status, body, got = await self._send(method, path, params, sent, headers)
+        limit = STATE_BYTES_MAX if raw else ANSWER_BYTES_MAX
+        status, body, got = await self._send(method, path, params, sent, headers, limit)
         return _answered(status, body, got, raw=raw)
 
     async def ask(self, method: str, path: str, params: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
@@ -264,12 +273,16 @@ class LeaseClient:
         params: Mapping[str, str] | None,
         sent: bytes | None,
         headers: Mapping[str, str] | None,
+        limit: int = ANSWER_BYTES_MAX,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         give_up = self._clock.monotonic() + self._patience
         for failed in range(1_000):
             try:
-                async with self._session.request(method, path, params=params, data=sent, headers=headers) as got:
-                    body = await got.read()
+                # A redirect is not followed: the token goes to the configured server only.
+                async with self._session.request(
+                    method, path, params=params, data=sent, headers=headers, allow_redirects=False
+                ) as got:
+                    body = await read_whole(got, limit)
                     if got.status < 500:
                         return got.status, body, got.headers
                     trouble = f"the lease server answered {got.status}"
@@ -293,17 +306,16 @@ def _check_trusted(error: BaseException) -> None:
 
 
 def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool) -> tuple[_Answer, Seen | None]:
-    if raw and status == 200:
-        token = int(headers.get("X-Fencing-Token", "0"))
-        return _Answer(), Seen(body, int(headers.get("X-Key-Version", "0")), headers.get("ETag", ""), token)
     if status == 204:
         return _Answer(), None
     try:
+        if raw and status == 200:
+            token, version = int(headers.get("X-Fencing-Token", "0")), int(headers.get("X-Key-Version", "0"))
+            return _Answer(), Seen(body, version, headers.get("ETag", ""), token)
         answer = msgspec.json.decode(body, type=_Answer)
-    except msgspec.DecodeError:
-        raise WrasseError(
-            f"the server answered {status} with something that is no lease API", do="check the address"
-        ) from None
+        _instant(answer.expires_at_unix)
+    except (ValueError, OverflowError, OSError, RecursionError):  # a DecodeError is a ValueError
+        raise no_lease_api(status) from None
     if status == 200:
         return msgspec.structs.replace(answer, lasts=_lasts(headers.get(LASTS, ""))), None
     if answer.error in _CODES:
@@ -328,9 +340,10 @@ def _decoded(body: bytes, kind: type[_T]) -> _T:
 
 def _lasts(text: str) -> float | None:
     try:
-        return float(text)
+        lasts = float(text)
     except ValueError:
         return None
+    return None if math.isnan(lasts) else min(max(lasts, 0.0), TTL_MAX.total_seconds())
 
 
 def _term(answer: _Answer, asked: float, ttl: timedelta) -> float:

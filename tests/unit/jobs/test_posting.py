@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -246,6 +247,29 @@ async def test_an_answer_that_is_too_large_is_a_failure_and_is_not_read_to_its_e
     waits = await answered(serve)
     assert f"answered more than {PAYLOAD_BYTES_MAX} bytes" in waits.history[0].error
     assert sent < 64
+
+
+async def test_an_answer_is_never_unpacked() -> None:
+    asked: list[str] = []
+
+    async def serve(request: web.Request) -> web.Response:
+        asked.append(request.headers["Accept-Encoding"])
+        return web.Response(body=gzip.compress(bytes(8 << 20)), headers={"Content-Encoding": "gzip"})
+
+    waits = await answered(serve)
+    assert (asked, waits.state.place) == (["identity"], Place.READY)
+    assert "in the encoding 'gzip'" in waits.history[0].error
+
+
+async def test_a_refusal_without_end_is_known_by_its_beginning() -> None:
+    async def serve(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(status=422)
+        await answer.prepare(request)
+        while True:
+            await answer.write(b"no " * 4096)
+
+    dead = await answered(serve)
+    assert (dead.state.place, "answered 422: no no" in dead.history[0].error) == (Place.DEAD, True)
 
 
 async def test_the_key_is_sent_and_connections_are_kept_between_jobs() -> None:
