@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from tools.docs import cli, errors, figures, metrics, ports, sweeps
+from tools.docs import cli, errors, figures, limits, metrics, ports, sweeps
 from tools.docs.pages import pages
 
 from docs.blocks import ROOT
 from wrasse.app.schema import leaves
 from wrasse.sweeps import CATALOGUE
 
-PAGES = ("cli", "errors", "events", "metrics", "ports", "settings", "sweeps")
+PAGES = ("cli", "errors", "events", "limits", "metrics", "ports", "settings", "sweeps")
 
 
 def written(page: str) -> str:
@@ -89,3 +89,11 @@ def test_the_figures_of_a_benchmark_become_tables() -> None:
     text = figures.render(run)
     assert "| put_sqlite | put to the raw insert | 0.81 | at least 0.7 |" in text
     assert "| put_sqlite | raw insert | 66,107 | jobs/s |" in text
+
+
+def test_every_limit_on_what_comes_from_outside_has_a_value_and_a_meaning() -> None:
+    listed = [each for modules in limits.CHAPTERS.values() for each in limits.limits(modules)]
+    assert len(listed) > 40
+    assert [each.name for each in listed if not each.meaning] == []
+    known = {f"{each.module}:{each.name}" for each in listed}
+    assert set(limits.MEANINGS) - known == set()
