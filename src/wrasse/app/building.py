@@ -120,8 +120,10 @@ async def open_homes(config: Config, stores: Stores, *needs: str, into: Opened |
         elif port == OBJECTS:
             opened.object_store = await stores.open_object_store(where.objects)
         elif port == LEASES and opened.leasing is None:
-            opened.leasing = await open_leasing(config, stores)
+            leasing = await open_leasing(config, stores)
             opened.stores[RECORDS] = await stores.open(where.records)
+            # Parts open side by side; the API and the idle sweeps must count the same traffic.
+            opened.leasing = opened.leasing or leasing
         elif port == TASKS and opened.open_tasks is not None:
             await opened.open_tasks()
             opened.stores[RECORDS] = await stores.open(where.records)
@@ -131,7 +133,8 @@ async def open_homes(config: Config, stores: Stores, *needs: str, into: Opened |
                     opened.desks[name], beside = await open_desk(name, config, stores, stores.clock)
                     opened.sweep_homes[name] = sweep_home(beside, stores.clock)
     if opened.engine_journal is None and ENGINE in needs:
-        opened.engine_journal = await stores.open_journal(where.journal)
+        journal = await stores.open_journal(where.journal)
+        opened.engine_journal = opened.engine_journal or journal
     return opened
 
 

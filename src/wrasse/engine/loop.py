@@ -177,11 +177,15 @@ class Engine:
             return await dry_run(post.scheduled, self._shared)
 
     async def refresh(self) -> None:
-        """Reads what other engines did; `status` then shows it."""
-        for name, post in self._posts.items():
+        """Reads what other engines did; `status` then shows it. A backend that is down hides only its own sweeps."""
+        for name, post in tuple(self._posts.items()):
             home = self._shared.home_of(post.scheduled)
-            post.state = (await load(home.state, name)).state
-            lease = await home.lessor.get(post.scheduled.lease_key)
+            try:
+                state = (await load(home.state, name)).state
+                lease = await home.lessor.get(post.scheduled.lease_key)
+            except StoreUnavailable:
+                continue
+            post.state = state
             post.elsewhere = lease.owner if lease is not None and lease.owner != self._shared.owner else ""
 
     def status(self) -> tuple[SweepStatus, ...]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from faults import LOST_REQUEST, FaultyHeart, FaultyJournal, FaultyRecords, Netw
 from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
-from wrasse.engine.turn import Scheduled
+from wrasse.engine.turn import Scheduled, SweepHome
 from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
 from wrasse.leases.lessor import Lessor
 from wrasse.ports.journal import Intent, LineFilter, Settled
@@ -283,3 +284,15 @@ async def test_a_sweep_that_is_added_to_a_running_engine_runs(scene: Scene) -> N
         await asyncio.sleep(0)
         engine.add([_bottles(scene.shelf.fill(1), "late", interval=timedelta(milliseconds=20))])
         await _until(lambda: _of(engine, "late").totals.runs > 0)
+
+
+async def test_a_backend_that_is_down_hides_only_the_sweeps_of_its_own(scene: Scene) -> None:
+    down = Network(Script(dict.fromkeys(range(100), LOST_REQUEST)))
+    home = SweepHome(
+        Lessor(FaultyRecords(scene.memory.records(ENGINE_LEASES), down), scene.clock),
+        FaultyRecords(scene.memory.records(ENGINE_STATE), down),
+    )
+    mine = _engine(scene, replace(_bottles(scene.shelf, "a"), home=home), _bottles(scene.shelf, "b"))
+    await _engine(scene, _bottles(scene.shelf, "b"), owner="other").sweep_now("b")
+    await mine.refresh()
+    assert [len(_of(mine, name).reports) for name in "ab"] == [0, 1]
