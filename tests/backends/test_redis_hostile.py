@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from servers.hostile import How, Script, attack, client_meets, complaints, hostile
 from servers.nats import Nats
+from servers.tls import encrypted
 from servers.valkey import Valkey
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.options import RedisOptions, Tls
@@ -259,6 +260,13 @@ async def test_a_mute_port_that_is_asked_for_tls_says_so_after_one_timeout() -> 
         with pytest.raises(StoreUnavailable, match=r"did not finish a TLS handshake within 0\.5s"):
             await Link.open(replace(options, tls=Tls()))
         assert time.monotonic() - began < 1.9  # and not four times over
+
+
+async def test_a_port_that_speaks_tls_is_told_as_such_to_who_does_not(redis_server: Valkey) -> None:
+    async with encrypted(redis_server.port) as port:
+        with pytest.raises(StoreUnavailable, match="TLS") as met:
+            await Link.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
+    assert "rediss://" in met.value.do
 
 
 async def test_a_nats_server_is_named(nats_server: Nats) -> None:

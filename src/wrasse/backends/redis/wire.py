@@ -45,6 +45,7 @@ _UNFINISHED_MAX = 16
 _WORDS_MAX = 200  # characters of a server's own words in an error
 _TICKS = 4  # an answer that is late is noticed within a quarter of its time
 _LINE_FEED = 10
+_ENDED, _BROKE = _ENDED_BY_PEER = "the connection ended", "the connection broke"
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
@@ -96,7 +97,7 @@ class Wire(asyncio.Protocol):
         self._late = 0
         self._late_first: _Asked | None = None
         self._room: asyncio.Future[None] | None = None
-        self._why = "the connection ended"
+        self._why = _ENDED
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.heard: Callable[[Any], None] | None = None  # gets what comes unasked, and None when the connection ends
 
@@ -286,7 +287,7 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
         if error is not None:
-            self._why = f"the connection broke: {error.strerror if isinstance(error, OSError) else error}"
+            self._why = f"{_BROKE}: {error.strerror if isinstance(error, OSError) else error}"
         self._lose()
 
     def _lose(self) -> None:
@@ -351,6 +352,8 @@ async def dial(host: str, port: int, options: RedisOptions, *, sentinel: bool = 
             wire.end("logging in failed")
         if isinstance(error, TimeoutError) and state:
             raise Silent(state) from None
+        if context is None and isinstance(error, Cut) and str(error).startswith(_ENDED_BY_PEER):
+            raise Cut(f"{error} at the first command, as it does on a port that speaks TLS") from error
         raise
     return wire
 
