@@ -69,3 +69,11 @@ def test_beyond_loopback_it_refuses_to_start_without_a_token(place: Path) -> Non
 def test_the_role_all_opens_no_port_for_leases_unasked(place: Path) -> None:
     with running(place) as daemon:
         assert daemon.said("started")["leases"] == ""
+
+
+def test_doctor_tells_of_tokens_that_travel_in_clear_text(place: Path) -> None:
+    beyond = ("doctor", "--set=leases.listen=0.0.0.0:1", "--set=leases.token=planted")
+    refused, allowed = wrasse(*beyond), wrasse(*beyond, "--set=leases.insecure=true")
+    assert (refused.code != 0, "would travel without TLS" in refused.out) == (True, True)
+    assert "leases.insecure: tokens travel without TLS" in allowed.out
+    assert "planted" not in refused.out + allowed.out
