@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 AT_ONCE = 16
+"""Requests of one call in flight."""
 T = TypeVar("T")
 A = TypeVar("A")
 

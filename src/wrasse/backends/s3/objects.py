@@ -38,8 +38,10 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 _Send = Callable[[], Awaitable[str | None]]
-COPY_BYTES_MAX = 5 << 30  # beyond this, S3 copies in parts only
-READS_MAX = 4  # how often a read that broke off is gone on with
+COPY_BYTES_MAX = 5 << 30
+"""Bytes of an object that is copied; beyond this, S3 copies in parts only."""
+READS_MAX = 4
+"""Requests for one read that keeps breaking off."""
 
 
 class S3Objects:

@@ -17,7 +17,8 @@ from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.outcome import Outcome
 
 ENABLED = "Enabled"
-PAGES_MAX = 20  # of versions of one key that are looked at
+PAGES_MAX = 20
+"""Pages of versions of one key that are looked at."""
 _BELIEVED = timedelta(minutes=1)
 
 

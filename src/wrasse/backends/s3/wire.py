@@ -34,10 +34,13 @@ from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError, reason_of
 from wrasse.ports.request_counts import note_request
 
 TRIES = 5
+"""Tries of a request that may be made twice."""
 PAUSE = 0.1  # seconds before the second try; doubles
 PAUSE_MAX = 5.0
 CONNECTIONS_MAX = 64
+"""Connections to one bucket."""
 CONNECT_MAX = 5.0
+"""Seconds to connect."""
 SILENCE_MAX = 30.0
 """Seconds in which a store may send no byte."""
 REQUEST_MAX = 60.0
