@@ -37,7 +37,7 @@ async def test_the_demo_waits_for_outcomes_that_come_after_the_action_and_for_no
     did = [("requeue", "job"), ("requeue", "poison"), ("requeue", "slow-report"), ("bury", "poison")]
     told: list[Told] = []
     async with staged() as stage:
-        journal = (await stage.app.open()).journal
+        journal = (await stage.app.open("engine")).journal
         await journal.intend([Intent(str(n), "run", "stuck_jobs", *each, "silent") for n, each in enumerate(did)])
         telling = asyncio.create_task(Demo(stage, told.append)._journal())
         await journal.settle([Settled(str(n), Outcome.DONE) for n in range(3)])

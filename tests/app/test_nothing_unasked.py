@@ -24,10 +24,6 @@ from servers.proxy import Proxy
 from servers.seaweed import S3 as S3Server
 from servers.valkey import Valkey, valkey
 from wrasse import connect
-from wrasse.app.building import open_homes
-from wrasse.app.config import load
-from wrasse.app.wiring import Stores
-from wrasse.clock import SystemClock
 
 READING = (
     "jobs list", "jobs show x", "jobs peek", "jobs stats", "jobs dead", "jobs fsck", "jobs requeue x --dry-run",
@@ -101,19 +97,6 @@ def _said_of(sweep: str) -> str:
     """What the doctor says of a sweep."""
     checks = wrasse("doctor", "--json").json["checks"]
     return next(each["what"] for each in checks if each["check"] == "sweeps" and each["what"].startswith(f"{sweep} "))
-
-
-async def test_parts_that_open_leases_side_by_side_share_them(place: Path) -> None:
-    config, stores = load(environ={}), Stores(SystemClock())
-    opened = await open_homes(config, stores)
-
-    async def part() -> tuple[object, object]:
-        await open_homes(config, stores, "leases", "engine", into=opened)
-        return opened.leasing, opened.engine_journal
-
-    first, *others = await asyncio.gather(part(), part(), part())
-    assert all(mine is theirs for other in others for mine, theirs in zip(first, other, strict=True))
-    await stores.close()
 
 
 def test_roles_work_while_another_waits_for_its_store(
