@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,3 +220,23 @@ async def _grants() -> list[object]:
         return [decode(each).meta.grant for each in await store.records(leases_in("default")).page("", None, 10)]
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("spoilt", [b"\xff\xfe", b"", b"[" * 50_000, b'{"token": 1e300}'])
+@pytest.mark.parametrize("inside", [False, True], ids=["the file", "the value in it"])
+def test_a_record_that_cannot_be_read_costs_only_its_key(directory: Path, spoilt: bytes, inside: bool) -> None:
+    for key in ("a", "b", "c"):
+        committed(key, "{}")
+    (file,) = [each for each in directory.rglob("*.json") if each.stem == "b" and "meta" in each.parts]
+    whole = json.loads(file.read_bytes())
+    held = {name: each for name, each in whole.items() if name != "value"}
+    file.write_bytes(json.dumps(held | {"base64": b64encode(spoilt).decode()}).encode() if inside else spoilt)
+    answer = wrasse("leases", "list", "--json")
+    found = {each["key"]: each.get("invalid") for each in answer.json["keys"]}
+    assert (found["a"], found["c"], bool(found["b"])) == (None, None, True)
+    shown = wrasse("leases", "list")
+    assert (shown.code, "invalid" in shown.out) == (0, True)
+    checked = wrasse("leases", "fsck", "--repair")
+    assert "invalid record" in checked.out
+    assert wrasse("sweep", "aged-records").code == wrasse("sweep", "expired-leases").code == 0
+    assert wrasse("leases", "get", "c").code == 0

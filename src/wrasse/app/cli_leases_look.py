@@ -12,7 +12,7 @@ from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_leases import lease_operations, opened_leases
 from wrasse.app.cli_table import show_pairs, show_table
-from wrasse.errors import UsageError
+from wrasse.errors import StoreBroken, UsageError
 from wrasse.leases.leases import Leases, Seen
 from wrasse.leases.meta import Meta
 from wrasse.leases.names import checked_key, checked_namespace
@@ -51,16 +51,25 @@ async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: st
         name = checked_namespace(namespace)
         page = await leases.page(name, prefix.lower(), after, limit)
         found: list[tuple[str, Meta]] = []
+        invalid: list[tuple[str, str]] = []
         for key in page:
-            if (meta := await leases.describe(name, key)) is not None:
-                found.append((key, meta))
+            try:
+                if (meta := await leases.describe(name, key)) is not None:
+                    found.append((key, meta))
+            except StoreBroken as error:
+                invalid.append((key, error.message))
         now = page.at
-    answer = {"namespace": name, "keys": [key_json(key, meta, now) for key, meta in found], "cursor": page.cursor}
-    asked.answer(answer, lambda: _show_keys(found, now, page.cursor))
+    keys = [key_json(key, meta, now) for key, meta in found]
+    keys += [{"key": key, "invalid": why} for key, why in invalid]
+    answer = {"namespace": name, "keys": keys, "cursor": page.cursor}
+    asked.answer(answer, lambda: _show_keys(found, invalid, now, page.cursor))
 
 
-def _show_keys(found: Sequence[tuple[str, Meta]], now: datetime, cursor: str | None) -> None:
-    rows = [(key, meta.version, meta.token or "", *_held(meta, now)) for key, meta in found]
+def _show_keys(
+    found: Sequence[tuple[str, Meta]], invalid: Sequence[tuple[str, str]], now: datetime, cursor: str | None
+) -> None:
+    rows: list[tuple[object, ...]] = [(key, meta.version, meta.token or "", *_held(meta, now)) for key, meta in found]
+    rows += [(key, "", "", "invalid", why) for key, why in invalid]
     show_table(("key", "version", "token", "owner", "ends"), rows)
     if cursor is not None:
         click.echo(f"more: --after={cursor}")

@@ -2,8 +2,9 @@
 
 An envelope is kept as it was stored, with `stream_id` as one more field at its end. Whatever cannot be kept so (no
 valid envelope, a raw newline, a `stream_id` of its own, fields beside the body) is archived whole: a line that begins
-with `stream_id` and holds the bytes in base64 under `raw`, and its fields under `fields`. Every line is valid JSON and
-ends in a newline; no two entries have one line. Pure.
+with `stream_id` and holds the bytes in base64 under `raw`, fields that are text under `text`, and those that are not in
+base64 under `fields` (before there was `text`, all of them). Every line is valid JSON and ends in a newline; no two
+entries have one line. Pure.
 """
 
 from __future__ import annotations
@@ -12,10 +13,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 from wrasse.ports.drains import Stretch
 from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.envelope import are_envelopes, decode
+
+# What a client reads of a stream at once, and so the largest entry that can be archived: 256 MiB (a reply of Redis; 64
+# MiB on NATS). A line holds it in base64. The writer takes nothing larger, the reader refuses nothing smaller.
+ENTRY_BYTES_MAX = 256 << 20
+LINE_BYTES_MAX = ENTRY_BYTES_MAX * 4 // 3 + (4 << 20)
 
 _MARK = b',"stream_id":"'
 _END = b'"}\n'
@@ -36,6 +43,7 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     subject: str
     raw: bytes
     fields: dict[str, bytes] | msgspec.UnsetType = msgspec.UNSET
+    text: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 _KEYS = msgspec.json.Decoder(_Keys)
@@ -69,8 +77,20 @@ def line_of(entry: Entry) -> bytes:
     """The line of an entry."""
     if keeps_its_form(entry):
         return b'%b,"stream_id":"%d-%d"}\n' % (entry.body[:-1], entry.id.ms, entry.id.seq)
-    fields: dict[str, bytes] | msgspec.UnsetType = dict(entry.fields) if entry.fields else msgspec.UNSET
-    return _ENCODE(_Whole(str(entry.id), entry.subject, entry.body, fields)) + b"\n"
+    text, fields = _sorted_out(entry.fields or {})
+    whole = _Whole(str(entry.id), entry.subject, entry.body, fields or msgspec.UNSET, text or msgspec.UNSET)
+    return _ENCODE(whole) + b"\n"
+
+
+def _sorted_out(fields: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Fields that are text, and those that are not."""
+    text, other = {}, {}
+    for name, value in fields.items():
+        try:
+            text[name] = value.decode()
+        except UnicodeDecodeError:
+            other[name] = value
+    return text, other
 
 
 def keeps_its_form(entry: Entry) -> bool:
@@ -84,7 +104,7 @@ def keeps_its_form(entry: Entry) -> bool:
         # A key may also be spelled with escapes; only then, or where the word is there, is a second look needed.
         if b"stream_id" in body or b"\\u" in body:
             return _KEYS.decode(body).stream_id is msgspec.UNSET
-    except (StoreBroken, UnicodeDecodeError, msgspec.MsgspecError):
+    except (StoreBroken, *UNREADABLE):
         return False
     return True
 
@@ -94,13 +114,14 @@ def entry_of(line: bytes, subject: str) -> Entry:
     try:
         if line.startswith(_RAW):
             whole = _WHOLE.decode(line)
-            fields: Mapping[str, bytes] | None = None if whole.fields is msgspec.UNSET else whole.fields
-            return Entry(EntryId.parse(whole.stream_id), whole.subject, whole.raw, fields)
+            fields = {} if whole.fields is msgspec.UNSET else whole.fields
+            fields |= {} if whole.text is msgspec.UNSET else {name: each.encode() for name, each in whole.text.items()}
+            return Entry(EntryId.parse(whole.stream_id), whole.subject, whole.raw, fields or None)
         head, mark, tail = line.rpartition(_MARK)
         if not mark or not tail.endswith(b'"}'):
             raise ValueError("no stream_id at its end")
         return Entry(EntryId.parse(tail[:-2].decode("ascii")), subject, head + b"}")
-    except (ValueError, msgspec.MsgspecError) as why:
+    except UNREADABLE as why:
         # What the bytes are is not repeated: they are somebody's payload.
         raise StoreBroken("a line that is not of an archive", do="see `wrasse archives verify`") from why
 

@@ -13,14 +13,12 @@ from datetime import datetime
 
 from wrasse.archives.codec import Damaged, Unpress, codec_in
 from wrasse.archives.facts import Facts, from_metadata
-from wrasse.archives.lines import entry_of, is_marked
+from wrasse.archives.lines import LINE_BYTES_MAX, entry_of, is_marked
 from wrasse.archives.naming import ArchiveName, instant_of
 from wrasse.archives.shelf import shelved
 from wrasse.errors import Gone, StoreBroken
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import Entry, EntryId
-
-LINE_BYTES_MAX = 8 << 20  # more than the largest entry takes in base64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +65,19 @@ async def read_archive(objects: Objects, name: ArchiveName) -> AsyncGenerator[Ar
 
 async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
     """The lines of one archive, without their ends; StoreBroken if it is damaged."""
-    rest, unpress = b"", Unpress(codec_in(key))
+    rest, size, unpress = list[bytes](), 0, Unpress(codec_in(key))  # the line that has not ended yet, in pieces
     try:
         async for chunk in objects.read(key):
             for data in unpress.unpack(chunk):
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    yield line
-                if len(rest) > LINE_BYTES_MAX:
-                    raise _broken(key, "it has a line that no entry has")
+                *ends, begun = data.split(b"\n")
+                for end in ends:
+                    yield b"".join((*rest, end)) if rest else end
+                    rest, size = [], 0
+                if begun:
+                    rest.append(begun)
+                    size += len(begun)
+                if size > LINE_BYTES_MAX:
+                    raise _broken(key, f"it has a line of more than {LINE_BYTES_MAX} bytes, which no entry has")
     except Damaged as why:
         raise _broken(key, str(why)) from why
     if not unpress.ended:

@@ -19,9 +19,10 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreBroken, StoreUnavailable, UnknownName, UsageError
+from wrasse.errors import StoreBroken, StoreUnavailable, UnknownName, UsageError, WrasseError
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.streamed_takes import Claim, Takes
 from wrasse.jobs.streamed_views import views_of
 from wrasse.jobs.task_abreast import abreast
@@ -42,6 +43,8 @@ from wrasse.ports.jobs import (
     IDS_KEPT,
     NO_PROGRESS,
     Beaten,
+    Budget,
+    Bury,
     Cancel,
     Counts,
     Delete,
@@ -57,6 +60,9 @@ from wrasse.ports.jobs import (
     Progress,
     Put,
     Rate,
+    Reason,
+    Rejected,
+    Requeue,
     Settlement,
     Taken,
     TakenJob,
@@ -70,6 +76,7 @@ from wrasse.ports.records import Collection, Records
 from wrasse.ports.streams import Streams
 
 _B = TypeVar("_B")
+_AWAY = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))  # for parameters whose store does not answer
 _TRIES = 20  # of one change against others that change the same record: beats, mostly
 
 
@@ -171,9 +178,32 @@ class StreamedJobs:
                 tasks = await self._takes.take(claim, wait)
         if not tasks:
             self._requests.forget(request)
-        jobs = tuple([self._shown(await self._store.whole(task)) for task in tasks])
         self._ids.note(tasks)
-        return Taken(jobs, await self.time.now())
+        jobs: list[TakenJob] = []
+        rejected: list[Rejected] = []
+        for task in tasks:
+            found = await self._with_params(task)
+            if isinstance(found, Bury):
+                rejected.append(Rejected(task.stored.state.queue, task.stored.state.id, found.error))
+            elif found is not None:
+                jobs.append(found)
+        return Taken(tuple(jobs), await self.time.now(), tuple(rejected))
+
+    async def _with_params(self, task: Task) -> TakenJob | Bury | None:
+        """A claimed task with its parameters. One whose parameters cannot be read is dead-lettered; None for one whose
+        store does not answer, which is released and due again after a growing delay."""
+        state = task.stored.state
+        try:
+            return self._shown(await self._store.whole(task))
+        except StoreUnavailable as away:
+            delay = _AWAY.delay(state.interruptions + 1, 0.5)
+            release = Requeue(state.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=away.message, delay=delay)
+            await self.settle([release], request=f"params {state.token} {state.nonce}")
+            return None
+        except WrasseError as error:
+            bury = Bury(state.hold, Reason.INVALID_PAYLOAD, error=f"its parameters cannot be read: {error.message}")
+            await self.settle([bury], request=f"params {state.token} {state.nonce}")
+            return bury
 
     async def beat(
         self,
@@ -220,7 +250,11 @@ class StreamedJobs:
         task = await self._ids.find(id)
         if task is None:
             return None
-        return replace(await self._store.whole(task)).at(await self.time.now()).shown
+        try:
+            stored = await self._store.whole(task)
+        except StoreBroken as error:  # shown without what cannot be read, and with the reason
+            stored = replace(task.stored, state=replace(task.stored.state, error=error.message))
+        return stored.at(await self.time.now()).shown
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False

@@ -9,14 +9,14 @@ its deadline if there is one. What lacks a state or a legible `updated_at` is ma
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 import msgspec
 
-from wrasse.clock import from_micros, to_micros
+from wrasse.bounded import DURATION_SECONDS_MAX, INTEGER_MAX, UNREADABLE, instant, integer
+from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken
 from wrasse.jobs.job_record import Settled, StoredJob, back
 from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
@@ -36,7 +36,7 @@ _PLACES = {
     "failed": Place.DEAD,
     "cancelled": Place.DEAD,
 }
-_SECONDS_BELOW = 100_000_000_000  # a number below this is seconds: as milliseconds it would be in 1973
+_RANK_MAX = INTEGER_MAX << 20
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -113,7 +113,7 @@ def decode_fields(task_type: str, id: str, fields: Fields) -> StoredJob:
     """The task in these fields; StoreBroken if they are none."""
     try:
         return _decode(task_type, id, fields)
-    except (ValueError, OverflowError, binascii.Error, msgspec.MsgspecError) as why:
+    except UNREADABLE as why:
         raise StoreBroken(
             f"the record of task {id!r} of type {task_type!r} is malformed: {why}",
             do="look at the program that wrote it, and mend or delete the record",
@@ -144,7 +144,7 @@ def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
     return StoredJob(
         job,
         state,
-        rank=int(fields["rank"]) if fields.get("rank") else back(updated),
+        rank=integer(fields["rank"], -_RANK_MAX, _RANK_MAX) if fields.get("rank") else back(updated),
         history=_of(fields, "history", tuple[Attempt, ...]) or (),
         result=(b"" if text == "-" else base64.b64decode(text, validate=True)) if text else None,
         progress=_of(fields, "progress", Progress),
@@ -192,7 +192,7 @@ def read_flat(value: bytes) -> dict[str, str]:
     """The fields in a record's bytes; StoreBroken if they are no flat object."""
     try:
         return msgspec.json.decode(value, type=dict[str, str])
-    except msgspec.MsgspecError as why:
+    except UNREADABLE as why:
         raise StoreBroken("the record of a task is no object of texts", do="look at the program that wrote it") from why
 
 
@@ -212,17 +212,20 @@ def _when(fields: Fields, name: str) -> datetime | None:
     text = fields.get(name, "")
     if not text:
         return None
-    if not text.isdecimal():
-        raise ValueError(f"its {name} is no number")
-    number = int(text)
-    return from_micros(number * (1_000_000 if number < _SECONDS_BELOW else 1_000))
+    try:
+        found = instant(text)
+        if found < EPOCH:
+            raise ValueError(f"{text!r} is before 1970")
+        return found
+    except ValueError as why:
+        raise ValueError(f"field {name}: {why}") from None
 
 
 def _number(fields: Fields, name: str) -> int:
-    text = fields.get(name, "")
-    if text and not text.isdecimal():
-        raise ValueError(f"its {name} is no number")
-    return int(text or 0)
+    try:
+        return integer(fields.get(name) or 0)
+    except ValueError as why:
+        raise ValueError(f"field {name}: {why}") from None
 
 
 def _span(span: timedelta | None) -> str:
@@ -231,4 +234,6 @@ def _span(span: timedelta | None) -> str:
 
 def _duration(fields: Fields, name: str) -> timedelta | None:
     number = _number(fields, name)
+    if number > DURATION_SECONDS_MAX * 1_000:
+        raise ValueError(f"field {name}: {number} ms are more than 100 years")
     return _MILLISECOND * number if number else None

@@ -18,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from wrasse.bounded import UNREADABLE
 from wrasse.errors import Gone, StoreBroken, TooLarge
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_events import Post, Said
@@ -259,12 +260,14 @@ class TaskStore:
         return msgspec.json.encode(fields), at, ()
 
     async def _read(self, key: str) -> bytes | None:
-        if not key or self._objects is None:
+        if not key:
             return None
+        if self._objects is None:
+            raise StoreBroken(f"a task names the object {key!r}", do="name backends.objects, where it lies")
         try:
             return b"".join([chunk async for chunk in self._objects.read(key)])
         except Gone as gone:
-            raise StoreBroken("the parameters or result of a task are gone", do="restore the object") from gone
+            raise StoreBroken(f"the object {key!r} of a task is gone", do="restore it, then requeue the task") from gone
 
     async def _forget(self, task: Task) -> None:
         assert self._objects is not None, "who calls has objects"
@@ -279,7 +282,10 @@ def read_task(record: Record) -> Task:
     """The task in a record; StoreBroken if it is malformed."""
     fields = read_flat(record.value)
     text = fields.get(_OUTBOX, "")
-    outbox = msgspec.json.decode(base64.b64decode(text), type=tuple[Said, ...]) if text else ()
+    try:
+        outbox = msgspec.json.decode(base64.b64decode(text), type=tuple[Said, ...]) if text else ()
+    except UNREADABLE as why:
+        raise StoreBroken(f"the events of task {record.key!r} are malformed", do="mend or delete the record") from why
     return Task(decode_fields(*names_in(record.key), fields), fields, record.version, record.due_at, outbox)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from wrasse.errors import UsageError
 from wrasse.leases.leases import Leases
 from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Kept, decode
+from wrasse.leases.meta import Kept, decode_listed
 from wrasse.ports.namespaces import Namespaces, in_order
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
@@ -98,8 +98,13 @@ def _shown(namespace: str, page: Page[Record], state: Round) -> Page[EndedKey | 
         ended = number == len(page) and not page.more
         unfinished = state.unfinished if ended else {**state.unfinished, namespace: place}
         cursors.append(_text(replace(state, unfinished=unfinished)))
-    found = tuple(EndedKey(namespace, record.key, decode(record), record.due_at or page.at) for record in page)
+    found = tuple(_found(namespace, record, page.at) for record in page)
     return Page(found, tuple(cursors), page.at, more=True)
+
+
+def _found(namespace: str, record: Record, at: datetime) -> EndedKey | Quiet:
+    kept = decode_listed(record)  # one that cannot be read is left to `wrasse leases fsck`
+    return Quiet(namespace) if kept is None else EndedKey(namespace, record.key, kept, record.due_at or at)
 
 
 def _text(state: Round) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 from wrasse.errors import UsageError
 from wrasse.leases.leases import Leases
 from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Kept, decode
+from wrasse.leases.meta import Kept, decode_listed
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
@@ -23,7 +23,7 @@ _APART = "\n"  # neither namespaces nor stored names have one
 
 @dataclass(frozen=True, slots=True)
 class FoundKey:
-    """A key as its record says it; None stands for namespaces that have none."""
+    """A key as its record says it; None stands for namespaces that have none, and for a record that cannot be read."""
 
     namespace: str
     key: str
@@ -50,12 +50,12 @@ class EveryKey:
             page = await self.leases.records(leases_in(name)).page("", place or None, limit)
             at = page.at
             if len(page):
-                return _shown(name, page, [decode(record) for record in page])
+                return _shown(name, page, [decode_listed(record) for record in page])
             place = None
         return Page((FoundKey(name, "", None),), (name,), at, more=True)
 
 
-def _shown(name: str, page: Page[Record], kept: Sequence[Kept]) -> Page[FoundKey]:
+def _shown(name: str, page: Page[Record], kept: Sequence[Kept | None]) -> Page[FoundKey]:
     ends = len(page) - 1
     cursors = [
         name if number == ends and not page.more else f"{name}{_APART}{place}"

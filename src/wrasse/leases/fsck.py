@@ -18,7 +18,7 @@ from enum import StrEnum
 from wrasse.leases.keys import Keys
 from wrasse.leases.leases import Leases
 from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Meta, decode, first_token
+from wrasse.leases.meta import Meta, decode, decode_listed, first_token
 from wrasse.leases.names import key_of_state, token_of
 from wrasse.leases.rules import LOOK_AGAIN, over
 from wrasse.ports.records import Record, Records
@@ -30,6 +30,7 @@ AHEAD = timedelta(days=36_500)  # further than any lease lasts
 class Trouble(StrEnum):
     """What can be wrong."""
 
+    INVALID = "invalid record"  # its bytes cannot be read; only a backup helps, or its deletion
     LOOSE = "loose object"  # no record names it, and none will
     MISSING = "missing object"  # a record names it, and it is not there; only a backup helps
     NOT_INDEXED = "missing index entry"  # a lease that no sweep would find
@@ -53,6 +54,7 @@ class Damage:
 class _Seen:
     named: dict[str, str]  # object to key
     due: dict[str, Record]  # by key
+    invalid: set[str]  # keys whose record cannot be read, and whose objects are left alone
 
 
 class Fsck:
@@ -67,6 +69,8 @@ class Fsck:
     async def run(self) -> AsyncIterator[Damage]:
         """Everything that is wrong, as it is found."""
         seen = await self._read()
+        for key in sorted(seen.invalid):
+            yield Damage(self._namespace, Trouble.INVALID, key)
         if self._records.resolution:
             async for damage in self._index(seen):
                 yield damage
@@ -74,12 +78,16 @@ class Fsck:
             yield damage
 
     async def _read(self) -> _Seen:
-        seen, after = _Seen({}, {}), None
+        seen, after = _Seen({}, {}, set()), None
         while True:
             page = await self._records.page("", after, PAGE)
             for record in page:
                 self.keys += 1
-                for each in decode(record).meta.objects():
+                kept = decode_listed(record)
+                if kept is None:
+                    seen.invalid.add(record.key)
+                    continue
+                for each in kept.meta.objects():
                     seen.named[each.name] = record.key
                 if record.due_at is not None:
                     seen.due[record.key] = record
@@ -92,6 +100,8 @@ class Fsck:
         while True:
             page = await self._records.due(self._leases.clock.now() + AHEAD, after, PAGE)
             for record in page:
+                if record.key in seen.invalid:
+                    continue
                 known = left.get(record.key)
                 if known is not None and known.due_at == record.due_at:
                     del left[record.key]
@@ -126,7 +136,7 @@ class Fsck:
             for info in page:
                 self.objects += 1
                 key = key_of_state(self._namespace, info.key)
-                if left.pop(info.key, None) is None and key is not None:
+                if left.pop(info.key, None) is None and key is not None and key not in seen.invalid:
                     ceiling = await self._ceiling(key, info.key)
                     if ceiling is not None:
                         repaired = self._repair and await self._keys.clean(key, ceiling) >= 0

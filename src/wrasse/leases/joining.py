@@ -15,7 +15,7 @@ from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.leases.keys import Keys
 from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import decode
+from wrasse.leases.meta import decode_listed
 from wrasse.leases.names import DEFAULT_NAMESPACE
 from wrasse.leases.transaction import takes_part
 from wrasse.leases.xid import is_marked
@@ -63,7 +63,8 @@ class Joining:
             while True:
                 page = await self._records(leases_in(namespace)).due(self._clock.now() + AHEAD, after, PAGE)
                 for record in page:
-                    if takes_part(decode(record).meta, transaction, 0) is not None:
+                    kept = decode_listed(record)
+                    if kept is not None and takes_part(kept.meta, transaction, 0) is not None:
                         return namespace, record.key
                 left -= len(page)
                 after = page.cursor

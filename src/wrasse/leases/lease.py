@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import UNREADABLE
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Record
@@ -63,9 +64,10 @@ def decode(record: Record) -> tuple[Lease, str]:
     """The lease in a record, and the grant that wrote it."""
     try:
         stored = _DECODER.decode(record.value)
-    except msgspec.DecodeError as error:
+        until = from_micros(stored.until)
+    except UNREADABLE as error:
         raise StoreBroken(
             f"the record of the lease {record.key!r} is not one that wrasse wrote",
             do="see who else writes there, then delete the record; its next lease starts with a higher token",
         ) from error
-    return Lease(record.key, stored.owner, stored.token, from_micros(stored.until), record.version), stored.grant
+    return Lease(record.key, stored.owner, stored.token, until, record.version), stored.grant

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
+from wrasse.bounded import UNREADABLE
 from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Record
@@ -155,11 +156,19 @@ def decode(record: Record) -> Kept:
     """What a key's record says."""
     try:
         return Kept(_DECODER.decode(record.value), record.version)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise StoreBroken(
             f"the record of the key {record.key!r} is not one that wrasse wrote",
             do="see who else writes there, then delete the record; its next lease starts with a higher token",
         ) from error
+
+
+def decode_listed(record: Record) -> Kept | None:
+    """What a key's record says, for listings and sweeps, which go past one that cannot be read: then None."""
+    try:
+        return decode(record)
+    except StoreBroken:
+        return None
 
 
 def first_token(at: datetime) -> int:

@@ -3,22 +3,29 @@
 Compact JSON in this order: `message_id` (ULID, 26 characters), `subject`, `timestamp` (milliseconds by the publisher's
 clock), `trace_id` (absent when there is none), `payload` (standard base64, padded). Fields that we do not know are
 allowed and ignored: envelopes grow by addition. The payload is opaque; its raw size is what is limited.
+
+Other programs' envelopes are read more liberally: `message_id` is any text of 1 to ID_CHARS_MAX characters or a whole
+number, `timestamp` also ISO 8601 or unix seconds with a fraction, and a `payload` that is not base64 stands for itself:
+text for its UTF-8 bytes, any other JSON value for its JSON.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from datetime import timedelta
+from typing import Annotated, Any
 
 import msgspec
 
+from wrasse import bounded
+from wrasse.bounded import UNREADABLE
+from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken, TooLarge
 
 PAYLOAD_BYTES_MAX = 1 << 20
-_ID_CHARS = 26
-_LATEST = 253_402_300_799_999  # the last millisecond of the year 9999: what comes later is no time
+ID_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +40,9 @@ class Envelope:
 
 
 class _Wire(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    message_id: Annotated[str, msgspec.Meta(min_length=_ID_CHARS, max_length=_ID_CHARS)]
+    message_id: Annotated[str, msgspec.Meta(min_length=1, max_length=ID_CHARS_MAX)]
     subject: str
-    timestamp: Annotated[int, msgspec.Meta(ge=0, le=_LATEST)]
+    timestamp: Annotated[int, msgspec.Meta(ge=0, le=bounded.MS_MAX)]
     trace_id: str | None = None
     payload: bytes
 
@@ -60,17 +67,71 @@ def decode(body: bytes) -> Envelope:
     """The envelope in these bytes; StoreBroken if they are none."""
     try:
         wire = _DECODER.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as why:
-        # What the bytes are is not repeated: they are somebody's payload.
-        raise StoreBroken("an entry that is not an envelope", do="look at the program that wrote it") from why
+    except UNREADABLE:
+        return _liberal(body)
     return Envelope(wire.message_id, wire.subject, wire.timestamp, wire.payload, wire.trace_id)
+
+
+def _liberal(body: bytes) -> Envelope:
+    """Another program's envelope, field by field."""
+    name = ""
+    try:
+        bounded.check_nesting(body)
+        fields = {each: raw for each, raw in _RAW.decode(body).items() if bytes(raw) != b"null"}
+        read = {}
+        for name, convert in _READERS.items():
+            if name in fields:
+                read[name] = convert(msgspec.json.decode(fields[name]))
+            elif name != "trace_id":
+                raise ValueError("it is missing")
+        name = "payload"
+        payload = _payload(fields["payload"])
+    except UNREADABLE as why:
+        # What the bytes are is not repeated beyond a field's name: they are somebody's payload.
+        where = f": field {name}: {bounded.why(why)}" if name else ""
+        raise StoreBroken(f"an entry that is not an envelope{where}", do="look at the program that wrote it") from why
+    return Envelope(read["message_id"], read["subject"], read["timestamp"], payload, read.get("trace_id"))
+
+
+def _message_id(value: object) -> str:
+    found = bounded.text(value)
+    if not 1 <= len(found) <= ID_CHARS_MAX:
+        raise ValueError(f"it has {len(found)} characters, not 1 to {ID_CHARS_MAX}")
+    return found
+
+
+def _timestamp(value: object) -> int:
+    """Milliseconds. A whole number is that, whatever its size: so the origin writes it."""
+    if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
+        return bounded.integer(value, 0, bounded.MS_MAX)
+    return bounded.integer((bounded.instant(value) - EPOCH) // timedelta(milliseconds=1), 0, bounded.MS_MAX)
+
+
+def _payload(raw: msgspec.Raw) -> bytes:
+    value = msgspec.json.decode(raw)
+    if not isinstance(value, str):
+        return bytes(raw)
+    try:
+        return bounded.from_base64(value)
+    except ValueError:
+        return value.encode()
+
+
+_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_READERS: Mapping[str, Callable[[object], Any]] = {
+    "message_id": _message_id,
+    "subject": bounded.text,
+    "timestamp": _timestamp,
+    "trace_id": bounded.text,
+    "payload": lambda value: value,
+}
 
 
 def are_envelopes(bodies: Iterable[bytes]) -> bool:
     """Whether `decode` would take every one of them; made for very many, of which nothing is kept."""
     try:
         deque(map(_DECODER.decode, bodies), maxlen=0)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return False
     return True
 

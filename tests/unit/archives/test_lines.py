@@ -67,3 +67,21 @@ def test_whatever_is_no_plain_envelope_is_archived_whole_and_marked(what: str) -
 def test_a_line_of_something_else_is_refused(line: bytes) -> None:
     with pytest.raises(StoreBroken):
         entry_of(line, CHANGE)
+
+
+def test_an_envelope_of_another_program_has_its_columns_in_the_line() -> None:
+    body = b'{"message_id":"1b4e28ba-2fa1-11d2","subject":"s","timestamp":"2026-01-02T03:04:05Z","payload":{"a":1}}'
+    line = line_of(Entry(ID, CHANGE, body))
+    assert json.loads(line)["message_id"] == "1b4e28ba-2fa1-11d2"
+    assert not is_marked(line)
+
+
+def test_text_fields_of_a_plain_entry_stay_text() -> None:
+    entry = Entry(ID, CHANGE, b"", {"user": "é".encode(), "blob": b"\xff"})
+    line = line_of(entry)
+    assert (json.loads(line)["text"], entry_of(line[:-1], CHANGE)) == ({"user": "é"}, entry)
+
+
+def test_a_line_from_before_there_were_text_fields_is_read() -> None:
+    line = b'{"stream_id":"5-1","subject":"s","raw":"","fields":{"user":"YQ=="}}'
+    assert entry_of(line, "s").fields == {"user": b"a"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -11,11 +12,15 @@ import pytest
 
 from virtual_time import START as BEGAN, VirtualClock, run_virtual
 from wrasse.archives.drain import GROUP
-from wrasse.archives.reader import read
+from wrasse.archives.lines import entry_of, line_of
+from wrasse.archives.reader import lines_at, read
 from wrasse.archives.rule import Rule
 from wrasse.archives.verify import verify, without
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import NO_METADATA, ObjectDelete, ObjectInfo
+from wrasse.ports.streams import Entry, EntryId
 
 from .scene import CHANGE, LOGIN, PATTERN, World
 
@@ -204,3 +209,13 @@ def test_a_damaged_archive_is_an_error_and_never_a_shorter_answer() -> None:
 
     with pytest.raises(StoreBroken, match="broken"):
         run_virtual(story())
+
+
+@pytest.mark.parametrize("codec", [".jsonl.gz", ".jsonl"])
+async def test_an_entry_of_any_size_that_is_archived_is_read_back(codec: str) -> None:
+    """Other programs' entries may be larger than ours: a line holds them in base64."""
+    entries = [Entry(EntryId(5, n), CHANGE, os.urandom(24 << 20) if n == 2 else b"x") for n in range(1, 4)]
+    lines = b"".join(map(line_of, entries))
+    objects = Memory(ManualClock()).objects
+    await objects.create(f"a{codec}", gzip.compress(lines, 1) if codec.endswith("gz") else lines)
+    assert [entry_of(line, CHANGE) async for line in lines_at(objects, f"a{codec}")] == entries

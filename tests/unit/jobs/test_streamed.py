@@ -15,6 +15,7 @@ from wrasse.jobs.streamed import StreamedJobs, TaskPorts
 from wrasse.jobs.task_names import TASKS, progress_of, queue_of
 from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Budget, Cancel, Delete, Finish, Job, JobGroup, Place, Progress, Rate, Reason, Requeue
+from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START
 from wrasse.streams.envelope import decode
@@ -306,6 +307,22 @@ async def test_a_dry_look_changes_nothing(world: TaskWorld) -> None:
 
 
 # Large parameters, and what tasks cannot have
+
+
+async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours_run(world: TaskWorld) -> None:
+    await world.desk.put(*(Job(f"task_{n}", payload=b"p" * (MAX + 1)) for n in range(3)))
+    ref = (await world.fields("task_1"))["params_ref"]
+    head = await world.memory.objects.head(ref)
+    assert head is not None
+    await world.memory.objects.delete([ObjectDelete(ref, head.info.version)])
+
+    answer = await world.jobs.take([MAIL], 10, worker="w1", silence=STEP, request="r1")
+
+    dead = await world.desk.record("task_1")
+    assert sorted(each.job.id for each in answer.jobs) == ["task_0", "task_2"]
+    assert [each.id for each in answer.rejected] == ["task_1"]
+    assert (dead.state.place, dead.state.reason, "is gone" in dead.state.error) == (Place.DEAD, "invalid_payload", True)
+
 
 
 async def test_large_parameters_and_results_are_objects_that_go_with_their_task(world: TaskWorld) -> None:

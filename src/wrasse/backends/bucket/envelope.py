@@ -13,6 +13,7 @@ from datetime import datetime
 
 import msgspec
 
+from wrasse.bounded import UNREADABLE, why
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import NONCES_KEPT
 
@@ -29,6 +30,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     base64: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
+DAMAGED = "damaged"
 _decode = msgspec.json.Decoder(_File).decode
 
 
@@ -80,9 +82,21 @@ def pack(kept: Kept) -> bytes:
     return msgspec.json.encode(file)
 
 
+def listed(packed: bytes) -> Kept:
+    """The record in these bytes for a listing, which goes past one that is damaged: its value is then the bytes as they
+    are, which the reader of the value finds invalid, under a version that no write matches."""
+    try:
+        return unpack(packed)
+    except ValueError:
+        return Kept(packed, DAMAGED, None, Writes(whole=False))
+
+
 def unpack(packed: bytes) -> Kept:
     """The record in these bytes; ValueError if they are none of ours."""
-    file = _decode(packed)
+    try:
+        file = _decode(packed)
+    except UNREADABLE as error:
+        raise ValueError(why(error)) from error
     if isinstance(file.value, msgspec.Raw):
         value = bytes(file.value)
     elif isinstance(file.base64, bytes):
@@ -98,6 +112,6 @@ def _stands_as_it_is(value: bytes) -> bool:
     try:
         msgspec.json.decode(value)
         value.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return False
     return True

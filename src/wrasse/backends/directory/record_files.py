@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from wrasse.backends.bucket.asked import Change, DueSpot
-from wrasse.backends.bucket.envelope import Kept, pack, unpack
+from wrasse.backends.bucket.envelope import DAMAGED, Kept, listed, pack, unpack
 from wrasse.backends.directory.buckets import Buckets
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.gone import GoneKeys
@@ -76,7 +76,7 @@ class RecordFiles:
             return Walk(self._files, _RECORDS, self._folder, b"", prefix, after)
 
         def look(stored: bytes, path: bytes) -> Kept | None:
-            return self._load(path) if path == self._path(stored) else None
+            return self._listed(path) if path == self._path(stored) else None
 
         return self._listings.cut(prefix, after, limit, begin, look)
 
@@ -101,10 +101,10 @@ class RecordFiles:
             stored, path = spot
             if not self._buckets.is_entry(stored, path, bucket):
                 continue
-            kept = self._load(self._path(stored))
+            kept = self._listed(self._path(stored))
             if kept is not None and self._bucket_of(kept) == bucket:
                 yield DueSpot(bucket, stored), kept
-            elif kept is not None and self._tended:
+            elif kept is not None and (self._tended or kept.version == DAMAGED):
                 yield DueSpot(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
             else:
                 self._remove_stale(stored, bucket)
@@ -155,6 +155,10 @@ class RecordFiles:
         if kept is None or kept.due_at is None:
             return None
         return self._buckets.calendar.bucket(kept.due_at)
+
+    def _listed(self, path: bytes) -> Kept | None:
+        packed = self._files.load(path)
+        return None if packed is None else listed(packed)
 
     def _load(self, path: bytes) -> Kept | None:
         packed = self._files.load(path)

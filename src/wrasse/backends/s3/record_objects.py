@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.asked import Change, DueSpot
-from wrasse.backends.bucket.envelope import Kept, Writes, pack, unpack
+from wrasse.backends.bucket.envelope import DAMAGED, Kept, Writes, listed, pack, unpack
 from wrasse.backends.s3.abreast import abreast, together
 from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.due_index import DueIndex
@@ -112,7 +112,7 @@ class RecordObjects:
         while True:
             listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
             names = [each.key[len(self._folder) :] for each in listed]
-            for name, held in zip(names, await abreast(self._load, names), strict=True):
+            for name, held in zip(names, await abreast(self._listed, names), strict=True):
                 if held is None or held.kept.gone:
                     continue
                 if len(found) == limit:
@@ -133,7 +133,7 @@ class RecordObjects:
             while more:
                 names, more = await self._index.page(bucket, start, limit + 1 - len(found))
                 empty = empty and not names
-                for name, held in zip(names, await abreast(self._load, names), strict=True):
+                for name, held in zip(names, await abreast(self._listed, names), strict=True):
                     kept = await self._seen(bucket, name, held)
                     if kept is not None and len(found) == limit:
                         return found, True
@@ -150,7 +150,7 @@ class RecordObjects:
         if held is not None and not held.kept.gone:
             if here:
                 return held.kept
-            if self._tended:
+            if self._tended or held.kept.version == DAMAGED:
                 return replace(held.kept, due_at=self._index.calendar.begin(bucket))
         elif held is not None and here:
             try:
@@ -206,6 +206,14 @@ class RecordObjects:
     def _bucket_of(self, held: Held | Kept | None) -> str | None:
         kept = held.kept if isinstance(held, Held) else held
         return None if kept is None or kept.due_at is None else self._index.calendar.bucket(kept.due_at)
+
+    async def _listed(self, name: bytes) -> Held | None:
+        """For a listing, which goes past a record that is damaged."""
+        try:
+            return await self._load(name)
+        except StoreBroken:
+            got = await self._client.get(self._folder + name)
+            return None if got is None else Held(got.etag, listed(got.data))
 
     async def _load(self, name: bytes) -> Held | None:
         got = await self._client.get(self._folder + name)
