@@ -21,7 +21,7 @@ from wrasse.duration import format_duration
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "wrasse"
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Jobs": ("ports.job", "ports.jobs", "bounded"),
-    "Streams and archives": ("ports.streams", "ports.subjects", "ports.groups", "streams.envelope", "archives.reader"),
+    "Streams and archives": ("ports.streams", "ports.subjects", "ports.groups", "streams.envelope", "archives.lines"),
     "Records and objects": ("ports.records", "ports.objects", "backends.directory.names"),
     "Leases": ("leases.names", "leases.leases", "leases.attachments", "leases.transaction"),
     "HTTP servers: status page and lease API": (
@@ -47,7 +47,6 @@ MEANINGS = {
     "app.leases_http.routes:TTL_SECONDS_MAX": "seconds that a call may ask a lease for",
     "app.logs:VALUE_CHARS_MAX": "characters of a message or a value in a log line",
     "app.status_events:CLIENTS_MAX": "browsers that follow the status page live",
-    "archives.reader:LINE_BYTES_MAX": "bytes of one line of an archive",
     "backends.directory.names:NAME_MAX": "bytes of one file name; longer keys are cut into directories",
     "backends.s3.wire:CONNECT_MAX": "seconds to connect",
     "backends.s3.wire:CONNECTIONS_MAX": "connections to one store",

@@ -21,8 +21,8 @@ from wrasse.streams.envelope import are_envelopes, decode
 
 # What a client reads of a stream at once, and so the largest entry that can be archived: 256 MiB (a reply of Redis; 64
 # MiB on NATS). A line holds it in base64. The writer takes nothing larger, the reader refuses nothing smaller.
-ENTRY_BYTES_MAX = 256 << 20
-LINE_BYTES_MAX = ENTRY_BYTES_MAX * 4 // 3 + (4 << 20)
+ENTRY_BYTES_MAX = 256 << 20  # bytes of one entry that is archived and read back
+LINE_BYTES_MAX = ENTRY_BYTES_MAX * 4 // 3 + (4 << 20)  # bytes of one line of an archive
 
 _MARK = b',"stream_id":"'
 _END = b'"}\n'

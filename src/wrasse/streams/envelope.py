@@ -25,7 +25,7 @@ from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken, TooLarge
 
 PAYLOAD_BYTES_MAX = 1 << 20
-ID_CHARS_MAX = 255
+ID_CHARS_MAX = 255  # characters of a message_id
 
 
 @dataclass(frozen=True, slots=True)
