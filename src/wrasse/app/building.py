@@ -198,7 +198,7 @@ def families(config: Config, clock: Clock, only: Collection[str] | None = None) 
         for root in settings.orphans:
             build = partial(_orphans, root, settings, clock)
             found.append(Family(instance_of(root), (f"{ORPHANS}/{root}",), build))
-    if settings.task_types and (tasks := [name for name in JOB_SWEEPS if name in wanted]):
+    if task_home(config) is not None and (tasks := [name for name in JOB_SWEEPS if name in wanted]):
         build = partial(_task_sweeps, tasks, settings, clock)
         found.append(Family("tasks", (TASKS,), build))
     return found

@@ -17,7 +17,7 @@ from wrasse.app.task_settings import task_types
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.task_store import Kept
+from wrasse.jobs.task_store import THRESHOLD, Kept
 from wrasse.ports.jobs import JobQueue
 from wrasse.sweeps.finished_jobs import FinishedJobs
 
@@ -32,18 +32,21 @@ class TaskHome(msgspec.Struct, frozen=True):
     objects: str  # empty: large parameters are refused
     types: tuple[TaskType, ...]
     kept: Kept | None = None
+    threshold: timedelta = THRESHOLD  # of types that nothing is said of
 
     def url(self) -> str:
         """As one text, with paths that do not depend on where one is."""
         records, streams = (parse_store(each).resolved().url for each in (self.records, self.streams))
         objects = parse_objects(self.objects).resolved().url if self.objects else ""
-        return SCHEME + msgspec.json.encode(TaskHome(records, streams, objects, self.types, self.kept)).decode()
+        home = msgspec.structs.replace(self, records=records, streams=streams, objects=objects)
+        return SCHEME + msgspec.json.encode(home).decode()
 
 
 def task_home(config: Config) -> TaskHome | None:
-    """Where the tasks of these settings live; None if they name no types."""
+    """Where the tasks of these settings live; None if they name no types and have no `sweeper:` section. With the
+    section alone there is nothing to work on, but tasks of any type that another program left are rescued."""
     settings, where = config.settings, homes(config)
-    if not settings.task_types:
+    if not settings.task_types and not config.named("sweeper"):
         return None
     types = task_types(settings.task_types, settings.sweeper)
     own = settings.sweeps[FinishedJobs.name]
@@ -52,7 +55,8 @@ def task_home(config: Config) -> TaskHome | None:
     assert isinstance(dead, timedelta), "a time by its type"
     # Where nobody deletes finished tasks, none is ever due to go.
     kept = Kept(done, dead) if own.enabled else None
-    return TaskHome(where.records, where.streams, where.ports["objects"].url, types, kept)
+    objects, threshold = where.ports["objects"].url, settings.sweeper.stuck_threshold
+    return TaskHome(where.records, where.streams, objects, types, kept, threshold)
 
 
 async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
@@ -67,6 +71,7 @@ async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
         LateObjects(partial(stores.open_objects, home.objects)) if home.objects else None,
         together=records is streams,
         kept=home.kept,
+        threshold=home.threshold,
     )
     return StreamedJobs(ports, home.types)
 

@@ -33,7 +33,7 @@ from wrasse.jobs.task_names import KNOWN_IDS, TASKS, WORKERS, check_task_id, che
 from wrasse.jobs.task_reports import TaskReports
 from wrasse.jobs.task_requests import TakeRequests
 from wrasse.jobs.task_search import TaskSearch, due_tasks, is_stuck
-from wrasse.jobs.task_store import Kept, StoreParts, Task, TaskStore
+from wrasse.jobs.task_store import THRESHOLD, Kept, StoreParts, Task, TaskStore
 from wrasse.jobs.task_strays import TaskStrays
 from wrasse.jobs.task_time import StoreTime, whole_up
 from wrasse.jobs.task_workers import People, TaskWorkers
@@ -109,6 +109,7 @@ class TaskPorts:
     objects: Objects | None = None
     together: bool = True
     kept: Kept | None = None
+    threshold: timedelta = THRESHOLD  # of types that nothing is said of
 
 
 class StreamedJobs:
@@ -124,8 +125,8 @@ class StreamedJobs:
         self.time = StoreTime(ports.clock, lambda: _asked(records))
         emits = records.emits and ports.together
         thresholds = {each.name: each.threshold for each in types}
-        parts = StoreParts(records, ports.streams, ports.objects, ports.post, emits, thresholds, ports.kept)
-        self._store = TaskStore(parts, self.time)
+        spans = thresholds, ports.kept, ports.threshold
+        self._store = TaskStore(StoreParts(records, ports.streams, ports.objects, ports.post, emits, *spans), self.time)
         self.search = TaskSearch(self._store, self._promised)
         self._takes = Takes(self._store, ports.groups, ports.post, self.search)
         self._views = views_of(self._store.shelves, self._store, self.search, list(self._types), ports.clock)
@@ -265,11 +266,17 @@ class StreamedJobs:
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
         """Held tasks whose deadline has passed, from the index of what is due."""
-        return await due_tasks(self._store, self.search, after, limit, is_stuck)
+        return await self._due(after, limit, is_stuck)
 
     async def aged(self, place: Place, after: str | None, limit: int) -> Page[JobState]:
         """Tasks that finished so long ago that they may go, longest ago first, from the index of what is due."""
-        return await due_tasks(self._store, self.search, after, limit, lambda task: task.stored.state.place is place)
+        return await self._due(after, limit, lambda task: task.stored.state.place is place)
+
+    async def _due(self, after: str | None, limit: int, which: Callable[[Task], bool]) -> Page[JobState]:
+        """Due tasks of every type, also of those that no setting names: other programs write them."""
+        page = await due_tasks(self._store, self.search, after, limit, which)
+        self._ids.note_states(page)
+        return page
 
     async def counts(self) -> Counts:
         queues, at = await self._views.counts()

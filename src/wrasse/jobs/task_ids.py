@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from wrasse.jobs.task_store import Task, TaskStore
-from wrasse.ports.jobs import Job
+from wrasse.ports.jobs import Job, JobState
 from wrasse.ports.records import Records
 
 _SEEN_MAX = 10_000
@@ -41,8 +41,11 @@ class TaskIds:
 
     def note(self, tasks: Iterable[Task]) -> None:
         """Remembers where these are."""
-        for task in tasks:
-            state = task.stored.state
+        self.note_states(task.stored.state for task in tasks)
+
+    def note_states(self, states: Iterable[JobState]) -> None:
+        """The same for what a listing showed: so a task is found again whose type no setting names."""
+        for state in states:
             self._seen.pop(state.id, None)
             self._seen[state.id] = state.queue
         while len(self._seen) > _SEEN_MAX:

@@ -83,6 +83,7 @@ class StoreParts:
     emits: bool
     thresholds: Mapping[str, timedelta]
     kept: Kept | None = None
+    threshold: timedelta = THRESHOLD
 
 
 class TaskStore:
@@ -96,7 +97,7 @@ class TaskStore:
         self._objects = parts.objects
         self._post = parts.post
         self.emits = parts.emits  # whether a state and its event are one step
-        self._thresholds = parts.thresholds
+        self._thresholds, self._threshold = parts.thresholds, parts.threshold
         self._keyed = parts.streams.dedup_window > timedelta(0)
         self._kept = parts.kept
         self.time = time
@@ -114,7 +115,7 @@ class TaskStore:
         state = task.stored.state
         if state.place is not Place.HELD or state.until is not None or state.beat_at is None:
             return task
-        until = state.beat_at + self._thresholds.get(state.queue, THRESHOLD)
+        until = state.beat_at + self._thresholds.get(state.queue, self._threshold)
         return replace(task, stored=replace(task.stored, state=replace(state, until=until)))
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
