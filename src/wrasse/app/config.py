@@ -255,7 +255,9 @@ def _doubts(settings: Settings, sources: Mapping[str, str], homes: Homes) -> Ite
 
 
 def _where(path: str, sources: Mapping[str, str]) -> str:
-    return sources.get(path) or "defaults"
+    """The source of a setting; of a section as a whole, the sources of what is set in it."""
+    below = dict.fromkeys(source for known, source in sources.items() if known.startswith(f"{path}."))
+    return sources.get(path) or ", ".join(below) or "defaults"
 
 
 def _build(values: Mapping[str, object], own: tuple[Catalogued, ...]) -> Settings:

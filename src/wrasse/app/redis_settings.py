@@ -1,8 +1,8 @@
 """What the settings say about Redis, as the one value that opens it.
 
 A `redis:` section or REDIS_ADDR names Redis for jobs, records and streams; a URL such as `backends.jobs: redis://…`
-takes from the section what it leaves open. Where the two name different servers, that is a contradiction. Names of keys
-that are not set follow from the root.
+takes from the section what it leaves open. Where the two name different servers, or different databases of one server,
+that is a contradiction. Names of keys that are not set follow from the root.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[t
                 source = section_source(settings, sources)
                 yield path, f"is {hide(url)}, and {source} names Redis for jobs", "keep one of them"
             continue
-        base = _completed(url, own, named)
+        base, root = _completed(url, own, named), RedisOptions.of_query(url).get("root", own.root)
         if by_addr and not _meet(_by_section(own), base):
             if path == "backends.jobs":
                 what = f"is {hide(url)}, and {sources['redis.addr']}: redis.addr is {own.addr}"
@@ -89,13 +89,13 @@ def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[t
             ("tls.enabled", own.tls.enabled, base.tls is not None),
             ("cluster", own.cluster, base.cluster),
             ("sentinel", own.sentinel, base.sentinel),
+            ("root", *(RedisOptions(root=root, cluster=base.cluster).root for root in (own.root, root))),
         ):
-            if f"redis.{name}" in sources and mine != theirs:
-                what = f"is {hide(url)}, and {sources[f'redis.{name}']}: redis.{name} is {mine!r}, where the URL has"
-                yield path, f"{what} {theirs!r}", f"write the same in both, or remove redis.{name}"
-        if "root" in (given := RedisOptions.of_query(url)) and named("redis.root") and given["root"] != own.root:
-            what = f"has the root {given['root']!r}, and {sources['redis.root']}: redis.root is {own.root!r}"
-            yield path, what, "keep one of them"
+            if mine == theirs or not (by_addr or f"redis.{name}" in sources):
+                continue
+            said = f"redis.{name} is" if f"redis.{name}" in sources else f"redis.addr means redis.{name}"
+            what = f"is {hide(url)}, and {sources[said.split()[0]]}: {said} {mine!r}, where the URL has {theirs!r}"
+            yield path, what, f"write the same in both: redis.{name}, or the URL alone"
 
 
 def _urls(settings: Settings, sources: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

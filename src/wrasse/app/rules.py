@@ -85,10 +85,10 @@ def unserved(settings: Settings, sources: Mapping[str, str], homes: Homes) -> It
     for pattern, home in homes.archives:
         if home.refused:
             path = "archival" if any(each.stream == pattern for each in settings.archival) else "archiver.streams"
-            yield Broken(path, f"cannot be kept: {home.refused}", home.do)
+            yield Broken(path, f"needs a place for its archives, and {home.refused}", home.do)
     for root, home in homes.sightings.items():
         if home.refused:
-            yield Broken("orphans", f"cannot be used: {home.refused}", home.do)
+            yield Broken("orphans", f"needs a database for its sightings, and {home.refused}", home.do)
         if not settings.orphans[root].store and not homes.serves("objects"):
             do = f"write orphans.{root}.store: s3://bucket/prefix, or file:directory"
             yield Broken("orphans", f"has a root {root!r} without a store, and {homes.ports['objects'].refused}", do)

@@ -143,7 +143,10 @@ def in_environment(value: object) -> str:
     return "{high: a, low: b}" if isinstance(value, Mapping) else "127.0.0.1:1"
 
 
-@pytest.mark.parametrize("path", [path for path in leaves() if path not in ("backends.jobs", "worker.exec")])
+NEEDS_OTHERS = ("backends.jobs", "worker.exec", "redis.credential_provider")
+
+
+@pytest.mark.parametrize("path", [path for path in leaves() if path not in NEEDS_OTHERS])
 def test_every_setting_has_a_variable(path: str) -> None:
     leaf = leaves()[path]
     text = {"observability.log_level": "error", "backends.records": "memory:", "engine.backend": "memory:",
@@ -153,11 +156,17 @@ def test_every_setting_has_a_variable(path: str) -> None:
             "retention": "{'a.>': 7d}", "task_types": "{mail: {workers: 2}}",
             "worker.weights": "{high: 6}", "worker.rates": "{high: 10/s}", "producer.default_priority": "high",
             "producer.watch": "poll", "nats.storage": "memory", "worker.http.refused": "fail", "leases.server": "http://127.0.0.1:1",
+            "leases.tokens": "{ci: {token: 0123456789abcdef0123456789abcdef}}", "redis.client": "redis-py",
             }.get(path, in_environment(leaf.default))  # fmt: skip
     config = loaded("", {leaf.env: text})
     assert config.sources == {path: f"environment variable {leaf.env}"}
     (found,) = [each for each in shown(config) if each.leaf.path == path]
     assert found.value not in (leaf.default, "")
+
+
+def test_a_mistake_within_a_section_names_the_variable_that_made_it() -> None:
+    with pytest.raises(ConfigError, match=r"^environment variable WRASSE_REDIS_CLIENT: redis is not right"):
+        loaded("", {"WRASSE_REDIS_CLIENT": "no such client"})
 
 
 def test_lists_come_with_commas_or_as_yaml_and_maps_as_yaml() -> None:

@@ -169,7 +169,29 @@ def test_a_port_that_the_url_of_an_app_cannot_serve_is_named_by_the_environment(
         ),
         (
             "redis: {root: a}\nbackends: {jobs: 'redis://h?root=b'}", {}, {},
-            ["backends.jobs has the root 'b'", "redis.root is 'a'"],
+            ["backends.jobs is redis://h?root=b", "line 1: redis.root is 'a'", "has 'b'"],
+        ),
+        *(
+            (
+                f"redis: {{addr: '127.0.0.1:6379'}}\nbackends: {{{port}: '{url}'}}", {}, {},
+                [f"wrasse.yaml line 2: backends.{port} is {url}", f"wrasse.yaml line 1: redis.addr means {said}"],
+            )
+            for port, url, said in [
+                ("jobs", "redis://localhost:6379/1", "redis.db 0, where the URL has 1"),
+                ("records", "redis://localhost/1", "redis.db 0, where the URL has 1"),
+                ("streams", "redis://[::1]:6379/15", "redis.db 0, where the URL has 15"),
+                ("jobs", "rediss://localhost:6379", "redis.tls.enabled False, where the URL has True"),
+                ("jobs", "redis://localhost?cluster=true", "redis.cluster False, where the URL has True"),
+                ("jobs", "redis://localhost?root=mine", "redis.root 'jobqueue', where the URL has 'mine'"),
+            ]
+        ),
+        (
+            "backends: {jobs: 'redis://h/1'}", {"REDIS_ADDR": "h"}, {},
+            ["wrasse.yaml line 1: backends.jobs", "environment variable REDIS_ADDR: redis.addr means redis.db 0"],
+        ),
+        (
+            "redis: {addr: 'h', db: 1}", {}, {"backends.jobs": "redis://h"},
+            ["command line: backends.jobs", "wrasse.yaml line 1: redis.db is 1, where the URL has 0"],
         ),
         (
             "redis: {addr: 'h:1', password: hunter2}\nbackends: {jobs: 'redis://u:hunter2@o'}", {}, {},
@@ -211,6 +233,9 @@ def test_the_same_server_in_two_spellings_is_no_contradiction(addr: str, url: st
         ("{addr: 'h', tls: {enabled: true}}", "rediss://h:6379"),
         ("{addr: 'a:1,b:2', cluster: true}", "redis://b:2"),
         ("{addr: 'a:1,b:2', cluster: true}", "redis://b:2?cluster=true"),
+        ("{addr: 'a:1', cluster: true, root: mine}", "redis://a:1?cluster=true&root={mine}"),
+        ("{addr: 'a:1', root: mine}", "redis://a:1"),
+        ("{addr: 'a:1', root: mine}", "redis://a:1/0?root=mine"),
         ("{addr: 's:26379', sentinel: m}", "redis+sentinel://s/m"),
     ],
 )
@@ -281,7 +306,7 @@ def test_where_archives_go(objects: str, entry: str, expected: str) -> None:
         ("{}", "destination: s3", "has no bucket, and backends.objects is not on S3"),
         ("{objects: 'file:mine'}", "destination: s3", "has no bucket, and backends.objects is not on S3"),
         (f"{{jobs: '{REDIS}'}}", "destination: s3", "has no bucket, and backends.objects is not on S3"),
-        (f"{{jobs: '{REDIS}'}}", "batch_size: 10", "no backend serves objects"),
+        (f"{{jobs: '{REDIS}'}}", "batch_size: 10", "needs a place for its archives, and no backend serves objects"),
         ("{}", "destination: 'file:a', bucket: bbb", "has a bucket and the destination"),
         ("{}", "bucket: bbb", "has a bucket and the destination"),
     ],
@@ -300,7 +325,7 @@ def test_sightings_are_in_the_local_database_or_named() -> None:
     assert loaded(f"orphans: {{r: {root % ''}}}").homes.sightings["r"].url == "sqlite:wrasse.db"
     own = loaded(f"orphans: {{r: {root % ', sightings: sqlite:mine.db'}}}").homes.sightings["r"]
     assert (own.url, own.by) == ("sqlite:mine.db", "wrasse.yaml line 1: orphans.r.sightings")
-    with pytest.raises(ConfigError, match=r"no backend serves the sightings of orphans\.r") as refused:
+    with pytest.raises(ConfigError, match=r"its sightings, and no backend serves .* orphans\.r") as refused:
         loaded(f"orphans: {{r: {root % ''}}}\nbackends: {{jobs: '{REDIS}'}}")
     assert "orphans.r.sightings: sqlite:wrasse.db" in refused.value.do
 
