@@ -73,8 +73,6 @@ class Producer:
         caller gave is remembered after the job is gone."""
         if timeout is not None and timeout <= _ZERO:
             raise UsageError("a timeout of zero or less", do="give a duration greater than zero, or none")
-        if not_before is not None and not_before.tzinfo is None:
-            raise UsageError("a not_before without a time zone", do="give an aware datetime, e.g. in UTC")
         if window and not unique:
             raise UsageError("a window without a unique name", do="give unique= too, which the window is about")
         priority = self._priority if priority is None else self._checked(priority)

@@ -21,9 +21,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, WrasseError
-from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.job_record import StoredJob, check_stored
 from wrasse.jobs.recorded_names import Names, Sign, plain, read_sign
 from wrasse.jobs.task_time import StoreTime, whole
 from wrasse.ports.objects import ObjectDelete, Objects
@@ -77,6 +78,20 @@ class Seen:
 _decode = msgspec.json.Decoder(Recorded).decode
 
 
+def decode_recorded(key: str, value: bytes) -> Recorded:
+    """What a record's bytes say; StoreBroken with the reason if they are no job."""
+    try:
+        recorded = _decode(value)
+        check_stored(recorded.stored)
+        if plain(recorded.stored.state.id) != key:
+            raise ValueError(f"it is the record of {recorded.stored.state.id!r}, under the key of another job")
+        return recorded
+    except UNREADABLE as error:
+        raise StoreBroken(
+            f"the record {key!r} is not a job: {why(error)}", do="look at what else writes to these records"
+        ) from error
+
+
 class RecordedStore:
     """The records, signs and parts of one queue root."""
 
@@ -99,10 +114,7 @@ class RecordedStore:
         """What a record says."""
         if record is None:
             return None
-        try:
-            return Seen(record.key, _decode(record.value), record.version, record.due_at)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as why:
-            raise StoreBroken("a record that is not a job", do="look at what else writes to these records") from why
+        return Seen(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
 
     async def add(self, stored: StoredJob) -> Seen | None:
         """A new job; None if there is one of its id."""

@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import msgspec
 
-from wrasse.bounded import DURATION_SECONDS_MAX, INTEGER_MAX, UNREADABLE, instant, integer
+from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.job_record import Settled, StoredJob, back
+from wrasse.jobs.job_record import RANK_MAX, Settled, StoredJob, back
 from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
 
 Fields = Mapping[str, str]
@@ -36,7 +36,6 @@ _PLACES = {
     "failed": Place.DEAD,
     "cancelled": Place.DEAD,
 }
-_RANK_MAX = INTEGER_MAX << 20
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -86,7 +85,7 @@ def _own(stored: StoredJob, before: Fields) -> dict[str, str]:
         "payload_b64": "" if before.get("params_ref") else base64.b64encode(job.payload).decode(),
         "payload_size": str(state.size),
         "timeout": _span(job.timeout),
-        "keep": _span(job.keep),
+        "keep": _span(job.keep or None),
         "lasting": "1" if job.lasting else "",
         "claim_token": str(state.token),
         "claim_nonce": state.nonce,
@@ -95,7 +94,7 @@ def _own(stored: StoredJob, before: Fields) -> dict[str, str]:
         "attempts": str(state.attempts),
         "failures": str(state.failures),
         "interruptions": str(state.interruptions),
-        "not_before": "" if state.not_before in (None, FAR) else _instant(state.not_before),
+        "not_before": "" if state_of(stored, before) == BLOCKED else _instant(state.not_before),
         "finished_at": _instant(state.finished_at),
         "kept_until": _instant(state.kept_until),
         "reason": state.reason.value if state.reason else "",
@@ -144,7 +143,7 @@ def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
     return StoredJob(
         job,
         state,
-        rank=integer(fields["rank"], -_RANK_MAX, _RANK_MAX) if fields.get("rank") else back(updated),
+        rank=integer(fields["rank"], -RANK_MAX, RANK_MAX) if fields.get("rank") else back(updated),
         history=_of(fields, "history", tuple[Attempt, ...]) or (),
         result=(b"" if text == "-" else base64.b64decode(text, validate=True)) if text else None,
         progress=_of(fields, "progress", Progress),
@@ -229,11 +228,12 @@ def _number(fields: Fields, name: str) -> int:
 
 
 def _span(span: timedelta | None) -> str:
-    return str(span // _MILLISECOND) if span else ""
+    """In milliseconds, rounded up: a short timeout stays one."""
+    return "" if span is None else str(-(-span // _MILLISECOND))
 
 
 def _duration(fields: Fields, name: str) -> timedelta | None:
     number = _number(fields, name)
     if number > DURATION_SECONDS_MAX * 1_000:
         raise ValueError(f"field {name}: {number} ms are more than 100 years")
-    return _MILLISECOND * number if number else None
+    return _MILLISECOND * number if fields.get(name) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
+from wrasse.bounded import LATEST
 from wrasse.clock import Clock, from_micros, to_micros
 
 _STALE = 5.0  # seconds after which the store is asked again
@@ -48,4 +49,4 @@ def whole(at: datetime) -> datetime:
 def whole_up(at: datetime) -> datetime:
     """The next whole millisecond: what is not to happen before this moment does not."""
     down = whole(at)
-    return down if down == at else down + _MILLISECOND
+    return down if down == at or down > LATEST - _MILLISECOND else down + _MILLISECOND

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from wrasse.bounded import DURATION_MAX, in_utc
 from wrasse.errors import TooLarge, UsageError
 
 ID_BYTES_MAX = 255
@@ -14,6 +15,7 @@ NAME_BYTES_MAX = 255  # queue, kind, priority
 PAYLOAD_BYTES_MAX = 16 << 20
 
 NOTHING: Mapping[str, str] = {}
+NONE = timedelta(0)
 
 
 class Place(StrEnum):
@@ -214,10 +216,45 @@ def check_job(job: Job) -> None:
                 do=f"use {low} to {ID_BYTES_MAX} bytes of printable characters",
             )
     for what, text in (("unique name", job.unique), ("group", job.group)) if job.unique or job.group else ():
-        if len(text.encode("utf-8", "surrogatepass")) > ID_BYTES_MAX:
+        if len(_utf8(job, what, text)) > ID_BYTES_MAX:
             raise UsageError(f"the {what} of job {job.id!r} is too long", do=f"use at most {ID_BYTES_MAX} bytes")
+    if job.delay or job.timeout is not None or job.window or job.keep or job.not_before is not None or job.headers:
+        _check_readable(job)
     if len(job.payload) > PAYLOAD_BYTES_MAX:
         raise TooLarge(
             f"a payload of {len(job.payload)} bytes for job {job.id!r}",
             do=f"payloads hold at most {PAYLOAD_BYTES_MAX} bytes; put the data elsewhere and send its name",
         )
+
+
+def _check_readable(job: Job) -> None:
+    """Refuses times and headers that decoders would not read back; the bounds are theirs (`wrasse.bounded`)."""
+    spans = (("timeout", job.timeout or NONE), ("window", job.window), ("keep", job.keep), ("delay", job.delay))
+    for what, span in spans:
+        if not (-DURATION_MAX if what == "delay" else NONE) <= span <= DURATION_MAX:
+            raise UsageError(
+                f"the {what} of job {job.id!r} is {span}", do=f"give a duration of at most {DURATION_MAX.days} days"
+            )
+    if job.not_before is not None:
+        if job.not_before.tzinfo is None:
+            raise UsageError("a not_before without a time zone", do="give an aware datetime, e.g. in UTC")
+        try:
+            in_utc(job.not_before)
+        except ValueError as error:
+            raise UsageError(f"the not_before of job {job.id!r}: {error}", do="give an earlier or later time") from None
+    for name, text in job.headers.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise UsageError(
+                f"the header {name!r} of job {job.id!r} is {type(text).__name__}, not text",
+                do="give headers as a mapping of text to text",
+            )
+        _utf8(job, f"header {name!r}", name + text)
+
+
+def _utf8(job: Job, what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeError:
+        raise UsageError(
+            f"the {what} of job {job.id!r} has a lone surrogate, which is no text", do="give text that UTF-8 can encode"
+        ) from None

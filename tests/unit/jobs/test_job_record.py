@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.errors import StoreBroken
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.job_record import StoredJob
-from wrasse.jobs.job_record_json import decode_job, encode_job
 from wrasse.jobs.lifecycle import Step, budget_spent, legal, token_grew
+from wrasse.jobs.recorded_names import plain
+from wrasse.jobs.recorded_store import Recorded, decode_recorded
 from wrasse.ports.jobs import (
     Budget,
     Bury,
@@ -100,7 +102,8 @@ def test_whatever_is_asked_only_legal_moves_are_made(requests: list[tuple]) -> N
             assert before.until <= at
         holds.append(before.hold)
         record = after
-        assert decode_job(encode_job(record)) == record
+        recorded = Recorded(record, "mark")
+        assert decode_recorded(plain(record.state.id), msgspec.json.encode(recorded)) == recorded
 
 
 @given(delay=delays, passed=seconds)
@@ -164,4 +167,4 @@ def test_progress_carries_the_time_of_its_beat() -> None:
 
 def test_bytes_that_are_no_job_are_told_as_such() -> None:
     with pytest.raises(StoreBroken, match="not a job"):
-        decode_job(b'{"job": 1}')
+        decode_recorded("key", b'{"stored": 1}')
