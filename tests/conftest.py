@@ -11,6 +11,7 @@ import random
 import secrets
 import shlex
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ settings.register_profile("fixed", parent=settings.get_profile("wrasse"), derand
 settings.load_profile("fixed")
 
 collect_ignore = [] if MYSQL else ["backends/test_mysql_catalog.py", "app/test_orphans_mysql.py"]
+if find_spec("atheris") is None:  # it has wheels for Python 3.11 to 3.13 on Linux x86_64 only
+    collect_ignore.append("unit/test_fuzzed_decoders.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

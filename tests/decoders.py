@@ -1,6 +1,6 @@
 """Every decoder of bytes from outside, with seeds: each answers a value or one of its own errors, for any bytes.
 
-Used by the hypothesis harness (tests/unit/test_decoders.py); a coverage-guided fuzzer can call `escaped` as it is.
+Used by hypothesis (tests/unit/test_decoders.py) and by the coverage-guided fuzzer (tests/fuzz_decoders.py).
 """
 
 from __future__ import annotations
