@@ -24,7 +24,7 @@ from wrasse.errors import StoreUnavailable, WrasseError
 SHORT = timedelta(seconds=0.15)
 DEADLINE_S = 8  # of a question that meets one attack, on a machine that is busy
 MEMORY_MAX = 200 << 20
-SMALL = 32 << 20  # bytes of a reply, where the tests fill it
+SMALL = 96 << 20  # bytes of a reply, where the tests fill it
 OK = b"+OK\r\n"
 PONG = b"+PONG\r\n"
 

@@ -152,7 +152,7 @@ class _Shared:
 
     def at(self, binary: Path) -> Nats:
         if binary not in self._servers:
-            roomy = nats("max_payload: 8MB\n", binary)  # an entry may have 2 MB
+            roomy = nats("max_payload: 40MB\n", binary)  # an entry may have 24 MiB
             self._servers[binary] = self._stack.enter_context(roomy)
         return self._servers[binary]
 

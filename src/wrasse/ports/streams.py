@@ -28,7 +28,7 @@ from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.subjects import check_subject
 
-BODY_BYTES_MAX = 2 << 20
+BODY_BYTES_MAX = 24 << 20  # 32 MiB in base64, which is what the file store of NATS keeps at most
 FIELDS_BYTES_MAX = 64 << 10  # so that the largest entry still has room for why it became a dead letter
 APPENDS_MAX = 10_000
 KEY_BYTES_MAX = 255

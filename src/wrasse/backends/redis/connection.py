@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from wrasse.backends.redis.failure import NotInTime, ours
+from wrasse.backends.redis.failure import NotInTime, ReplyTooLarge, ours
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.routes import FAILURES, Route, redirected
 from wrasse.backends.redis.scripts import Script
@@ -118,6 +118,8 @@ class Link:
             wire = await self._ready()  # which tries to connect as often by itself
             try:
                 return await self._read(wire, packed, commands)
+            except ReplyTooLarge:
+                raise
             except StoreUnavailable:
                 if attempt == self.options.max_retries:
                     raise

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.hold_text import FinishedText, pack_finished, read_finished
 from wrasse.backends.redis.job_json import decode, flaw, history_json, payload_of, reason_of
 from wrasse.backends.redis.keys import Keys
@@ -75,7 +76,10 @@ async def compare_dead(link: Link, keys: Keys) -> bool:
 async def _adopt_newest(link: Link, keys: Keys, listed: int, missing: int) -> bool:
     """Adopts what stands at the new end of the list, if that is all that is missing: what others bury, they push there,
     and a long list need not be read for it."""
-    raws: list[bytes] = await link.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
+    try:
+        raws: list[bytes] = await link.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
+    except ReplyTooLarge:
+        return False  # the list as a whole is read in pages that fit
     newest = await slice_of(link, keys.dead, keys.finished, Span(newest=True), None, len(raws) + _BEHIND)
     known = Counter(read_finished(each.text).bytes for each in newest.found if each.text is not None)
     unknown = Counter(raws) - known

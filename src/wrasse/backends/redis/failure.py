@@ -10,7 +10,7 @@ import socket
 import ssl
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.wire import Cut, Refusal, Silent
+from wrasse.backends.redis.wire import Cut, Oversized, Refusal, Silent
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 
 _UP = "check that the server is up and that redis.addr is its address"
@@ -41,6 +41,10 @@ class NotInTime(StoreUnavailable):
     """A server was waited for as long as may be. To try it again at once would find the same."""
 
 
+class ReplyTooLarge(StoreUnavailable):
+    """A reply beyond `redis.reply_bytes_max`. To ask the same again would find the same; to ask for less may not."""
+
+
 def ours(error: Exception, where: str) -> Exception:
     """Our error for what a socket, TLS or the server said. `where` names the server."""
     match error:
@@ -48,6 +52,11 @@ def ours(error: Exception, where: str) -> Exception:
             return error
         case Refusal():
             return _refused(error, where)
+        case Oversized():
+            return ReplyTooLarge(
+                f"{where} has more to send in one reply than is read: {error}",
+                do="raise redis.reply_bytes_max, or remove the entry that is so large",
+            )
         case Silent() if "TLS" in str(error):
             return NotInTime(f"{where} does not speak TLS with us: {error}", do=_TLS)
         case Silent():

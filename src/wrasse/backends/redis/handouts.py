@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from wrasse.backends.redis.client import Link
-from wrasse.backends.redis.failure import ours
+from wrasse.backends.redis.failure import ReplyTooLarge, ours
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import deliveries_of, new_deliveries
 from wrasse.backends.redis.stream_keys import GroupKeys, StreamKeys
@@ -150,7 +150,12 @@ class Handouts:
             ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
             ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
         )
-        first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else link.together(steps))
+        try:
+            first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else link.together(steps))
+        except ReplyTooLarge:
+            # Handed out, and due again after their time; the script that hands them out then counts their bytes.
+            self._sizes.pop(subject, None)
+            raise
         if not isinstance(first, Refusal):
             _check_group(first, asking)
         now, _, _, words = (0, -1, 0, ()) if isinstance(first, Refusal) else first

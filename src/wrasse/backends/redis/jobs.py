@@ -17,6 +17,7 @@ from wrasse.backends.redis.changes import Held
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.dead_list import compare_dead
 from wrasse.backends.redis.deletes import delete
+from wrasse.backends.redis.fitting import in_pieces
 from wrasse.backends.redis.hold_text import read_hold
 from wrasse.backends.redis.job_json import decode, flaw, from_ms
 from wrasse.backends.redis.keys import Keys
@@ -210,7 +211,7 @@ class RedisJobs:
         """What is held under each of these takes: mostly our own, else read."""
         known = {take: held for take in takes if (held := self._held.get(take)) is not None}
         missing = [take for take in takes if take not in known]
-        texts = await self._link.ask("HMGET", self._keys.holds, *missing) if missing else ()
+        texts = await in_pieces(missing, lambda takes: self._link.ask("HMGET", self._keys.holds, *takes))
         for take, text in zip(missing, texts, strict=True):
             if text is not None:
                 hold = read_hold(text)

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.reading import workers_with
+from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
@@ -44,8 +45,18 @@ class RedisLists:
 
     async def peek(self, key: str, count: int) -> Sequence[bytes]:
         """The right end of the list, the next one first."""
-        found: list[bytes] = await self._link.ask("LRANGE", key, -count, -1)
-        return found[::-1]
+        found: list[bytes] = []
+        step = count
+        while len(found) < count:
+            behind = len(found)
+            some, step = await fitting(
+                min(step, count - behind),
+                lambda few: self._link.ask("LRANGE", key, -behind - few, -behind - 1),  # noqa: B023
+            )
+            found += some[::-1]
+            if len(some) < step:
+                break
+        return found
 
     async def purge(self, limiter: str, *, force: bool, dry: bool) -> Purged:
         """One script. The counter of tokens stays, since a token is never given twice; so do remembered answers."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from wrasse.backends.redis.changes import Ending, Held, buried, requeued
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.finding import Waiting, find_waiting
 from wrasse.backends.redis.hold_text import FinishedText, Flag, read_finished, read_hold
 from wrasse.backends.redis.job_json import Wire, decode
@@ -50,7 +51,13 @@ class _Known:
 
 async def move(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
     """Makes the moves, in two round trips where nothing is cancelled that waits."""
-    ends = await _tried(link, keys, moves)
+    try:
+        ends = await _tried(link, keys, moves)
+    except ReplyTooLarge:  # nothing was moved: what the jobs are is read first
+        if len(moves) == 1:
+            raise
+        half = len(moves) // 2
+        return (*await move(link, keys, moves[:half]), *await move(link, keys, moves[half:]))
     for _ in range(_TRIES - 1):
         again = [n for n, move in enumerate(moves) if isinstance(move, Cancel) and ends[n] is None]
         if not again:

@@ -25,7 +25,8 @@ SLOTS = 16_384
 OWN_CLIENT, REDIS_PY = "own", "redis-py"
 REPLY_BYTES_MAX = 256 << 20
 """Bytes that one reply of a Redis may take: its own, and 128 more for each of its elements (redis.reply_bytes_max)."""
-REPLY_BYTES_LEAST = 1 << 20
+REPLY_BYTES_LEAST = 96 << 20
+"""The least that redis.reply_bytes_max may be: a page of 32 MiB that ends with the largest entry, twice over."""
 _TEXTS = (
     "root", "default_priority", "processing_list_pattern", "heartbeat_key_pattern", "completed_list",
     "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password", "streams_prefix", "client",

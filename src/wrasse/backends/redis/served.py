@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.fitting import fitting
 
 _NEAR = 1_000  # entries per look
 _FAR = 20_000  # how far from where it stood an entry is looked for
@@ -54,11 +55,12 @@ class ServedList:
         index = 0 if behind is None else await self._begin(behind)
         count = min(chunk, _FEW)
         while True:
-            found = await self._read(index, count + 1)
+            found, asked = await fitting(count + 1, lambda few: self._read(index, few))  # noqa: B023
             marks = [_mark(raw) for raw in found] + [_NONE]
+            ended, count = len(found) < asked, max(asked - 1, 1)
             for n, raw in enumerate(found[:count]):
                 yield Entry(raw, Mark(index + n, marks[n], marks[n + 1]))
-            if len(found) <= count:
+            if ended:
                 return
             index += count
             # More at once while they are small, fewer when they are large: neither side has to hold much of them.
@@ -71,6 +73,12 @@ class ServedList:
             return found
         served: list[bytes] = await self._link.ask("LRANGE", self._key, -(index + count), -(index + 1))
         return served[::-1]
+
+    async def _all(self, first: int, count: int) -> Sequence[bytes]:
+        (found, asked) = await fitting(count, lambda few: self._read(first, few))
+        if len(found) < asked or asked == count:
+            return found
+        return [*found, *await self._all(first + asked, count - asked)]
 
     async def _begin(self, behind: Mark) -> int:
         """Where the entry after the mark stands now."""
@@ -89,7 +97,7 @@ class ServedList:
         return behind.index + 1 if self._newest else 0
 
     async def _look(self, behind: Mark, first: int, count: int) -> int | None:
-        marks = [_mark(raw) for raw in await self._read(first, count)]
+        marks = [_mark(raw) for raw in await self._all(first, count)]
         if behind.last in marks:
             return first + marks.index(behind.last) + 1
         if behind.next in marks:

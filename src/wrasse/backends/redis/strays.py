@@ -17,6 +17,7 @@ from datetime import timedelta
 from hashlib import sha1
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.hold_text import Flag, read_hold
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
@@ -112,7 +113,9 @@ class RedisStrays:
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
         cursor = b"0"
         while doubtful:
-            cursor, texts = await self._link.ask("HSCAN", self._keys.holds, cursor, "COUNT", 500)
+            (cursor, texts), _ = await fitting(
+                500, lambda count: self._link.ask("HSCAN", self._keys.holds, cursor, "COUNT", count)  # noqa: B023
+            )
             for text in texts[1::2]:
                 hold = read_hold(text)
                 if (hold.worker, hold.bytes) in doubtful:

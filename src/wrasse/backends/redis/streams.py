@@ -13,13 +13,15 @@ from typing import Any
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.discovery import Discovery
+from wrasse.backends.redis.failure import ReplyTooLarge
+from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.scripts import Script, load
 from wrasse.backends.redis.stream_entries import Batch, check_full, columns_of, entry_of, id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.stream_states import read_state
 from wrasse.clock import Clock, from_micros
-from wrasse.errors import ConfigError
+from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.drains import Stretch
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
@@ -91,11 +93,18 @@ class RedisStreams:
         """Entries as the server gives them, its clock, and whether there are more."""
         check_subject(subject)
         check_page(limit)
-        asked = min(limit, _PAGE_BYTES // self._sizes[subject] + 1 if subject in self._sizes else _FIRST_PAGE)
-        command = "XRANGE", self._keys.of(subject).log, f"({after}", "+", "COUNT", asked + 1
-        found, (seconds, micros) = await self._link.ask_many([command, ("TIME",)])
+        wanted = min(limit, _PAGE_BYTES // self._sizes[subject] + 1 if subject in self._sizes else _FIRST_PAGE)
+        command = "XRANGE", self._keys.of(subject).log, f"({after}", "+", "COUNT"
+        try:
+            (found, (seconds, micros)), asked = await fitting(
+                wanted + 1, lambda count: self._link.ask_many([(*command, count), ("TIME",)])
+            )
+        except ReplyTooLarge as why:
+            raise _unreadable(subject, after, why) from why
         at = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
-        return found[:asked], at, len(found) > asked
+        # What was asked for alone is shown; whether more follow is not known then.
+        shown = wanted if asked > wanted else asked
+        return found[:shown], at, len(found) > shown or (asked <= wanted and len(found) == asked)
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
@@ -167,6 +176,13 @@ class RedisStreams:
     def _note_size(self, subject: str, sizes: Sequence[int]) -> None:
         if sizes and (subject in self._sizes or len(self._sizes) < _SIZES_MAX):
             self._sizes[subject] = max(max(sizes) // 4, sum(sizes) // len(sizes), 1)
+
+
+def _unreadable(subject: str, after: EntryId, why: ReplyTooLarge) -> StoreBroken:
+    return StoreBroken(
+        f"the entry of {subject!r} that follows {after} is larger than redis.reply_bytes_max",
+        do=f"{why.do}; XRANGE {subject.replace('.', ':')} ({after} + COUNT 1 shows it",
+    )
 
 
 async def check_streams(link: Link) -> None:

@@ -53,6 +53,10 @@ class Cut(Exception):
     """The connection ended before the answer came: what was asked may have been done, or not."""
 
 
+class Oversized(Cut):
+    """The reply is longer than may be. Asked for less, the server may answer with what fits."""
+
+
 class Silent(Cut):
     """The server took the connection and did not say within its time what a Redis says first."""
 
@@ -246,7 +250,10 @@ class Wire(asyncio.Protocol):
         if self._cost > UNCOUNTED_BYTES:
             self._cost += ELEMENT_BYTES * data.count(b"\n")
         if self._cost > self._largest:
-            self.end(f"a reply beyond redis.reply_bytes_max ({self._largest} bytes)")
+            why = f"a reply beyond redis.reply_bytes_max ({self._largest} bytes)"
+            if self._asked and not self._asked[0].future.done():
+                self._asked[0].future.set_exception(Oversized(why))  # the others' answers are only lost
+            self.end(why)
 
     def _answered(self, answer: Any) -> None:
         if not self._asked and self.heard is not None:

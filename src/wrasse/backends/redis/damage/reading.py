@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.strays import pattern_glob, workers_in
 from wrasse.backends.redis.wire import Word
@@ -20,13 +21,19 @@ async def pairs(link: Link, key: str, seen: Seen, *, large: bool = False) -> Asy
     command = "ZSCAN" if await link.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
     cursor: bytes = b"0"
     while True:
-        cursor, found = await link.ask(command, key, cursor, "COUNT", _LARGE if large else _SMALL)
+        cursor, found = await scanned(link, command, key, cursor, _LARGE if large else _SMALL)
         rows = _paired(found)
         if rows:
             seen(len(rows))
             yield rows
         if cursor == b"0":
             return
+
+
+async def scanned(link: Link, command: str, key: str, cursor: bytes, count: int) -> tuple[bytes, Any]:
+    """One step of HSCAN or ZSCAN, as large as fits into a reply."""
+    (cursor, found), _ = await fitting(count, lambda fewer: link.ask(command, key, cursor, "COUNT", fewer))
+    return cursor, found
 
 
 def _paired(found: Any) -> list[tuple[bytes, bytes]]:
@@ -60,13 +67,14 @@ async def entries(link: Link, key: str, seen: Seen) -> AsyncIterator[bytes]:
     """A list from the end where it is pushed."""
     start = 0
     while True:
-        found: list[bytes] = await link.ask("LRANGE", key, start, start + _LARGE - 1)
+        asked = await fitting(_LARGE, lambda count: link.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
+        found: list[bytes] = asked[0]
         seen(len(found))
         for raw in found:
             yield raw
-        if len(found) < _LARGE:
+        if len(found) < asked[1]:
             return
-        start += _LARGE
+        start += asked[1]
 
 
 async def scores(link: Link, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:

@@ -145,14 +145,22 @@ end
 -- Takes so many new entries of a stream, and notes them as one batch.
 local function take_new(i, wanted, take)
   local log, first, last = KEYS[5 * i - 4], nil, nil
+  local step, longest = 1, 1
   while wanted > 0 and bytes < BYTES_MAX do
-    local found = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', math.min(wanted, CHUNK), 'STREAMS', log, '>')
+    local asked = math.min(wanted, step)
+    local found = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', asked, 'STREAMS', log, '>')
     if not found then break end
     local entries = found[1][2]
-    for _, entry in ipairs(entries) do take(i, entry) end
+    for _, entry in ipairs(entries) do
+      local held = bytes
+      take(i, entry)
+      longest = math.max(longest, bytes - held)
+    end
     first, last = first or entries[1][1], entries[#entries][1]
-    if #entries < math.min(wanted, CHUNK) then break end
+    if #entries < asked then break end
     wanted = wanted - #entries
+    -- More at once while they are small: an answer is bounded by its bytes too.
+    step = math.max(1, math.min(CHUNK, math.floor((BYTES_MAX - bytes) / longest)))
   end
   if first then redis.call('ZADD', KEYS[5 * i - 3], ends, first .. ' ' .. last .. ' ' .. consumer) end
 end

@@ -38,28 +38,32 @@ local from, to = first, last
 if up then to = math.min(last, first + limit - 1) else from = math.max(first, last - limit + 1) end
 local result = {string.format('%.0f', now), (from > first or to < last) and 1 or 0}
 if from > to then return result end
-local found
-if up then
-  found = redis.call('ZRANGE', set, from, to, 'WITHSCORES')
-else
-  local size = redis.call('ZCARD', set)
-  found = redis.call('ZREVRANGE', set, size - 1 - to, size - 1 - from, 'WITHSCORES')
-end
-local bytes = 0
-for start = 1, #found, 2 * CHUNK do
-  -- A slice of large jobs ends early: neither side has to hold more than a few of them.
+-- Read in steps that follow from how long they are, so that a slice of large jobs ends early: neither side has to hold
+-- more than a few of them.
+local size, bytes, longest, step, at = redis.call('ZCARD', set), 0, 1, 1, 0
+local count = to - from + 1
+while at < count do
   if bytes > BYTES_MAX then
     result[2] = 1
     break
   end
+  local least, most = at, math.min(at + step, count) - 1
+  local found
+  if up then
+    found = redis.call('ZRANGE', set, from + least, from + most, 'WITHSCORES')
+  else
+    found = redis.call('ZREVRANGE', set, size - 1 - to + least, size - 1 - to + most, 'WITHSCORES')
+  end
   local names = {}
-  for i = start, math.min(start + 2 * CHUNK - 1, #found), 2 do names[#names + 1] = found[i] end
+  for i = 1, #found, 2 do names[#names + 1] = found[i] end
   local said = texts == set and {} or redis.call('HMGET', texts, unpack(names))
   for i, name in ipairs(names) do
     local text = texts == set and '' or said[i]
-    bytes = bytes + #name + (text and #text or 0)
-    local at = #result
-    result[at + 1], result[at + 2], result[at + 3] = name, found[start + 2 * i - 1], text
+    local length, last = #name + (text and #text or 0), #result
+    bytes, longest = bytes + length, math.max(longest, length)
+    result[last + 1], result[last + 2], result[last + 3] = name, found[2 * i], text
   end
+  at = most + 1
+  step = math.max(1, math.min(CHUNK, math.floor((BYTES_MAX - bytes) / longest)))
 end
 return result

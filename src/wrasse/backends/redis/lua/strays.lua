@@ -5,7 +5,7 @@
 --   more is asked), 'ours' if it is one of ours and lives, else 'silent'; the number of its entries without a hold, and
 --   these
 -- include job_id
-local most, result = tonumber(ARGV[2]), {now}
+local most, result, room = tonumber(ARGV[2]), {now}, 32 * 1024 * 1024
 
 -- Whether the newest take of its id holds this very entry.
 local function is_held(worker, bytes)
@@ -27,11 +27,21 @@ for i = 3, #ARGV do
   local at = #result
   result[at + 1], result[at + 2] = state, 0
   if state == 'ours' or state == 'silent' then
-    for _, bytes in ipairs(redis.call('LRANGE', list, 0, most - 1)) do
-      if not is_held(worker, bytes) then
-        result[at + 2] = result[at + 2] + 1
-        result[#result + 1] = bytes
+    -- What does not fit into this answer is found by the next look, once these have a hold.
+    local from, step = 0, 1
+    while from < most and room > 0 do
+      local some = redis.call('LRANGE', list, from, math.min(from + step, most) - 1)
+      local longest = 1
+      for _, bytes in ipairs(some) do
+        longest = math.max(longest, #bytes)
+        if not is_held(worker, bytes) then
+          result[at + 2] = result[at + 2] + 1
+          result[#result + 1] = bytes
+          room = room - #bytes
+        end
       end
+      if #some < step then break end
+      from, step = from + step, math.max(1, math.min(100, math.floor(room / longest)))
     end
   end
 end

@@ -36,11 +36,11 @@ local function promote(list, delayed)
   redis.call('ZREM', delayed, unpack(due))
 end
 
-local answer, left, first, bytes_left = {now, 0}, limit, nil, 64 * 1024 * 1024
+local answer, left, first, bytes_left = {now, 0}, limit, nil, 32 * 1024 * 1024
 
 -- Up to so many entries, in steps that follow from how long they are: an answer is bounded by its bytes too.
 local function pop(list, room)
-  local jobs, step, longest = {}, 8, 1
+  local jobs, step, longest = {}, 1, 1
   while room > 0 and bytes_left > 0 do
     local some = redis.call('RPOP', list, math.min(room, step))
     if not some or #some == 0 then break end

@@ -1,0 +1,45 @@
+"""Reads whose reply may be larger than `redis.reply_bytes_max`: asked again for less until it fits.
+
+How large entries are is not known before they are read, and other programs write them too. A reply beyond the limit
+costs its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry beyond it cannot be read at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from wrasse.backends.redis.failure import ReplyTooLarge
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+_SHRINK = 8
+
+
+async def fitting(count: int, ask: Callable[[int], Awaitable[T]]) -> tuple[T, int]:
+    """What `ask` answers for `count`, or for as many fewer as fit; and for how many it was asked."""
+    while True:
+        try:
+            return await ask(count), count
+        except ReplyTooLarge:
+            if count <= 1:
+                raise
+            count = max(1, count // _SHRINK)
+
+
+async def in_pieces(items: Sequence[Item], ask: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> list[T]:
+    """One answer for each item, asked for together, or in as many pieces as it takes."""
+    found: list[T] = []
+    count = len(items)
+    while len(found) < len(items):
+        rest = items[len(found) :]
+        answers, count = await fitting(min(count, len(rest)), partial(_first, ask, rest))
+        found += answers
+    return found
+
+
+async def _first(
+    ask: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], items: Sequence[Item], count: int
+) -> Sequence[T]:
+    return await ask(items[:count])

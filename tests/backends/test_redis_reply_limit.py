@@ -1,0 +1,119 @@
+"""Whatever was accepted is read back although a page of it would not fit into one reply (redis.reply_bytes_max)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import pytest
+
+from servers.valkey import Valkey, valkey
+from wrasse.backends.redis import options
+from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.failure import ReplyTooLarge
+from wrasse.backends.redis.fitting import in_pieces
+from wrasse.backends.redis.served import ServedList
+from wrasse.errors import StoreBroken
+from wrasse.ports.groups import StartAt
+from wrasse.ports.streams import START, Draft, EntryId
+
+S, KEY = "gbe.events.audit.change", "gbe:events:audit:change"
+LIMIT = 6 << 20  # beyond the bytes whose elements are not counted
+LARGE = b"x" * (1 << 20)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    with valkey() as made:
+        yield made
+
+
+@pytest.fixture
+async def redis(server: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Redis]:
+    monkeypatch.setattr(options, "REPLY_BYTES_LEAST", 1)
+    store = await Redis.open(f"{server.url}?reply_bytes_max={LIMIT}")
+    await store.link.ask("FLUSHALL")
+    yield store
+    await store.close()
+
+
+async def test_a_page_of_large_entries_shrinks_until_it_fits(redis: Redis) -> None:
+    ids = [id for _ in range(20) for id in await redis.streams.append([Draft(S, LARGE)])]
+    for read in (redis.streams.read, redis.streams.stretch):
+        found, after = list[EntryId](), START
+        while True:
+            page = await read(S, after, 1_000)
+            some = [each.id for each in page.items] if hasattr(page, "items") else [*map(page.id, range(len(page)))]
+            found += some
+            if not page.more:
+                break
+            after = found[-1]
+        assert found == ids
+
+
+async def test_large_entries_behind_small_ones_are_read(redis: Redis) -> None:
+    await redis.streams.append([Draft(S, b"x")] * 100)
+    assert len(await redis.streams.read(S, START, 100)) == 100  # so small ones are expected
+    for _ in range(10):
+        await redis.streams.append([Draft(S, LARGE)])
+    page = await redis.streams.read(S, START, 1_000)
+    found = list(page)
+    while page.more:
+        page = await redis.streams.read(S, found[-1].id, 1_000)
+        found += page
+    assert sum(len(each.body) for each in found) == 100 + 10 * len(LARGE)
+
+
+async def test_an_entry_that_no_reply_can_hold_is_named(redis: Redis) -> None:
+    (before,) = await redis.streams.append([Draft(S, b"x")])
+    await redis.link.ask("XADD", KEY, "*", "envelope", b"x" * (2 * LIMIT))
+    page = await redis.streams.read(S, START, 10)
+    assert [each.id for each in page] == [before]
+    assert page.more
+    with pytest.raises(StoreBroken, match=f"the entry of '{S}' that follows {before} is larger than"):
+        await redis.streams.read(S, before, 10)
+
+
+async def test_deliveries_of_large_entries_come_a_few_at_a_time(server: Valkey) -> None:
+    store = await Redis.open(server.url)
+    try:
+        await store.link.ask("FLUSHALL")
+        await store.groups.join(S, "readers", StartAt(first=True))
+        for _ in range(5):
+            await store.streams.append([Draft(S, b"x" * (16 << 20))])
+        given = [
+            len(await store.groups.deliver([S], "readers", "c", 100, ack_timeout=timedelta(minutes=5)))
+            for _ in range(3)
+        ]
+        assert (given[0], sum(given)) == (2, 5)  # 32 MiB each, and one more where their size is expected
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("newest", [False, True])
+async def test_a_list_of_large_entries_is_read_whole_and_in_order(redis: Redis, newest: bool) -> None:
+    entries = [b"%03d" % n + LARGE for n in range(20)]
+    for entry in entries:
+        await redis.link.ask("RPUSH", "list", entry)
+    read = ServedList(redis.link, "list", newest=newest)
+    found = [entry async for entry in read.entries(None, 2_000)]
+    assert [each.raw for each in found] == (entries if newest else entries[::-1])
+    again = [entry.raw async for entry in read.entries(found[9].mark, 2_000)]
+    assert again == [each.raw for each in found[10:]]
+
+
+async def test_values_of_a_hash_are_read_in_pieces(redis: Redis) -> None:
+    for n in range(20):
+        await redis.link.ask("HSET", "hash", n, b"%03d" % n + LARGE)
+    with pytest.raises(ReplyTooLarge, match="a reply beyond"):
+        await redis.link.ask("HMGET", "hash", *range(20))
+    found = await in_pieces(range(20), lambda names: redis.link.ask("HMGET", "hash", *names))
+    assert [value[:3] for value in found] == [b"%03d" % n for n in range(20)]
+
+
+async def test_a_peek_at_large_entries_gives_as_many_as_were_asked_for(redis: Redis) -> None:
+    assert redis.lists is not None
+    for n in range(20):
+        await redis.link.ask("RPUSH", "list", b"%03d" % n + LARGE)
+    assert [raw[:3] for raw in await redis.lists.peek("list", 12)] == [b"%03d" % n for n in range(19, 7, -1)]
+    assert len(await redis.lists.peek("list", 100)) == 20
