@@ -28,6 +28,7 @@ _MARK = b',"stream_id":"'
 _END = b'"}\n'
 _RAW = b'{"stream_id":"'
 _BRACE = ord("}")
+_ESCAPES = 64  # bytes that a field may take as text beyond what base64 of it takes: LINE_BYTES_MAX must hold
 
 
 class _Keys(msgspec.Struct):
@@ -83,12 +84,17 @@ def line_of(entry: Entry) -> bytes:
 
 
 def _sorted_out(fields: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Fields that are text, and those that are not."""
+    """Fields that are text, and those that are not, or would take more room as JSON than in base64."""
     text, other = {}, {}
     for name, value in fields.items():
         try:
-            text[name] = value.decode()
+            said = value.decode()
         except UnicodeDecodeError:
+            other[name] = value
+            continue
+        if len(_ENCODE(said)) <= len(value) * 4 // 3 + _ESCAPES:
+            text[name] = said
+        else:
             other[name] = value
     return text, other
 
