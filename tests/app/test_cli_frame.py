@@ -117,6 +117,7 @@ def test_an_error_of_ours_shows_no_traceback_unless_asked(place: Path) -> None:
 
 @pytest.mark.parametrize("args", [("jobs", "show"), ("journal", "--suspect"), ("explain",)])
 def test_a_name_that_is_not_utf_8_is_a_usage_error(args: tuple[str, ...]) -> None:
+    assert wrasse("jobs", "put", "x").code == 0
     answer = wrasse(*args, "\udcff")
     assert (answer.code, answer.err.splitlines()[0]) == (2, "error: '\\udcff' is not UTF-8")
 
@@ -142,7 +143,7 @@ def test_config_shows_which_backend_serves_what_and_creates_nothing(place: Path)
     rows = wrasse("config", "show", "--where", "--json").json["backends"]
     assert rows[0] == {
         "port": "jobs", "backend": f"sqlite://{place}/wrasse.db", "by": "default",
-        "holds": "jobs, results, heartbeats of workers", "refused": "",
+        "holds": "jobs, results, heartbeats of workers, when periodic jobs ran", "refused": "",
     }  # fmt: skip
     assert os.listdir(place) == []
 
@@ -208,6 +209,7 @@ def test_a_file_named_in_the_environment_is_read(place: Path) -> None:
 
 
 def test_doctor_says_what_is_well() -> None:
+    assert wrasse("sweep").code == 0
     answer = wrasse("doctor", "--json")
     assert (answer.code, answer.json["ok"]) == (0, True)
     checks = {each["check"] for each in answer.json["checks"]}
@@ -215,6 +217,7 @@ def test_doctor_says_what_is_well() -> None:
 
 
 def test_doctor_prints_what_a_directory_was_found_to_have() -> None:
+    assert wrasse("sweep", "--set", "backends.records=file:data").code == 0
     answer = wrasse("doctor", "--json", "--set", "backends.records=file:data")
     (probe,) = [each["what"] for each in answer.json["checks"] if each["check"] == "probe"]
     assert (answer.code, "hard links, locks" in probe) == (0, True)
@@ -284,3 +287,9 @@ def test_bench_runs_what_a_checkout_has(place: Path) -> None:
     (place / "bench" / "__init__.py").write_text("")
     (place / "bench" / "__main__.py").write_text("import sys; print('measuring', sys.argv[1:])")
     assert typed("bench", "jobs_sqlite", "--quick", cwd=place).out == "measuring ['jobs_sqlite', '--quick']\n"
+
+
+def test_a_store_that_is_named_and_does_not_exist_is_said() -> None:
+    typo = wrasse("jobs", "list", "--set=backends.jobs=sqlite:typo.db")
+    assert (typo.code, "typo.db (command line: backends.jobs) does not exist yet" in typo.err) == (0, True)
+    assert wrasse("jobs", "list").err == ""

@@ -106,3 +106,53 @@ def test_the_doctor_looks_where_the_app_enqueues_or_says_that_settings_contradic
     (place / "wrasse.yaml").write_text("worker: {handler: 'shop:app'}\nbackends: {jobs: 'sqlite:mine.db'}")
     wrong = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
     assert (wrong.returncode, "use different places" in wrong.stdout) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("app", "command", "told"),
+    [
+        ("backends: {jobs: 'redis://h:1'}", "worker: {count: 2}", "jobs are in redis://h:1/0 (shop.yaml line 1"),
+        ("worker: {count: 2}", "backends: {jobs: 'redis://h:1'}", "in redis://h:1/0 (wrasse.yaml line 1"),
+        ("leases: {server: 'http://l:1'}", "worker: {count: 2}", "leases are in http://l:1 (shop.yaml line 1"),
+        ("leases: {server: 'http://l:1'}", "leases: {server: 'http://l:2'}", "in http://l:2 (wrasse.yaml line 1"),
+        ("engine: {backend: 'sqlite:a.db'}", "worker: {count: 2}", "engine.backend"),
+        ("worker: {queues: {high: a, low: b}}", "worker: {count: 2}", "worker.queues is {'high': 'a', 'low': 'b'}"),
+        ("producer: {default_priority: high}", "worker: {count: 2}", "producer.default_priority is 'high' by the App"),
+        ("task_types: {mail: {workers: 2}}", "worker: {count: 2}", "task_types is {'mail': "),
+        ("backends: {jobs: 'redis://h:1?root=a'}", "backends: {jobs: 'redis://h:1?root=b'}", "root=a"),
+    ],
+)
+def test_a_file_of_the_app_and_one_of_the_command_must_name_the_same_places(
+    place: Path, app: str, command: str, told: str
+) -> None:
+    shop(place, "connect('shop.yaml')")
+    (place / "shop.yaml").write_text(app)
+    (place / "wrasse.yaml").write_text(command)
+    done = subprocess.run(
+        [sys.executable, "-m", "wrasse", "doctor", "--set=worker.handler=shop:app"],
+        cwd=place, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "the App shop:app and this command use different places" in done.stdout
+    assert told in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("connect", "backends", "warned"),
+    [
+        ("sync.connect('redis://h:1')", "", True),
+        ("connect('shop.yaml')", "", True),
+        ("connect()", "", False),
+        ("connect('redis://h:1')", "backends: {jobs: 'sqlite:mine.db'}", False),
+    ],
+)
+def test_a_command_that_does_not_import_the_app_says_that_it_looks_elsewhere(
+    place: Path, connect: str, backends: str, warned: bool
+) -> None:
+    shop(place, connect)
+    (place / "wrasse.yaml").write_text(f"worker: {{handler: 'shop:app'}}\n{backends}")
+    answer = wrasse("jobs", "list")
+    assert ("worker.handler shop:app makes an App with settings of its own" in answer.err) is warned
+    assert (f"looks at sqlite://{place}/wrasse.db" in answer.err) is warned
+    (place / "wrasse.yaml").write_text("worker: {handler: 'shop:greet'}")
+    assert wrasse("jobs", "list").err == ""

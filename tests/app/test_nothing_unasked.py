@@ -93,6 +93,58 @@ def test_hosts_that_share_streams_sweep_each_its_own_jobs(
     assert [text.startswith("stuck_jobs has never run") for text in ran] == [True, False, True, False]
 
 
+def test_hosts_that_share_streams_run_each_its_own_periodic_jobs(
+    place: Path, server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in ("one", "two"):
+        (place / host).mkdir()
+        monkeypatch.chdir(place / host)
+        (place / host / "shop.py").write_text(HANDLER)
+        Path("wrasse.yaml").write_text(
+            f"backends: {{jobs: 'sqlite:jobs.db', streams: 'redis://127.0.0.1:{server.port}/0'}}\n"
+            "periodic: {tick: {every: 1s}}\n"
+        )
+    with running(place / "one", "--role=worker", "--handler=shop:work"), running(
+        place / "two", "--role=worker", "--handler=shop:work"
+    ):
+        for host in ("one", "two"):
+            monkeypatch.chdir(place / host)
+            until(lambda: wrasse("periodic", "list", "--json").json["periodic"][0]["last"], f"a run on host {host}")
+            until(lambda: wrasse("jobs", "list", "--json").json["jobs"], f"a job on host {host}")
+
+
+def test_leases_at_a_server_are_swept_there_and_nothing_is_made_here(place: Path, server: Valkey) -> None:
+    (place / "wrasse.yaml").write_text(
+        "leases: {server: 'http://127.0.0.1:1'}\n"
+        f"redis: {{addr: '127.0.0.1:{server.port}'}}\nbackends: {{records: 'sqlite:own.db'}}\n"
+    )
+    assert wrasse("sweep").code == 0
+    alone = wrasse("sweep", "expired-leases")
+    assert (alone.code, "are swept by http://127.0.0.1:1" in alone.err) == (2, True)
+    assert listed(place) == ["wrasse.yaml"]
+
+
+def test_a_process_that_serves_leases_while_its_settings_name_another_server_is_refused(place: Path) -> None:
+    (place / "wrasse.yaml").write_text("leases: {server: 'http://127.0.0.1:1', listen: '127.0.0.1:0'}\n")
+    for role in ("leases", "all"):
+        answer = wrasse("run", f"--role={role}")
+        assert (answer.code, "would serve others, from its own store" in answer.err) == (2, True)
+    assert listed(place) == ["wrasse.yaml"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["jobs put hello", "jobs list", "periodic list", "explain x", "streams publish a.b c", "streams info",
+     "leases acquire k", "leases list", "journal", "sweep", "sweep --dry-run", "archives list"],
+)  # fmt: skip
+def test_a_command_on_memory_is_refused_for_no_other_process_sees_it(place: Path, command: str) -> None:
+    answer = wrasse(*command.split(), "--set=backends.jobs=memory:")
+    assert answer.code == 2
+    assert "in memory: (" in answer.err
+    assert "which every process has for itself" in answer.err
+    assert wrasse("doctor", "--set=backends.jobs=memory:").code == 0
+
+
 def _said_of(sweep: str) -> str:
     """What the doctor says of a sweep."""
     checks = wrasse("doctor", "--json").json["checks"]

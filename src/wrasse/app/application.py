@@ -42,7 +42,7 @@ from wrasse.app.config import Config, load
 from wrasse.app.nats_settings import is_nats
 from wrasse.app.new_job import encoded
 from wrasse.app.signals import on_stop
-from wrasse.app.sweep_ports import ENGINE, JOBS, LEASES, STREAMS
+from wrasse.app.sweep_ports import JOBS, LEASES, STREAMS
 from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Store, Stores
 from wrasse.clock import Clock, SystemClock
@@ -152,7 +152,7 @@ class App:
         """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
         settings = self.config.settings
         registry = configured(settings, self.registry)
-        return build_repeater(settings, await self.open(JOBS, ENGINE), self._clock, self.tally, registry)
+        return build_repeater(settings, await self.open(JOBS), self._clock, self.tally, registry)
 
     def worker(self, concurrency: int | None = None, *, signals: bool = True) -> AppWorker:
         """A worker with this app's handlers and those of the settings. Without `signals` it leaves SIGTERM and SIGINT

@@ -178,7 +178,8 @@ def families(config: Config, clock: Clock, only: Collection[str] | None = None) 
     wanted = [name for name in config.catalogue if only is None or name in only]
     apart = (ORPHAN_SWEEP, *LEASE_SWEEPS, *STREAM_SWEEPS)
     found = []
-    leases = [name for name in LEASE_SWEEPS if name in wanted]
+    # Leases at leases.server are swept there.
+    leases = [name for name in LEASE_SWEEPS if name in wanted and not settings.leases.server]
     if leases:
         found.append(
             Family("leases", (LEASES,), lambda opened: [build_lease_sweep(n, settings, opened, clock) for n in leases])
@@ -455,7 +456,7 @@ def build_handlers(registry: Registry) -> Handlers:
 def build_repeater(settings: Settings, opened: Opened, clock: Clock, tally: Tally, registry: Registry) -> Repeater:
     """What puts periodic jobs."""
     producer = build_producer(settings, opened, clock, tally)
-    return Repeater(registry.periodic.values(), producer, opened.engine.records(PERIODIC), clock)
+    return Repeater(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
 
 
 def message_handlers(text: str) -> Sequence[Registered]:

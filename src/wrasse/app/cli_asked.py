@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,12 +15,18 @@ from typing import Any, TypeVar
 import click
 
 from wrasse.app.config import Config, load
+from wrasse.app.handler_app import unseen_app
 from wrasse.app.lateness import TELL
 from wrasse.app.plain import to_json
+from wrasse.app.store_url import parse_store
 from wrasse.duration import parse_duration
-from wrasse.errors import BadDuration, UsageError
+from wrasse.errors import BadDuration, ConfigError, UsageError
 
 T = TypeVar("T")
+_LOOKED_AT = {
+    "jobs": "jobs", "periodic": "jobs", "explain": "jobs", "streams": "streams", "archives": "objects",
+    "leases": "leases", "journal": "journal", "sweep": "engine",
+}  # fmt: skip  # what commands, by their first word, look at in a backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Asked:
     def config(self, more: Mapping[str, str] | None = None) -> Config:
         """The configuration, with warnings said on stderr."""
         config = load(self.file, overrides={**self.overrides, **(more or {})})
-        for warning in config.warnings:
+        for warning in (*config.warnings, *_doubts(config)):
             click.echo(f"warning: {warning}", err=True)
         return config
 
@@ -57,6 +64,25 @@ def asks(function: Callable[..., T]) -> Callable[..., T]:
         return function(Asked(file, dict(_pair(each) for each in sets), as_json), *args, **options)
 
     return wrapper
+
+
+def _doubts(config: Config) -> Iterator[str]:
+    """What to say about the backend that this command looks at; memory: is refused."""
+    context = click.get_current_context(silent=True)
+    command = "".join((context.command_path if context is not None else "").split()[1:2])
+    if command not in _LOOKED_AT:
+        return
+    home = config.homes.ports[_LOOKED_AT[command]]
+    if home.url.startswith("memory:"):
+        raise ConfigError(
+            f"`wrasse {command}` has nothing to look at: {home.port} are in memory: ({home.by}), which every process "
+            "has for itself and loses at its end",
+            do="name a backend that processes share, such as sqlite:wrasse.db",
+        )
+    yield from unseen_app(config)
+    local = home.by != "default" and home.url.startswith(("sqlite:", "file:"))
+    if local and not os.path.exists(parse_store(home.url).path):
+        yield f"{home} ({home.by}) does not exist yet, so nothing is stored there"
 
 
 def _pair(text: str) -> tuple[str, str]:

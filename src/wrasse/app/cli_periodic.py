@@ -62,7 +62,7 @@ def list_periodic(asked: Asked) -> None:
 
 async def _list(asked: Asked) -> None:
     config = asked.config()
-    store = await open_store(homes(config).engine, create=False)
+    store = await open_store(homes(config).jobs, create=False)
     try:
         found = await _known(store, config.settings)
         now = (await store.pulse()).at

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import click
 
-from wrasse.app.building import open_engine
+from wrasse.app.building import LEASE_SWEEPS, open_engine
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.config import Config
@@ -18,7 +18,7 @@ from wrasse.clock import SystemClock
 from wrasse.duration import format_duration
 from wrasse.engine.budget import ACTIONS_MAX, RUNTIME_MAX
 from wrasse.engine.report import Report
-from wrasse.errors import Refused, UnknownName
+from wrasse.errors import ConfigError, Refused, UnknownName
 
 
 @click.command()
@@ -63,6 +63,9 @@ def _known(name: str, config: Config) -> str:
     wanted = name.replace("-", "_")
     if wanted not in config.catalogue:
         raise UnknownName(name, [each.replace("_", "-") for each in config.catalogue], what="sweep")
+    home = config.homes.ports["leases"]
+    if wanted in LEASE_SWEEPS and config.settings.leases.server:
+        raise ConfigError(f"leases are swept by {home} ({home.by}), not from here", do="run it on that server")
     return wanted
 
 

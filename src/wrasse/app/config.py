@@ -19,7 +19,7 @@ import yaml
 
 from wrasse.app.convert import Unfit, convert
 from wrasse.app.environment import from_environment, strays
-from wrasse.app.homes import Homes, resolve
+from wrasse.app.homes import SERVERS, Homes, resolve
 from wrasse.app.nats_settings import idle_nats_names
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
 from wrasse.app.redaction import remember
@@ -30,6 +30,7 @@ from wrasse.app.schema import Leaf, leaves, sections
 from wrasse.app.setting_key import named_in
 from wrasse.app.settings import Settings, SweepSettings
 from wrasse.app.settings_leases import followed
+from wrasse.app.store_url import parse_store
 from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar
 from wrasse.duration import format_duration
 from wrasse.errors import ConfigError, UnknownName, UsageError, WrasseError
@@ -249,6 +250,13 @@ def _doubts(settings: Settings, sources: Mapping[str, str], homes: Homes) -> Ite
         yield f"only Redis uses {', '.join(lonely)}, and nothing is kept there"
     if lonely := idle_nats_names(urls, sources):
         yield f"only a NATS uses {', '.join(lonely)}, and nothing is kept there"
+    shared = next((home for port in SERVERS if parse_store((home := homes.ports[port]).url or "memory:").served), None)
+    engine = homes.ports["engine"]
+    if settings.engine.backend and shared is not None and not parse_store(engine.url).served:
+        yield (
+            f"{engine.by} is {engine} on this host, while {shared.port} are on {shared}: each host has a journal of "
+            "its own; without engine.backend they share one"
+        )
     silence, hold = settings.sweeps["stuck_jobs"].fields["silence"], settings.worker.heartbeat_ttl
     if isinstance(silence, timedelta) and silence < hold:
         yield f"sweeps.stuck_jobs.silence is shorter than worker.heartbeat_ttl; a hold lasts {format_duration(hold)}"

@@ -41,7 +41,7 @@ from wrasse.app.homes import homes, table
 from wrasse.app.http import Server
 from wrasse.app.leases_http.access import access_of
 from wrasse.app.leases_http.server import LeaseServer
-from wrasse.app.leasing import check_state_home
+from wrasse.app.leasing import check_serving
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
 from wrasse.app.opening import Waiting
 from wrasse.app.process import hand_over_sooner
@@ -197,7 +197,7 @@ class Daemon:
         self._serves_leases = "leases" in orders.roles or ("all" in orders.roles and config.named("leases.listen"))
         self._lease_server: LeaseServer | None = None
         if self._serves_leases:
-            check_state_home(config)
+            check_serving(config)
 
     def _archived_streams(self, orders: Orders) -> tuple[str, ...]:
         """The patterns of the streams that this process archives."""
@@ -264,7 +264,7 @@ class Daemon:
         if self._streams:
             found.append(Part("archiver", (STREAMS, ENGINE, ARCHIVES), partial(self._start_archiver, stores, opened)))
         if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
-            found.append(Part("periodic", (JOBS, ENGINE), partial(self._start_repeater, opened)))
+            found.append(Part("periodic", (JOBS,), partial(self._start_repeater, opened)))
         if self._directory:
             found.append(Part(PRODUCER, (JOBS,), partial(self._start_producing, opened)))
         if self._messages:
@@ -308,7 +308,7 @@ class Daemon:
         return self._archiver.run
 
     async def _start_repeater(self, opened: Open) -> Run:
-        backends = await opened(JOBS, ENGINE)
+        backends = await opened(JOBS)
         settings = self._config.settings
         self._repeater = build_repeater(settings, backends, self._clock, self._tally, self._registry)
         return self._repeater.run

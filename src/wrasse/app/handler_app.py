@@ -6,7 +6,10 @@ different places, the command is refused and the sources on both sides are named
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from wrasse.app.config import Config, load
@@ -48,18 +51,63 @@ def with_app(config: Config, handler: str, file: str | None, overrides: Mapping[
     return config
 
 
+def unseen_app(config: Config) -> Iterator[str]:
+    """What a command that does not import programs says if `worker.handler` seems to name an App with a place of its
+    own, while these settings name none. Read from the source, for importing may do anything."""
+    home, text = config.homes.ports["jobs"], config.settings.worker.handler
+    if home.by != "default" or not text or is_url(text):
+        return
+    module, _, name = text.partition(":")
+    stem = Path(*module.split("."))
+    found = next((each for each in (stem.with_suffix(".py"), stem / "__init__.py") if each.is_file()), None)
+    with suppress(OSError, ValueError, SyntaxError):
+        tree = ast.parse(found.read_bytes()) if found is not None else ast.Module([], [])
+        assigned = [each for each in tree.body if isinstance(each, ast.Assign | ast.AnnAssign)]
+        for each in assigned:
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
+            if named and isinstance(each.value, ast.Call) and (each.value.args or each.value.keywords):
+                yield (
+                    f"worker.handler {text} makes an App with settings of its own, which `wrasse run` uses; this "
+                    f"command does not import it and looks at {home}: name the backends in wrasse.yaml, and write "
+                    "connect() in the program"
+                )
+
+
 def _differences(ours: Config, theirs: Config) -> Iterator[str]:
-    for port in PORTS:
+    # Two files that are loaded side by side: what only one of them says would be lost to the other.
+    apart = None not in (ours.file, theirs.file) and not theirs.program and not _one_file(ours, theirs)
+    for port in (*PORTS, "leases", "engine"):
         mine, other = ours.homes.ports[port], theirs.homes.ports[port]
-        if _says(mine) and _says(other) and not same_place(mine.url, other.url):
+        said = (_says(mine, ours) or _says(other, theirs)) if apart else _says(mine, ours) and _says(other, theirs)
+        if said and not _same(mine, other):
             yield f"{port} are in {other} ({other.by}) by the App, and in {mine} ({mine.by}) by this command"
-    queues = ours.settings.worker.queues, theirs.settings.worker.queues
-    if ours.named("worker.queues") and theirs.named("worker.queues") and queues[0] != queues[1]:
-        here, there = (each.sources.get("worker.queues", "") for each in (ours, theirs))
-        yield f"worker.queues is {dict(queues[1])} ({there}) by the App, and {dict(queues[0])} ({here}) by this command"
+    for path in ("worker.queues", "producer.default_priority", "task_types"):
+        here, there = (_said(path, each) for each in (ours, theirs))
+        named = [ours.named(path), theirs.named(path)]
+        if here != there and (any(named) if apart else all(named)):
+            yield f"{path} is {there} by the App, and {here} by this command"
 
 
-def _says(home: Home) -> bool:
-    return not home.refused and home.by != "default"
+def _one_file(ours: Config, theirs: Config) -> bool:
+    return ours.file is not None and theirs.file is not None and ours.file.resolve() == theirs.file.resolve()
+
+
+def _said(path: str, config: Config) -> str:
+    value: object = config.settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return f"{dict(value) if isinstance(value, Mapping) else value!r}"
+
+
+def _says(home: Home, config: Config) -> bool:
+    by_itself = home.port in PORTS or config.named({"leases": "leases.server", "engine": "engine.backend"}[home.port])
+    return not home.refused and home.by != "default" and by_itself
+
+
+def _same(one: Home, other: Home) -> bool:
+    if one.refused or other.refused or one.url.startswith("http") or other.url.startswith("http"):
+        return one.url.rstrip("/") == other.url.rstrip("/")
+    return same_place(one.url, other.url)
 
 

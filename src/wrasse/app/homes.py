@@ -38,7 +38,7 @@ _EXAMPLES = {
     "objects": "s3://bucket/prefix or file:wrasse-data",
 }
 HOLDS = {
-    "jobs": "jobs, results, heartbeats of workers",
+    "jobs": "jobs, results, heartbeats of workers, when periodic jobs ran",
     "records": "records, stream tasks",
     "streams": "messages and their groups",
     "objects": "archives, state of leases, large parameters of tasks",
@@ -66,7 +66,8 @@ class Home:
         if self.url.startswith(("http:", "https:", "postgres", "mysql", "mariadb")):
             return hide(self.url)
         parse = parse_objects if self.port in ("objects", "archives") else parse_store
-        return str(parse(self.url).resolved())
+        root = RedisOptions.of_query(self.url).get("root", "") if is_redis(self.url) else ""
+        return f"{parse(self.url).resolved()}{f'?root={root}' if root else ''}"
 
     def opened(self) -> str:
         """The URL to open; ConfigError if no backend serves the port."""

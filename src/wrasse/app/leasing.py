@@ -61,6 +61,17 @@ async def _finish(leases: Leases) -> None:
             await leases.close()
 
 
+def check_serving(config: Config) -> None:
+    """Refuses to serve leases from this store while the settings say that another server has them."""
+    home = config.homes.ports["leases"]
+    if config.settings.leases.server:
+        raise ConfigError(
+            f"leases are at {home} ({home.by}), and this process would serve others, from its own store",
+            do="remove leases.server from the settings of the server, or give this process no leases to serve",
+        )
+    check_state_home(config)
+
+
 def check_state_home(config: Config) -> None:
     """Refuses to keep keys where every host sees them and their state where only this one does."""
     records, objects = parse_store(homes(config).records), homes(config).ports["objects"]

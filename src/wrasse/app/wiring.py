@@ -219,8 +219,11 @@ async def open_store(
 
 
 def existing(url: StoreUrl) -> StoreUrl:
-    """The same store, or an empty one in memory if it is a file or a directory that does not exist."""
+    """The same store, or an empty one in memory if it is a file or a directory that does not exist. A database in a
+    directory that does not exist is the same: opening it fails, as it would for a command that writes."""
     if url.scheme not in ("sqlite", "file") or os.path.exists(url.path):
+        return url
+    if url.scheme == "sqlite" and not os.path.isdir(os.path.dirname(url.path) or "."):
         return url
     return StoreUrl("memory")
 

@@ -348,3 +348,20 @@ def test_the_table_names_every_source_shows_absolute_paths_and_no_secret(tmp_pat
     )  # fmt: skip
     assert rows["archives of gbe.events.*"].backend == f"file://{tmp_path}/mine"
     assert rows["leases"].backend == "http://***@l:1"
+
+
+# One host among several
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"backends: {{jobs: '{REDIS}'}}\nengine: {{backend: 'sqlite:own.db'}}", True),
+        (f"backends: {{records: '{S3}'}}\nengine: {{backend: 'memory:'}}", True),
+        (f"backends: {{jobs: '{REDIS}'}}\nengine: {{backend: 'redis://other:1'}}", False),
+        (f"backends: {{jobs: '{REDIS}'}}", False),
+        ("engine: {backend: 'sqlite:own.db'}", False),
+    ],
+)
+def test_an_engine_of_one_host_beside_shared_backends_is_allowed_and_said(text: str, said: bool) -> None:
+    assert any("each host has a journal of its own" in each for each in loaded(text).warnings) is said
