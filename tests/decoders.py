@@ -7,18 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import msgspec
 
 from backends.redis_peer import GARBAGE
+from wrasse.archives.cursor import decode_cursor
 from wrasse.archives.lines import entry_of
 from wrasse.backends.bucket import envelope as record_envelope
-from wrasse.backends.redis import job_json
+from wrasse.backends.bucket.calendar import Calendar
+from wrasse.backends.nats import kv_bytes, lanes, ledger_entries, stored as nats_stored
+from wrasse.backends.redis import beats, hold_text, job_json
+from wrasse.backends.redis.states import finished_state, held_state
 from wrasse.clock import ManualClock
+from wrasse.engine import record_journal, state as sweep_state
 from wrasse.errors import WrasseError
-from wrasse.jobs.job_record import StoredJob
+from wrasse.jobs.job_record import StoredJob, added, take
+from wrasse.jobs.recorded_store import Recorded, decode_recorded
+from wrasse.jobs.repeating import read_mark
+from wrasse.jobs.shut_queues import ShutQueue, read_shut
 from wrasse.jobs.task_fields import decode_fields, encode_fields, read_flat
-from wrasse.leases import lease, meta
+from wrasse.leases import lease, meta, transaction
+from wrasse.orphans.consent import read_consent
+from wrasse.ports.jobs import Job, Place
+from wrasse.ports.journal import Intent, Line
 from wrasse.ports.records import Record
 from wrasse.streams import envelope
 
@@ -60,6 +72,73 @@ def _unpacked(data: bytes) -> object:
         return None
 
 
+def _bucket_job(data: bytes) -> object:
+    recorded = decode_recorded("a", data)
+    found = recorded.stored.at(_NOW)
+    take(found, _NOW, worker="w", nonce="n", silence=timedelta(seconds=1))
+    return found.shown
+
+
+def _hold(data: bytes) -> object:
+    return held_state(data[:12], 0, hold_text.read_hold(data))
+
+
+def _finished(data: bytes) -> object:
+    text = hold_text.read_finished(data)
+    job_json.read_attempts(job_json.read_history(text.history))
+    return finished_state(data[:12], text)
+
+
+def _worker(data: bytes) -> object:
+    beats.read_progress(data)
+    return beats.read_worker(data[:5], data)
+
+
+def _due_buckets(data: bytes) -> object:
+    calendar = Calendar(timedelta(hours=1))
+    try:
+        return [calendar.is_over(each, _NOW) for each in calendar.parse(data)]
+    except ValueError:
+        return None
+
+
+def _nats_record(data: bytes) -> object:
+    try:
+        return kv_bytes.unpack(data)
+    except ValueError:
+        return None
+
+
+def _nats_message(header: bytes) -> object:
+    found = nats_stored.stored(1, header, b"")
+    nats_stored.name_of(header)
+    return nats_stored.entry("s", found, found.ms)
+
+
+def _nats_note(data: bytes) -> object:
+    return lanes.Note.read(nats_stored.Stored(1, 0, 0, 0, b"", data))
+
+
+def _journal(data: bytes) -> object:
+    lines = record_journal.read_lines(Record("key", data, "1", None))
+    return sorted(lines, key=lambda line: line.intended_at)
+
+
+_NOW = ManualClock().now()
+_HELD = take(
+    added(Job("a", headers={"n": "1"}, not_before=_NOW), _NOW, rank=1), _NOW, worker="w", nonce="n",
+    silence=timedelta(seconds=1),
+)  # fmt: skip
+assert _HELD is not None, "what is ready is taken"
+_TRANSACTION = transaction.begun(
+    "key", transaction.Decision.PENDING, (transaction.Participant("n", "k", 1),), _NOW, _NOW
+)
+_FINISHED = hold_text.FinishedText(
+    Place.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
+)
+_NATS_RECORD = kv_bytes.pack(
+    kv_bytes.Stored(b"value", "v", _NOW, record_envelope.Writes((("n", "v"),)), kv_bytes.Entry("2026010101", "m")), 999
+)
 _ENVELOPE = b'{"message_id":"01JMQ7Y8ZK3V5W7X9Y1Z3A5B7C","subject":"s","timestamp":1739539200123,"payload":"aGk="}'
 _META = meta.encode(meta.Meta(7, meta.Grant("l", "o", 7, ManualClock().now(), "t")))
 _JOB = b'{"id":"a","filepath":"/x","filesize":1,"priority":"low","retries":0,"creation_time":"2026-01-02T03:04:05Z"}'
@@ -73,6 +152,37 @@ DECODERS = (
     Decoder("archive line", lambda line: entry_of(line, "s"), (
         _ENVELOPE[:-1] + b',"stream_id":"5-1"}', b'{"stream_id":"5-1","subject":"s","raw":"","text":{"a":"b"}}',
     )),
+    Decoder("bucket job", _bucket_job, (msgspec.json.encode(Recorded(_HELD, "mark")),)),
+    Decoder("Redis hold", _hold, (hold_text.pack_hold(hold_text.HoldText(b"w", b"q", b"i", 5, 9, 0, b"{}")),)),
+    Decoder("Redis finished job", _finished, (b"7 0\n" + hold_text.pack_finished(_FINISHED),)),
+    Decoder("Redis worker", _worker, (b"1739539200123 1739539230123 77 4 host", b"1739539200123 0.5 half")),
+    Decoder("due buckets", _due_buckets, (b'["2026010203","2026010204"]', b'["9999123123"]')),
+    Decoder("NATS record", _nats_record, (_NATS_RECORD,)),
+    Decoder("NATS message", _nats_message, (
+        b"NATS/1.0\r\nWrasse:1739539200123 5 70 n\r\nWrasse-Field:a=%41\r\n\r\n",
+        b"NATS/1.0\r\nNats-Time-Stamp: 2026-01-02T03:04:05.123456789Z\r\n\r\n",
+        b"NATS/1.0\r\nNats-Time-Stamp: 2026-01-02T03:04:05\r\n\r\n",
+    )),
+    Decoder("NATS stream note", _nats_note, (
+        b'{"entries_max":1,"bytes_max":null,"last":[1,2,3,4],"known":true,"pen":"p"}',
+    )),
+    Decoder("NATS ledger", ledger_entries.unpacked, (b'["a",1,"n",[1,[[1,2]],3]]', b'["S",1,"",{"a":1}]')),
+    Decoder("transaction", _record(transaction.decode_transaction), (transaction.encode(_TRANSACTION),)),
+    Decoder("decision", _record(transaction.decode_decision), (
+        transaction.encode(transaction.Decided("key", transaction.Decision.COMMIT, _NOW)),
+    )),
+    Decoder("journal batch", _journal, (
+        msgspec.json.encode((Line(Intent("i", "r", "s", "v", "x", "y"), _NOW), Line(Intent("j", *"rsvxy"), _NOW))),
+    )),
+    Decoder("sweep state", _record(lambda record: sweep_state.decode_state("s", record)), (
+        msgspec.json.encode(sweep_state.SweepState(_NOW, "c", sweep_state.Held("g", "r", _NOW), (), {"g": "{}"})),
+    )),
+    Decoder("archive cursor", _record(decode_cursor), (b'{"after":"5-1","passed":7,"key":"k","epoch":2}',)),
+    Decoder("shut queues", _record(read_shut), (msgspec.json.encode((ShutQueue("q", "open", "w", _NOW),)),)),
+    Decoder("periodic job", _record(read_mark), (
+        b'{"last":"2026-01-02T03:04:05Z","job":"j","kind":"k","when":"every 1s","missed":"all"}',
+    )),
+    Decoder("consent of a root", read_consent, (b'{"armed":true,"due":5}',)),
 )  # fmt: skip
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 import re
 from binascii import Error as BadBase64, a2b_base64
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +24,7 @@ UNREADABLE = (
     msgspec.MsgspecError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError,
 )  # fmt: skip
 INTEGER_MAX = (1 << 53) - 1  # what JSON, Lua and floats carry exactly
+VALUE_MAX = INTEGER_MAX << 20  # of any number in our own records: beyond nanoseconds of the last instant there is
 DURATION_MAX = timedelta(days=36_525)  # 100 years: any instant of today plus this is in the calendar
 DURATION_SECONDS_MAX = DURATION_MAX.total_seconds()
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -33,6 +37,43 @@ _NUMBER = re.compile(r"[+-]?\d{1,20}(\.\d{1,20})?", re.ASCII).fullmatch
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _SHOWN_CHARS = 60
+T = TypeVar("T")
+
+
+def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
+    """What a typed decoder makes of a record's bytes, with every number and instant in it checked; a ValueError that
+    says why there is nothing."""
+    try:
+        check_nesting(data)
+        found = decode(data)
+        check_values(found)
+        return found
+    except UNREADABLE as error:
+        raise ValueError(why(error)) from None
+
+
+def check_values(value: object) -> None:
+    """A ValueError if a number, duration or instant in this value is one that cannot be calculated with."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{value.isoformat()} has no time zone")
+        in_utc(value)
+    elif isinstance(value, timedelta):
+        seconds(value.total_seconds())
+    elif isinstance(value, int) and not -VALUE_MAX <= value <= VALUE_MAX:
+        raise ValueError(f"{shown(value)} is not a number that was written here")
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            check_values(each)
+    elif isinstance(value, tuple | list):
+        for each in value:
+            check_values(each)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            check_values(getattr(value, name))
+    elif is_dataclass(value):
+        for field in fields(value):
+            check_values(getattr(value, field.name))
 
 
 def integer(value: object, low: int = 0, high: int = INTEGER_MAX) -> int:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from wrasse.archives.facts import Facts
+from wrasse.bounded import decoded
 from wrasse.errors import StoreBroken
-from wrasse.ports.records import Collection, Records, Written
-from wrasse.ports.streams import EntryId
+from wrasse.ports.records import Collection, Record, Records, Written
+from wrasse.ports.streams import SEQ_MAX, EntryId
 
 CURSORS = Collection.named("archives/cursors")
 
@@ -48,6 +49,21 @@ _ENCODE = msgspec.json.Encoder().encode
 _DECODE = msgspec.json.Decoder(_Stored).decode
 
 
+def decode_cursor(record: Record) -> Cursor:
+    """The cursor in a record, whose key is the subject; StoreBroken if it holds none."""
+    try:
+        stored = decoded(_DECODE, record.value)
+        after = EntryId.parse(stored.after)
+        if after.ms < 0 or not 0 <= after.seq <= SEQ_MAX or stored.epoch < 1:
+            raise ValueError(f"{stored.after[:40]!r} is no position in a stream")
+        return Cursor(record.key, after, stored.passed, stored.key, record.version, stored.epoch, stored.history)
+    except ValueError as why:
+        raise StoreBroken(
+            f"the cursor of {record.key!r} is none of ours: {why}",
+            do="delete that record: it is made again from the group and the newest archive",
+        ) from why
+
+
 class Cursors:
     """The cursors of one set of streams. None as an answer to a change: somebody else was there first; look again."""
 
@@ -57,19 +73,7 @@ class Cursors:
     async def load(self, subject: str) -> Cursor | None:
         """The cursor of a stream as it is now."""
         record = await self._records.get(subject)
-        if record is None:
-            return None
-        try:
-            stored = _DECODE(record.value)
-            after = EntryId.parse(stored.after)
-            return Cursor(
-                subject, after, stored.passed, stored.key, record.version, stored.epoch, stored.history
-            )
-        except (msgspec.MsgspecError, ValueError) as why:
-            raise StoreBroken(
-                f"the cursor of {subject!r} is none of ours",
-                do="delete that record: it is made again from the group and the newest archive",
-            ) from why
+        return None if record is None else decode_cursor(record)
 
     async def create(self, cursor: Cursor) -> Cursor | None:
         """The first cursor of a stream."""

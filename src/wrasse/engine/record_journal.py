@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ids import first_at, made_at
@@ -61,7 +62,7 @@ class RecordJournal:
         while left:
             id = next(iter(left))
             record = self._written.get(id) or await self._find(id)
-            found = {id, *(line.intent.id for line in _lines(record))} & left.keys()
+            found = {id, *(line.intent.id for line in read_lines(record))} & left.keys()
             if record is not None:
                 await self._settle(record, [left[each] for each in found])
             for each in found:
@@ -75,7 +76,7 @@ class RecordJournal:
         found: list[tuple[str, Line]] = []
         key, _, id = (after or "").rpartition(" ")
         async for record in self._listed(where, key, newest):
-            lines = _lines(record)
+            lines = read_lines(record)
             for line in reversed(lines) if newest else lines:
                 behind = after is None or record.key != key or (line.intent.id < id if newest else line.intent.id > id)
                 if behind and matches(line, where):
@@ -89,7 +90,7 @@ class RecordJournal:
     async def delete(self, before: datetime, limit: int) -> int:
         deleted = 0
         async for record in self._ascending(None):
-            lines = _lines(record)
+            lines = read_lines(record)
             if deleted >= limit or (lines and lines[0].intended_at >= before):
                 break
             settled = [line.intent.id for line in lines if line.outcome is not None][: limit - deleted]
@@ -124,7 +125,7 @@ class RecordJournal:
             record = await self._records.get(key)
             if record is None:
                 break
-            stored = _lines(record)
+            stored = read_lines(record)
             missing = {line.intent.id: line for line in lines} | {line.intent.id: line for line in stored}
             if len(missing) == len(stored) or await self._put(record, tuple(missing[id] for id in sorted(missing))):
                 return min((line.intended_at for line in stored), default=lines[0].intended_at)
@@ -136,7 +137,7 @@ class RecordJournal:
         for _ in range(WRITES_MAX):
             if found is None:
                 return
-            lines = _lines(found)
+            lines = read_lines(found)
             changed = tuple(_settled(line, by_id.get(line.intent.id), now) for line in lines)
             if changed == lines or await self._put(found, changed):
                 return
@@ -157,7 +158,7 @@ class RecordJournal:
         return min(opened) - 2 * self._records.resolution if opened else None
 
     def _know(self, record: Record) -> None:
-        for line in _lines(record):
+        for line in read_lines(record):
             if line.outcome is None:
                 self._written[line.intent.id] = record
         while len(self._written) > _KNOWN_MAX:
@@ -168,7 +169,7 @@ class RecordJournal:
         made = made_at(id)
         start = None if made is None else first_at(made - WINDOW_MIN)
         async for record in self._ascending(start):
-            if any(line.intent.id == id for line in _lines(record)):
+            if any(line.intent.id == id for line in read_lines(record)):
                 return record
             if record.key > id:
                 break
@@ -251,11 +252,11 @@ def _settled(line: Line, settled: Settled | None, now: datetime) -> Line:
     return replace(line, outcome=settled.outcome, detail=settled.detail, settled_at=now)
 
 
-def _lines(record: Record | None) -> tuple[Line, ...]:
+def read_lines(record: Record | None) -> tuple[Line, ...]:
     """The lines of a record; none of one that something else wrote."""
     try:
-        return () if record is None else _DECODER.decode(record.value)
-    except (msgspec.DecodeError, RecursionError):
+        return () if record is None else decoded(_DECODER.decode, record.value)
+    except ValueError:
         return ()
 
 

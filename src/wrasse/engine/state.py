@@ -12,9 +12,10 @@ from datetime import datetime
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.engine.report import Report
 from wrasse.errors import StoreBroken
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Record, Records
 
 ENGINE_STATE = Collection.named(".wrasse/engine")
 REPORTS_KEPT = 20
@@ -84,13 +85,16 @@ _DECODER = msgspec.json.Decoder(SweepState)
 async def load(records: Records, name: str) -> Loaded:
     """The state of one sweep; a fresh one where none is stored."""
     record = await records.get(name)
-    if record is None:
-        return Loaded(SweepState(), None)
+    return Loaded(SweepState(), None) if record is None else decode_state(name, record)
+
+
+def decode_state(name: str, record: Record) -> Loaded:
+    """The state in a record; StoreBroken if it holds none."""
     try:
-        return Loaded(_DECODER.decode(record.value), record.version)
-    except msgspec.DecodeError as error:
+        return Loaded(decoded(_DECODER.decode, record.value), record.version)
+    except ValueError as error:
         raise StoreBroken(
-            f"the state of the sweep {name} is not one that wrasse wrote",
+            f"the state of the sweep {name} is not one that wrasse wrote: {error}",
             do="see who else writes there, then delete the record; the sweep starts over from the first page",
         ) from error
 

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from wrasse.bounded import UNREADABLE, why
+from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.job_record import StoredJob, check_stored
@@ -81,7 +81,7 @@ _decode = msgspec.json.Decoder(Recorded).decode
 def decode_recorded(key: str, value: bytes) -> Recorded:
     """What a record's bytes say; StoreBroken with the reason if they are no job."""
     try:
-        recorded = _decode(value)
+        recorded = decoded(_decode, value)
         check_stored(recorded.stored)
         if plain(recorded.stored.state.id) != key:
             raise ValueError(f"it is the record of {recorded.stored.state.id!r}, under the key of another job")

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.jobs.periodic import Periodic, due_slots
@@ -76,7 +77,10 @@ class Repeater:
         for periodic in self._periodic:
             now = self._clock.now()
             if periodic.name not in self._next or now >= self._next[periodic.name]:
-                await self._handle(periodic)
+                try:
+                    await self._handle(periodic)
+                except StoreBroken as error:  # costs this one: the others go on
+                    _log.error("a periodic job waits until its record is mended: %s", error)
                 self._next[periodic.name] = periodic.schedule.next_after(now)
             waits.append(self._next[periodic.name] - now)
         return max(min(waits), timedelta(0))
@@ -107,8 +111,8 @@ def _written(periodic: Periodic, last: datetime, job: str) -> bytes:
 def read_mark(record: Record) -> Mark:
     """What a record of the collection says."""
     try:
-        return msgspec.json.decode(record.value, type=Mark)
-    except msgspec.MsgspecError as why:
+        return decoded(msgspec.json.Decoder(Mark).decode, record.value)
+    except ValueError as why:
         raise StoreBroken(
             f"the record of the periodic job {record.key!r} cannot be read: {why}", do="delete it; it begins anew"
         ) from None

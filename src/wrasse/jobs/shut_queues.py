@@ -16,13 +16,14 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.breaker import BreakerState
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs.breakers import Breakers
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Record, Records
 
 SHUT_QUEUES = Collection.named(".wrasse/breakers")
 NOTES_MAX = 1_000
@@ -38,6 +39,9 @@ class ShutQueue:
     state: str
     worker: str
     since: datetime
+
+
+_DECODE = msgspec.json.Decoder(tuple[ShutQueue, ...]).decode
 
 
 class ShutQueues:
@@ -109,6 +113,13 @@ async def shut_queues(records: Records, beating: Some[str]) -> tuple[ShutQueue, 
     found: list[ShutQueue] = []
     for record in await records.page("", None, NOTES_MAX):
         if record.key in beating:
-            with suppress(msgspec.MsgspecError):  # of another version: it says nothing to us
-                found += msgspec.json.decode(record.value, type=tuple[ShutQueue, ...])
+            found += read_shut(record)
     return tuple(sorted(found, key=lambda each: (each.queue, each.worker)))
+
+
+def read_shut(record: Record) -> tuple[ShutQueue, ...]:
+    """What one worker has told; nothing where another version of wrasse, or something else, wrote the record."""
+    try:
+        return decoded(_DECODE, record.value)
+    except ValueError:
+        return ()

@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import msgspec
 
-from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, instant, integer
+from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.job_record import RANK_MAX, Settled, StoredJob, back
+from wrasse.jobs.job_record import Settled, StoredJob, back
 from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
 
 Fields = Mapping[str, str]
@@ -143,7 +143,7 @@ def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
     return StoredJob(
         job,
         state,
-        rank=integer(fields["rank"], -RANK_MAX, RANK_MAX) if fields.get("rank") else back(updated),
+        rank=integer(fields["rank"], -VALUE_MAX, VALUE_MAX) if fields.get("rank") else back(updated),
         history=_of(fields, "history", tuple[Attempt, ...]) or (),
         result=(b"" if text == "-" else base64.b64decode(text, validate=True)) if text else None,
         progress=_of(fields, "progress", Progress),
@@ -200,7 +200,9 @@ def _json(value: object) -> str:
 
 
 def _of(fields: Fields, name: str, kind: type[T]) -> T | None:
-    return msgspec.json.decode(fields[name], type=kind) if fields.get(name) else None
+    if not fields.get(name):
+        return None
+    return decoded(msgspec.json.Decoder(kind).decode, fields[name].encode())
 
 
 def _instant(at: datetime | None) -> str:

@@ -3,10 +3,12 @@ beat. Nothing is decided by it: what a worker holds is judged by the deadline of
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.jobs.task_time import StoreTime
 from wrasse.ports.jobs import Counts, WorkerInfo, WorkerState
 from wrasse.ports.outcome import Outcome
@@ -63,7 +65,9 @@ class TaskWorkers:
         after: str | None = None
         while True:
             page = await self._records.page("", after, _PAGE)
-            found += [_decode(record.value) for record in page]
+            for record in page:
+                with suppress(ValueError):  # nothing is decided by it: a row that cannot be read is not shown
+                    found.append(decoded(_decode, record.value))
             after = page.cursor
             if after is None:
                 break

@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 
+from wrasse.bounded import decoded as decoded_value
 from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken, TooLarge
 from wrasse.leases.meta import Grant, Meta
@@ -142,6 +144,8 @@ class KeptTransaction:
     version: str
 
 
+T = TypeVar("T", Transaction, Decided)
+
 _TRANSACTION = msgspec.json.Decoder(Transaction)
 _DECIDED = msgspec.json.Decoder(Decided)
 
@@ -154,17 +158,26 @@ def encode(value: Transaction | Decided) -> bytes:
 def decode_transaction(record: Record) -> KeptTransaction:
     """What a transaction's record says."""
     try:
-        return KeptTransaction(_TRANSACTION.decode(record.value), record.version)
-    except msgspec.DecodeError as error:
+        return KeptTransaction(_of(record, decoded_value(_TRANSACTION.decode, record.value)), record.version)
+    except ValueError as error:
         raise _foreign("transaction", record) from error
 
 
 def decode_decision(record: Record) -> Decided:
     """What a decision record says."""
     try:
-        return _DECIDED.decode(record.value)
-    except msgspec.DecodeError as error:
+        found = _of(record, decoded_value(_DECIDED.decode, record.value))
+        if found.state is Decision.PENDING:
+            raise ValueError("a decision that is pending")
+        return found
+    except ValueError as error:
         raise _foreign("decision", record) from error
+
+
+def _of(record: Record, found: T) -> T:
+    if found.id != record.key:
+        raise ValueError(f"it is of {found.id[:40]!r}, under the key of another transaction")
+    return found
 
 
 def _foreign(what: str, record: Record) -> StoreBroken:

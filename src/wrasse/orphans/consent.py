@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.errors import StoreBroken
 from wrasse.ports.sightings import Round
 
@@ -74,8 +75,8 @@ def read_consent(value: bytes) -> Consent:
     if not value:
         return Consent()
     try:
-        return _decode(value)
-    except msgspec.DecodeError:
+        return decoded(_decode, value)
+    except ValueError:
         raise StoreBroken("what is known of a root is no consent of wrasse's", do="arm the root again") from None
 
 

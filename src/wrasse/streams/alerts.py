@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
@@ -142,7 +143,7 @@ class Alerts:
 
 def _told(record: Record) -> Told | None:
     try:
-        stored = _DECODE(record.value)
-    except msgspec.MsgspecError:
+        stored = decoded(_DECODE, record.value)
+    except ValueError:
         return None  # of another version of wrasse: told anew
     return Told(stored.name, stored.what, stored.told_at, record.key, record.version, stored.count)

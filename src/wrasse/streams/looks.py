@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.ports.groups import ConsumerState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
@@ -92,7 +93,7 @@ class Looks:
 
 def _look(record: Record) -> Look | None:
     try:
-        stored = _DECODE(record.value)
-    except msgspec.MsgspecError:
+        stored = decoded(_DECODE, record.value)
+    except ValueError:
         return None  # of another version of wrasse: that consumer is left alone
     return Look(stored.at, stored.seen_at, stored.name, record.key, record.version)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.clock import EPOCH
 from wrasse.errors import UsageError
 
@@ -15,6 +16,7 @@ _FORMS = (
     (timedelta(minutes=1), "%Y%m%d%H%M"),
     (timedelta(seconds=1), "%Y%m%d%H%M%S"),
 )
+_decode = msgspec.json.Decoder(list[str]).decode
 
 
 class Calendar:
@@ -39,13 +41,13 @@ class Calendar:
 
     def is_over(self, bucket: str, horizon: datetime) -> bool:
         """Whether everything in the bucket is due at the horizon."""
-        return self.begin(bucket) + self._width <= horizon
+        return horizon - self.begin(bucket) >= self._width
 
     def is_one(self, bucket: str) -> bool:
         """Whether this is a name that `bucket` gives."""
         try:
             return self.bucket(self.begin(bucket)) == bucket
-        except ValueError:
+        except (ValueError, OverflowError):
             return False
 
     def begin(self, bucket: str) -> datetime:
@@ -54,7 +56,7 @@ class Calendar:
 
     def parse(self, packed: bytes) -> list[str]:
         """The list of buckets in these bytes, in order; ValueError if they are none, or of another width."""
-        listed = msgspec.json.decode(packed, type=list[str])
+        listed = decoded(_decode, packed)
         if not all(self.is_one(bucket) for bucket in listed):
             raise ValueError("not the buckets of this width")
         return sorted(listed)

@@ -15,6 +15,7 @@ from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import SIDECAR
 from wrasse.backends.directory.places import Place, Places, parent, unsteady
 from wrasse.backends.directory.temps import Temps
+from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 
 _TRIES = 100
@@ -90,7 +91,7 @@ class Sidecars:
             found = json.loads(packed)
             metadata = {str(name): str(value) for name, value in found["metadata"].items()}
             return found["path"].encode("utf-8", "surrogateescape"), int(found["stamp"]), metadata
-        except (ValueError, LookupError, AttributeError, TypeError):
+        except (AttributeError, *UNREADABLE):
             raise StoreBroken(
                 f"the metadata of an object in {self._files.root} is damaged",
                 do="restore it from a backup, or write the object again",

@@ -28,6 +28,7 @@ from wrasse.backends.nats.js import (
 from wrasse.backends.nats.kv_time import KvTime
 from wrasse.backends.nats.link import Link, Message as Answer, NoResponders
 from wrasse.backends.nats.options import NatsOptions
+from wrasse.bounded import in_utc, integer
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, Refused, StoreFull, StoreUnavailable, TooLarge
 
@@ -199,11 +200,14 @@ class Bucket:
         """Every subject with a message that matches, and the time by which is decided."""
         info = await self.info(matching)
         at = self.time.read(info.ts) if info.ts is not None else await self.time.now()
-        found = list(info.state.subjects)
-        while len(found) < info.total and info.state.subjects:
-            info = await self.info(matching, len(found))
-            found += info.state.subjects
-        return found, at
+        found = dict.fromkeys(info.state.subjects)
+        while len(found) < info.total:
+            before = len(found)
+            info = await self.info(matching, before)
+            found |= dict.fromkeys(info.state.subjects)
+            if len(found) == before:  # the server's total is not what it lists: what is there was listed
+                break
+        return list(found), at
 
     async def get(self, subject: str, at_least: int = 0) -> Message | None:
         """The message of a subject; not an older one than `at_least`, which a server that is behind might give."""
@@ -305,7 +309,7 @@ class Bucket:
             if error.code == MESSAGE_NOT_FOUND:
                 return None
             raise
-        return Message(got.seq, got.time, got.data)
+        return Message(got.seq, in_utc(got.time), got.data)
 
     def _decoded(self, decode: Callable[[_In], T], answer: _In) -> T:
         try:
@@ -352,8 +356,8 @@ def _problem(config: _Config) -> str:
 
 
 def _direct(answer: Answer) -> Message:
-    at = datetime.fromisoformat(answer.field("Nats-Time-Stamp"))
-    return Message(int(answer.field("Nats-Sequence")), at, answer.payload)
+    at = in_utc(datetime.fromisoformat(answer.field("Nats-Time-Stamp")))
+    return Message(integer(answer.field("Nats-Sequence"), 1), at, answer.payload)
 
 
 def _all_of(answers: Sequence[T | BaseException]) -> list[T]:

@@ -15,6 +15,7 @@ import msgspec
 
 from wrasse.backends.bucket.envelope import Write, Writes
 from wrasse.backends.nats.kv_names import Entry
+from wrasse.bounded import decoded
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.records import VALUE_BYTES_MAX
 
@@ -71,16 +72,23 @@ def unpack(data: bytes) -> Stored:
     line, newline, value = data.partition(b"\n")
     if not newline:
         raise ValueError("no line about the record")
-    head = _decode(line)
+    head = decoded(_decode, line)
     return Stored(
         _unpacked(value) if head.packed else value,
         head.version,
-        None if head.due is None else from_micros(head.due),
+        None if head.due is None else _instant(head.due),
         Writes(tuple(head.writes), head.whole),
         None if head.entry is None else Entry(*head.entry),
         tuple(Entry(*each) for each in head.left),
         head.gone,
     )
+
+
+def _instant(micros: int) -> datetime:
+    try:
+        return from_micros(micros)
+    except OverflowError:
+        raise ValueError("its due time is outside of the calendar") from None
 
 
 def _unpacked(value: bytes) -> bytes:

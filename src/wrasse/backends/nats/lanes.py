@@ -24,6 +24,7 @@ from wrasse.backends.nats.layout import Layout, stream_name
 from wrasse.backends.nats.reading import Reader
 from wrasse.backends.nats.stored import Stored, fields_of, millis
 from wrasse.backends.nats.stream_config import is_ours, new_config, server_age, with_age
+from wrasse.bounded import UNREADABLE
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.server_ages import ServerAge
@@ -82,7 +83,7 @@ class Note:
             told = json.loads(message.body)
             limits = StreamLimits(told["entries_max"], told["bytes_max"])
             return cls(limits, Tip(*told["last"]), bool(told["known"]), str(told["pen"]), message.seq)
-        except (ValueError, KeyError, TypeError) as error:
+        except UNREADABLE as error:
             raise StoreBroken("a note about a stream cannot be read", do="look at the stream of books") from error
 
 

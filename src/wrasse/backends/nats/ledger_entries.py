@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 
 VERSION = 1
@@ -135,7 +136,7 @@ def unpacked(body: bytes) -> tuple[str, str, Any]:
         if kind == SNAPSHOT:
             return kind, name, values
         return kind, name, _KINDS["a" if kind == "n" else kind](*[_frozen(value) for value in values])
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise StoreBroken("a ledger of a group cannot be read", do="look at the stream of books") from error
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from wrasse.backends.nats.frames import Frame
 from wrasse.backends.nats.link import server_field_of
+from wrasse.bounded import in_utc
 from wrasse.clock import to_micros
 from wrasse.ports.streams import Entry, EntryId
 
@@ -121,12 +122,12 @@ def written_fields(fields: Mapping[str, bytes] | None) -> bytes:
 def moment(text: str) -> datetime:
     """A timestamp of the server's; it writes nanoseconds."""
     shortened = _FRACTION.sub(lambda found: found[0][:7], text)
-    return datetime.fromisoformat(shortened)
+    return in_utc(datetime.fromisoformat(shortened))
 
 
 def millis(text: bytes) -> int:
     """Milliseconds of a timestamp of the server's; 0 for one that cannot be read."""
     try:
         return to_micros(moment(text.decode())) // 1_000
-    except (ValueError, OverflowError):
+    except ValueError:
         return 0

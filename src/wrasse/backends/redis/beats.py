@@ -11,6 +11,7 @@ from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import in_ms
 from wrasse.backends.redis.settles import take_of
 from wrasse.backends.redis.wire import Word
+from wrasse.bounded import integer
 from wrasse.ports.jobs import Beaten, Hold, Progress, WorkerInfo, WorkerState
 
 
@@ -39,14 +40,21 @@ def beaten(answer: list[Any]) -> Beaten:
     return Beaten(tuple([letter == 49 for letter in mine]), from_ms(now))
 
 
-def read_worker(id: bytes, text: bytes) -> WorkerState:
-    """A worker's row."""
-    beat_at, until, pid, slots, host = text.split(b" ", 4)
-    info = WorkerInfo(id.decode(), host.decode(), int(pid), int(slots))
-    return WorkerState(info, from_ms(int(beat_at)), from_ms(int(until)))
+def read_worker(id: bytes, text: bytes) -> WorkerState | None:
+    """A worker's row; None for one that something else wrote: nothing is decided by it."""
+    try:
+        beat_at, until, pid, slots, host = text.decode().split(" ", 4)
+        info = WorkerInfo(id.decode(), host, integer(pid), integer(slots))
+        return WorkerState(info, from_ms(integer(beat_at)), from_ms(integer(until)))
+    except ValueError:
+        return None
 
 
-def read_progress(text: bytes) -> Progress:
-    """What a handler told last."""
-    at, fraction, note = text.split(b" ", 2)
-    return Progress(float(fraction), note.decode(), from_ms(int(at)))
+def read_progress(text: bytes) -> Progress | None:
+    """What a handler told last; None for what something else wrote."""
+    try:
+        at, fraction, note = text.decode("utf-8", "replace").split(" ", 2)
+        share = float(fraction)
+        return Progress(share if 0 <= share <= 1 else 0.0, note, from_ms(integer(at)))
+    except ValueError:
+        return None

@@ -18,12 +18,16 @@ parts, then the job's bytes, so that any byte may stand in any part and a script
     local finished, kept, rest = string.match(text, '^(%d+) (%d+)\\n()')
     string.match(text, '^(%a+) (%d+) %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\\n()', rest)
 
+A text of another form is what something else wrote: it is read as one whose bytes it is, which is no job and so is
+shown, dead-lettered and deleted as such.
+
 `kept` is until when the result is kept, or 0. A result of length -1 is none. `bytes` are those of the completed or
 dead letter list. Every moment and duration is in milliseconds; 0 where there is none.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -81,10 +85,12 @@ def pack_hold(hold: HoldText) -> bytes:
 
 def read_hold(text: bytes) -> HoldText:
     """What a value in `R:holds` says."""
-    line, _, rest = text.partition(b"\n")
-    taken, silence, flags, *lengths = map(int, line.split())
-    worker, queue, id, body = _cut(rest, lengths)
-    return HoldText(worker, queue, id, taken, silence, flags, body)
+    if found := _HOLD(text):
+        taken, silence, flags, *lengths = map(int, found.groups())
+        if parts := _cut(text[found.end() :], lengths):
+            worker, queue, id, body = parts
+            return HoldText(worker, queue, id, taken, silence, flags, body)
+    return HoldText(b"", b"", b"", 0, 0, 0, text)
 
 
 def pack_finished(job: FinishedText) -> bytes:
@@ -98,33 +104,32 @@ def pack_finished(job: FinishedText) -> bytes:
 
 def read_finished(text: bytes) -> FinishedText:
     """What a value in `R:finished` says."""
-    first, line, rest = text.split(b"\n", 2)
-    finished, kept = map(int, first.split())
-    place, *numbers = line.split()
-    taken, attempts, failures, rescues, interruptions, *lengths = map(int, numbers)
-    worker, queue, id, reason, error, result, history, body = _cut(rest, [max(length, 0) for length in lengths])
-    return FinishedText(
-        Place(place.decode()),
-        worker,
-        queue,
-        id,
-        taken,
-        attempts,
-        failures,
-        rescues,
-        interruptions,
-        reason,
-        error,
-        None if lengths[5] < 0 else result,
-        history,
-        body,
-        finished,
-        kept,
-    )
+    found = _FINISHED(text)
+    if found and found[3] in _PLACES:
+        finished, kept = int(found[1]), int(found[2])
+        taken, attempts, failures, rescues, interruptions, *lengths = map(int, found.groups()[3:])
+        if parts := _cut(text[found.end() :], [max(length, 0) for length in lengths]):
+            worker, queue, id, reason, error, result, history, body = parts
+            return FinishedText(
+                _PLACES[found[3]], worker, queue, id, taken, attempts, failures, rescues, interruptions, reason, error,
+                None if lengths[5] < 0 else result, history, body, finished, kept,
+            )  # fmt: skip
+    reason, error = b"invalid_payload", b"what is stored of it cannot be read"
+    return FinishedText(Place.DEAD, b"", b"", b"", 0, 0, 0, 0, 0, reason, error, None, b"", text)
 
 
-def _cut(rest: bytes, lengths: list[int]) -> list[bytes]:
-    """Parts of these lengths, and what is left."""
+_N = rb"(\d{1,15})"
+_HOLD = re.compile(rb" ".join([_N] * 6) + rb"\n").match
+_FINISHED = re.compile(
+    rb" ".join([_N] * 2) + rb"\n([a-z]{1,9}) " + rb" ".join([_N] * 10) + rb" (-1|\d{1,15}) " + _N + rb"\n"
+).match
+_PLACES = {place.value.encode(): place for place in Place}
+
+
+def _cut(rest: bytes, lengths: list[int]) -> list[bytes] | None:
+    """Parts of these lengths, and what is left; None if there is less."""
+    if sum(lengths) > len(rest):
+        return None
     parts, at = [], 0
     for length in lengths:
         parts.append(rest[at : at + length])

@@ -25,6 +25,7 @@ from wrasse.backends.redis.moves import move
 from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms, is_plain_put, pushed
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import Settling, outcomes, take_of
+from wrasse.backends.redis.states import text_of
 from wrasse.backends.redis.takes import Granted, Wanted, granted
 from wrasse.backends.redis.waking import Bells
 from wrasse.clock import Clock, to_micros
@@ -215,7 +216,7 @@ class RedisJobs:
         for take, text in zip(missing, texts, strict=True):
             if text is not None:
                 hold = read_hold(text)
-                worker, queue, id = hold.worker.decode(), hold.queue.decode(), hold.id.decode("utf-8", "replace")
+                worker, queue, id = text_of(hold.worker), text_of(hold.queue), text_of(hold.id)
                 known[take] = Held(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
         return known
 

@@ -168,14 +168,19 @@ def _held(found: Found) -> _Listed | None:
     if found.text is None:
         return None
     state = held_state(found.member, found.score, read_hold(found.text))
-    return _Listed(state, f"{Place.HELD.value}:{found.exact}:{found.member.decode()}")
+    return _Listed(state, f"{Place.HELD.value}:{found.exact}:{_name(found.member)}")
 
 
 def _finished(found: Found) -> _Listed | None:
     if found.text is None:
         return None
     text = read_finished(found.text)
-    return _Listed(finished_state(found.member, text), f"{text.place.value}:{found.exact}:{found.member.decode()}")
+    return _Listed(finished_state(found.member, text), f"{text.place.value}:{found.exact}:{_name(found.member)}")
+
+
+def _name(member: bytes) -> str:
+    """A member as part of a cursor, from which it comes back as it is."""
+    return member.decode("utf-8", "surrogateescape")
 
 
 def _span(where: JobFilter, *, newest: bool) -> Span:
@@ -192,8 +197,8 @@ def _behind(place: Place, after: str | None) -> Behind | None:
     if after is None:
         return None
     try:
-        name, score, member = after.split(":")
-        behind = Behind(_score(score), member.encode())
+        name, score, member = after.split(":", 2)
+        behind = Behind(_score(score), member.encode("utf-8", "surrogateescape"))
     except ValueError:
         raise _unreadable(after) from None
     if name != place.value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -73,7 +74,7 @@ async def counts(link: Link, keys: Keys) -> Counts:
     asked: list[Sequence[Word]] = [("HGETALL", keys.counts), ("HGETALL", keys.workers_info)]
     asked += [command for queue in queues for command in _questions(keys.queue(queue), now)]
     numbers, workers, *told = await link.ask_many(asked)
-    stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers)}
+    stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers) if _WHOLE(n)}
     waits = {queue: _Waits(*told[_QUESTIONS * n : _QUESTIONS * (n + 1)]) for n, queue in enumerate(queues)}
     names = sorted({*queues, *(key.partition(":")[2] for key, n in stored.items() if n > 0)})
     rows = tuple(_count(queue, waits.get(queue, _NONE), stored) for queue in names)
@@ -109,6 +110,7 @@ class _Waits:
         return min(moments, default=None)
 
 
+_WHOLE = re.compile(rb"-?\d{1,18}").fullmatch
 _NONE = _Waits(0, 0, 0, None, ())
 _QUESTIONS = len(fields(_Waits))
 
@@ -121,8 +123,8 @@ def _count(queue: str, waits: _Waits, stored: Mapping[str, int]) -> QueueCount:
 
 def _workers(rows: Sequence[Any], now: int) -> Iterator[WorkerState]:
     horizon = from_ms(now) - SILENT_WORKERS_KEPT
-    found = sorted((read_worker(id, text) for id, text in _pairs(rows)), key=lambda worker: worker.info.id)
-    return (worker for worker in found if worker.until >= horizon)
+    found = [worker for id, text in _pairs(rows) if (worker := read_worker(id, text)) is not None]
+    return (worker for worker in sorted(found, key=lambda each: each.info.id) if worker.until >= horizon)
 
 
 def _pairs(reply: Any) -> Iterator[tuple[bytes, bytes]]:

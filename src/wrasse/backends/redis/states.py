@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import sha1
 
@@ -10,6 +11,7 @@ from wrasse.backends.redis.hold_text import FinishedText, Flag, HoldText
 from wrasse.backends.redis.job_json import Wire, decode, flaw, from_ms, job_of, reason_of
 from wrasse.ports.jobs import Job, JobState, Place, Reason
 
+_TOKEN = re.compile(r"\d{1,16}", re.ASCII).fullmatch
 UNREADABLE = "unreadable-"  # begins what a held or finished entry without an id is called; its take follows
 
 
@@ -22,9 +24,9 @@ class Take:
 
     @classmethod
     def of(cls, key: bytes) -> Take:
-        """What `K` says."""
-        token, _, nonce = key.decode().partition("-")
-        return cls(int(token), nonce)
+        """What `K` says; for a name that is none of ours, which no change can be made under, the whole of it."""
+        token, _, nonce = text_of(key).partition("-")
+        return cls(int(token), nonce) if _TOKEN(token) else cls(0, text_of(key))
 
 
 def text_of(raw: bytes) -> str:
@@ -121,7 +123,7 @@ def finished_state(key: bytes, text: FinishedText) -> JobState:
 
 def _nameless(key: bytes) -> str:
     """What bytes without a readable id are called."""
-    return f"{UNREADABLE}{key.decode()}"
+    return f"{UNREADABLE}{text_of(key)}"
 
 
 def _size(raw: bytes, wire: Wire | None) -> int:

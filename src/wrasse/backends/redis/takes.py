@@ -16,6 +16,7 @@ from wrasse.backends.redis.hold_text import read_hold
 from wrasse.backends.redis.job_json import decode, from_ms, job_of, setters
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import in_ms
+from wrasse.backends.redis.states import Take, text_of
 from wrasse.backends.redis.wire import Word
 from wrasse.ports.jobs import Hold, Rate, TakenJob
 
@@ -68,9 +69,9 @@ def granted(answer: list[Any], wanted: Wanted, nonce: str) -> Granted:
     if token == 0:
         for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
             hold = read_hold(text)
-            held = _held(take.decode(), hold.worker.decode(), hold.queue.decode(), hold.taken, hold.bytes)
-            number, _, with_nonce = held.take.partition("-")
-            _add(given, held, int(number), with_nonce, from_ms(float(until)))
+            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.taken, hold.bytes)
+            known = Take.of(take)
+            _add(given, held, known.token, known.nonce, from_ms(float(until)))
         return given
     until = from_ms(now + in_ms(wanted.silence))
     for queue, raws in zip(wanted.queues, found, strict=True):

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 
 _PREFIX = "x-amz-meta-"
@@ -55,7 +56,7 @@ def from_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def _rest(text: str) -> dict[str, str]:
     try:
         return msgspec.json.decode(unquote(text), type=dict[str, str])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except UNREADABLE:
         raise StoreBroken(
             f"the header {_REST} of an object is not what wrasse wrote", do="write the object's metadata again"
         ) from None

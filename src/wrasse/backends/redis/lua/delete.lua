@@ -9,18 +9,11 @@
 -- include waiting
 local ids_kept = tonumber(ARGV[2])
 
--- Of a value in finished: the job's bytes.
-local function bytes_of(text)
-  local w, q, i, r, e, result, h, at = string.match(text,
-    '^%d+ %d+\n%a+ %d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\n()')
-  return string.sub(text, at + w + q + i + r + e + math.max(tonumber(result), 0) + h)
-end
-
 local function finished(take, place, index, list)
   if not redis.call('ZSCORE', index, take) then return false end
   local text = redis.call('HGET', KEYS[17], take)
   if text then
-    local kept = tonumber(string.match(text, '^%d+ (%d+)\n'))
+    local kept = tonumber(string.match(text, '^%d+ (%d+)\n') or 0)
     if kept > now then return false end
     redis.call('LREM', list, nearer_end(index, take), bytes_of(text))
   end

@@ -5,7 +5,8 @@
 -- Of a value in holds: the job's bytes and its id.
 local function read_hold(text)
   local worker, queue, id, at = string.match(text, '^%d+ %d+ %d+ (%d+) (%d+) (%d+)\n()')
-  at = at + worker + queue + id
+  at = (at or math.huge) + (worker or 0) + (queue or 0) + (id or 0)
+  if at > #text + 1 then return text, '' end -- something else wrote it
   return string.sub(text, at), string.sub(text, at - id, at - 1)
 end
 
@@ -13,8 +14,17 @@ end
 local function read_finished(text)
   local worker, queue, id, at = string.match(text,
     '^%d+ %d+\n%a+ %d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) %d+ %d+ %-?%d+ %d+\n()')
-  at = at + worker + queue
+  at = (at or math.huge) + (worker or 0) + (queue or 0)
+  if at + (id or 0) > #text + 1 then return '', '' end
   return string.sub(text, at - queue, at - 1), string.sub(text, at, at + id - 1)
+end
+
+-- Of a value in finished: the job's bytes; of what something else wrote, all of it.
+local function bytes_of(text)
+  local w, q, i, r, e, result, h, at = string.match(text,
+    '^%d+ %d+\n%a+ %d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\n()')
+  at = at and at + w + q + i + r + e + math.max(tonumber(result), 0) + h or math.huge
+  return at > #text + 1 and text or string.sub(text, at)
 end
 
 -- The values that `command` gives for many names, in one table.

@@ -30,14 +30,8 @@ end
 
 local function whose(text)
   local w, q, i, at = string.match(text, '^%d+ %d+ %d+ (%d+) (%d+) (%d+)\n()')
+  if not at then return '', '' end
   return string.sub(text, at, at + w - 1), string.sub(text, at + w, at + w + q - 1)
-end
-
--- Of a value in finished: the job's bytes.
-local function bytes_of(text)
-  local w, q, i, r, e, result, h, at = string.match(text,
-    '^%d+ %d+\n%a+ %d+ %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\n()')
-  return string.sub(text, at + w + q + i + r + e + math.max(tonumber(result), 0) + h)
 end
 
 -- token
@@ -178,6 +172,7 @@ function kinds.F(_, take)
   if not text or is_indexed(take) then return 0 end
   if repair then
     local finished, kept, place = string.match(text, '^(%d+) (%d+)\n(%a+) ')
+    if not place then finished, kept = now, 0 end -- something else wrote it: it is shown among the dead
     local moment = place == 'done' and tonumber(kept) > 0 and kept or finished
     redis.call('ZADD', place == 'done' and KEYS[15] or KEYS[16], moment, take)
   end

@@ -14,6 +14,7 @@ local function is_held(worker, bytes)
   local text = redis.call('HGET', KEYS[3], take)
   if not text then return false end
   local w, q, i, at = string.match(text, '^%d+ %d+ %d+ (%d+) (%d+) (%d+)\n()')
+  if not at then return false end -- something else wrote it
   return string.sub(text, at, at + w - 1) == worker and string.sub(text, at + w + q + i) == bytes
 end
 
