@@ -65,6 +65,7 @@ def run(
       wrasse run --role=admin --admin-cmd=peek --queue=low --n=3
     """
     from wrasse.app.daemon import Daemon, Orders, parse_roles
+    from wrasse.app.left_behind import left_behind
     from wrasse.clock import SystemClock
 
     if handler and command:
@@ -81,6 +82,8 @@ def run(
     logs = start_logging(config.settings.observability.log_level, human=human)
     for warning in config.warnings:
         logging.getLogger("wrasse.config").warning(warning)
+    for left in left_behind(config):
+        logging.getLogger("wrasse.config").warning(f"{left.what}; {left.do}")
     daemon = Daemon(config, Orders(parse_roles(roles), handler, command, watch), SystemClock(), logs)
     asyncio.run(daemon.run())
     summary = daemon.produced()

@@ -21,6 +21,7 @@ from wrasse.app.building import build_engine, build_handlers, configured, famili
 from wrasse.app.config import Config
 from wrasse.app.file_modes import mode_findings
 from wrasse.app.homes import homes, table
+from wrasse.app.left_behind import left_behind
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.settings_leases import LeaseSettings
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
@@ -56,7 +57,7 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
     except WrasseError as why:
         yield Finding("backends", FAIL, why.message, why.do)
         return
-    for finding in mode_findings(config, where.stores()):
+    for finding in (*mode_findings(config, where.stores()), *left_behind(config)):
         yield finding
     stores = Stores(clock, done_max=config.settings.worker.done_max, create=False)
     opened: dict[str, Store] = {}

@@ -27,12 +27,14 @@ from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.backends.redis.survey import RedisSurvey
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
-from wrasse.ports.finding import Finding
+from wrasse.ports.finding import WARN, Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import Streams
 from wrasse.ports.surveys import Surveys
+
+_OLD_KEYS = (("LLEN", ""), ("ZCARD", ":delayed"))
 
 
 class Redis:
@@ -103,8 +105,21 @@ class Redis:
         return Pulse(identity, now, int(known.get("evicted_keys", "0")))
 
     async def examine(self) -> Sequence[Finding]:
-        """What this server's settings cost."""
-        return tuple(judge(await health(self.link), cluster=self.link.options.cluster))
+        """What this server's settings cost, and what waits where nothing is taken from."""
+        found = judge(await health(self.link), cluster=self.link.options.cluster)
+        return (*found, *await self._old_places())
+
+    async def _old_places(self) -> Sequence[Finding]:
+        """Jobs of queues whose name is their key that an earlier version stored below the root."""
+        root = self.link.options.root
+        queues = sorted(each for each in self.link.options.literal_queues if not each.startswith(f"{root}:"))
+        asked = [(which, f"{root}:queue:{name}{end}") for name in queues for which, end in _OLD_KEYS]
+        counts = await self.link.ask_many(asked) if asked else ()
+        return [
+            Finding("jobs", WARN, f"{count} jobs wait in {key}, which nothing serves: the queue is a key itself now",
+                    f"redis-cli RENAME {key} {key.removeprefix(f'{root}:queue:')}, if that key does not exist")
+            for (_, key), count in zip(asked, counts, strict=True) if count
+        ]  # fmt: skip
 
     async def close(self) -> None:
         """Ends the connections. Whoever waits for a job gets none."""
