@@ -179,8 +179,8 @@ class Changes:
         await self._store.finished()
         at = await self._store.time.now()
         for sign in await self._views.oldest(Place.DONE, most):
-            seen = await self._store.load(sign.key)
-            if seen is not None and seen.recorded.mark == sign.mark:
+            seen = await self._store.looked_at(sign.key)
+            if isinstance(seen, Seen) and seen.recorded.mark == sign.mark:
                 await self._remove(seen, Delete(seen.stored.state.hold, Place.DONE), at, IDS_KEPT)
 
     async def move(self, move: Move) -> Outcome:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from wrasse.clock import Clock
+from wrasse.errors import StoreBroken
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.recorded_names import Sign
 from wrasse.jobs.recorded_ready import Ready
@@ -24,6 +26,7 @@ ABREAST = 16  # claims at once
 EXPIRED_EVERY = 10.0  # seconds between two looks at what is overdue while there is other work
 POLL_FIRST = 0.05
 POLL_GROWS = 1.5
+_log = logging.getLogger("wrasse.jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,11 @@ class RecordedTakes:
     async def _claim(self, claim: Claim, sign: Sign) -> Seen | None:
         """The job, held; None if it is not to be had."""
         at = await self._store.time.now()
-        seen = await self._store.load(sign.key, entering=at + claim.silence)
+        seen = await self._store.looked_at(sign.key, entering=at + claim.silence)
+        if isinstance(seen, StoreBroken):
+            self._ready.spent(sign)
+            _log.error("a job is passed over: %s", seen)
+            return None
         if not await self._store.counts(sign, seen, at) or seen is None:
             return None  # not yet written, or no longer so
         stored = seen.stored

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import UsageError
+from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.recorded_names import Sign
 from wrasse.jobs.recorded_store import RecordedStore, Seen
-from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
+from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount, Reason
 from wrasse.ports.page import Page
 
 _PAGE = 1_000
@@ -158,10 +158,12 @@ class RecordedViews:
             yield each
 
     async def _read(self, signs: list[Sign], place: Place, at: datetime) -> list[tuple[Sign, JobState]]:
-        jobs = await asyncio.gather(*(self._store.load(sign.key) for sign in signs))
+        jobs = await asyncio.gather(*(self._store.looked_at(sign.key) for sign in signs))
         found: list[tuple[Sign, JobState]] = []
         for sign, seen in zip(signs, jobs, strict=True):
-            if await self._store.counts(sign, seen, at) and seen is not None:
+            if isinstance(seen, StoreBroken):
+                found.append((sign, _unreadable(sign, place, seen, at)))
+            elif await self._store.counts(sign, seen, at) and seen is not None:
                 state = seen.stored.at(at).state
                 found += [(sign, state)] if state.place is place else []
         return found
@@ -171,8 +173,8 @@ class RecordedViews:
         if not sign.queue.startswith("~"):
             return sign.queue
         if sign.queue not in self._queues:
-            seen = await self._store.load(sign.key)
-            if seen is None:
+            seen = await self._store.looked_at(sign.key)
+            if seen is None or isinstance(seen, StoreBroken):
                 return sign.queue
             if len(self._queues) >= QUEUES_MAX:
                 self._queues.clear()
@@ -201,6 +203,15 @@ def _add(count: _Count, place: Place, sign: Sign, now: int) -> None:
 def _shown(queue: str, count: _Count) -> QueueCount:
     since = None if count.oldest is None else from_micros(count.oldest)
     return QueueCount(queue, count.ready, count.delayed, count.held, count.done, count.dead, since)
+
+
+def _unreadable(sign: Sign, place: Place, broken: StoreBroken, at: datetime) -> JobState:
+    """What a listing shows of a job whose record cannot be read."""
+    return JobState(
+        id=f"unreadable-{sign.key}", kind="", queue=sign.queue, priority="", size=0, place=place, token=0, nonce="",
+        attempts=0, failures=0, rescues=0, interruptions=0, created_at=sign.made_at or at,
+        finished_at=None if place is Place.READY else at, reason=Reason.INVALID_PAYLOAD, error=broken.message,
+    )  # fmt: skip
 
 
 def _place(prefix: str, sign: Sign) -> str:
