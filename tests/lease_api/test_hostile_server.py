@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
 
 from servers.hostile_http import Act, HostileHttp, endless, hostile_http, sends
 from wrasse.clock import SystemClock
-from wrasse.errors import WrasseError
-from wrasse.leases import attachments_client, client
+from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
+from wrasse.leases import attachments_client, client, leases as local
+from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.rules import Held
 
@@ -90,3 +92,79 @@ async def test_a_lease_is_relied_on_for_no_longer_than_leases_last(said: bytes) 
         server.plan = lambda method, target: json(granted, b"%s: %s\r\n" % (client.LASTS.encode(), said))
         leased = await leases.acquire("k", "me")
         assert leases.term(leased) - SystemClock().monotonic() <= client.TTL_MAX.total_seconds()
+
+
+@asynccontextmanager
+async def serving(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """A server that talks like this; gives its address."""
+    talks: set[asyncio.StreamWriter] = set()
+
+    async def talked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.add(writer)
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await talk(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(talked, "127.0.0.1", 0, limit=1 << 12)
+    async with server, asyncio.timeout(20):
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for writer in talks:
+            writer.transport.abort()
+
+
+async def test_an_attachment_that_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachments_client, "TRANSFER_MAX", 0.5)
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"X-Attachment-Size: 1000000\r\nX-Attachment-Name: a\r\nContent-Length: 1000000\r\n\r\n")
+        for _ in range(1_000):
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    async with serving(trickle) as address, LeaseClient(address, SystemClock(), token="secret") as leases:
+        fetched = await leases.attachments.fetch("", HELD, name="a")
+        with pytest.raises(StoreUnavailable, match="broke off: TimeoutError"):
+            async for _ in fetched.chunks:
+                pass
+
+
+async def test_a_server_that_reads_an_attachment_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachments_client, "TRANSFER_MAX", 0.5)
+    monkeypatch.setattr(attachments_client, "TRANSFER_RATE_MIN", 1 << 30)
+
+    async def sip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(1_000):
+            if not await reader.read(1 << 10):
+                return
+            await asyncio.sleep(0.05)
+
+    async with serving(sip) as address, LeaseClient(address, SystemClock(), token="secret") as leases:
+        with pytest.raises(StoreUnavailable, match="does not answer: TimeoutError"):
+            await leases.attachments.attach("", HELD, Sent("a"), bytes(64 << 20))
+
+
+async def test_a_slow_source_is_not_the_servers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachments_client, "TRANSFER_MAX", 0.5)
+
+    async def source() -> AsyncIterator[bytes]:
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            yield b"x"
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n0\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+
+    async with serving(refuse) as address, LeaseClient(address, SystemClock(), token="secret") as leases:
+        with pytest.raises(WrasseError, match="lease-api"):
+            await leases.attachments.attach("", HELD, Sent("a"), source())
+
+
+async def test_a_state_that_no_client_would_read_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "STATE_BYTES_MAX", 1_000)
+    async with client_of(HostileHttp()) as remote:
+        with pytest.raises(TooLarge, match="a state of 1001 bytes, and at most 1000 are allowed"):
+            await remote.update("", HELD, bytes(1_001))

@@ -20,16 +20,22 @@ from wrasse.duration import format_duration
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "wrasse"
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "Jobs": ("ports.job", "ports.jobs", "bounded"),
+    "Jobs": ("ports.job", "ports.jobs", "bounded", "jobs.posting"),
     "Streams and archives": ("ports.streams", "ports.subjects", "ports.groups", "streams.envelope", "archives.lines"),
     "Records and objects": ("ports.records", "ports.objects", "backends.directory.names"),
-    "Leases": ("leases.names", "leases.leases", "leases.attachments", "leases.transaction"),
+    "Leases": (
+        "leases.names", "leases.leases", "leases.attachments", "leases.transaction", "leases.client",
+        "leases.attachments_client",
+    ),
     "HTTP servers: status page and lease API": (
         "app.http_listener", "app.leases_http.asking", "app.leases_http.routes", "app.status_events",
     ),
     "What a Redis may send": ("backends.redis.options", "backends.redis.wire"),
     "What a NATS server may send": ("backends.nats.wire",),
-    "What an S3 store may send": ("backends.s3.wire", "backends.s3.replies", "backends.s3.listing"),
+    "What an S3 store may send": (
+        "backends.s3.wire", "backends.s3.replies", "backends.s3.listing", "backends.s3.uploads", "backends.s3.objects",
+        "backends.s3.versions", "backends.s3.probe",
+    ),
     "Settings, logs and errors": ("app.yaml_file", "app.redaction", "app.logs"),
 }  # fmt: skip
 MEANINGS = {
@@ -38,6 +44,10 @@ MEANINGS = {
     "app.logs:MESSAGES_MAX": "different messages that are told apart within a second",
     "bounded:INTEGER_MAX": "a number in a job or record: what JSON, Lua and floats carry exactly",
     "bounded:DURATION_MAX": "a duration",
+    "jobs.posting:REDIRECTS_MAX": "redirects that a job posted to a URL follows",
+    "jobs.posting:REFUSAL_BYTES_MAX": "bytes that are read of what a URL answers to a refused job",
+    "jobs.posting:RETRY_AFTER_MAX": "the longest Retry-After of a URL that is kept to",
+    "leases.attachments_client:SENDS_MAX": "times that an attachment is sent",
     "leases.attachments:ATTACHMENTS_MAX": "attachments of one key",
     "leases.leases:NAMESPACES_MAX": "namespaces that a process remembers; any number may exist",
     "ports.groups:DELIVERIES_MAX": "deliveries in one call",

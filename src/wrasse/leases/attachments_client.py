@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
@@ -26,7 +26,12 @@ from wrasse.ports.objects import CHUNK_BYTES, Data
 SENDS_MAX = 3
 ANSWER_BYTES_MAX = 16 << 20
 """Bytes of an answer in JSON that are read; the bytes of attachments are streamed."""
-SILENCE_MAX = 90.0  # seconds without a byte; a stream as a whole may take as long as it takes
+SILENCE_MAX = 90.0
+"""Seconds in which a lease server may send no byte."""
+TRANSFER_MAX = 60.0
+"""Seconds for the bytes of an attachment, either way, besides what TRANSFER_RATE_MIN allows for those that moved."""
+TRANSFER_RATE_MIN = 32 << 10
+"""Bytes a second: the slowest attachment that is not cut off once TRANSFER_MAX is used up."""
 _NUMBERS = ("Size", "Created-At", "Updated-At")
 T = TypeVar("T")
 _TIMEOUT = ClientTimeout(total=None, sock_connect=10.0, sock_read=SILENCE_MAX)
@@ -123,14 +128,17 @@ class RemoteAttachments:
         return int(answer.deleted), answer.version
 
     async def _send(self, params: Mapping[str, str], headers: Mapping[str, str], data: Data) -> tuple[int, bytes]:
-        async with self._session.post(
-            "/v1/attachments",
-            params=params,
-            headers=headers,
-            data=pieces(data),
-            timeout=_TIMEOUT,
-            allow_redirects=False,
-        ) as got:
+        async with (
+            asyncio.timeout(TRANSFER_MAX) as limit,
+            self._session.post(
+                "/v1/attachments",
+                params=params,
+                headers=headers,
+                data=_paced(data, limit),
+                timeout=_TIMEOUT,
+                allow_redirects=False,
+            ) as got,
+        ):
             return got.status, await read_whole(got, ANSWER_BYTES_MAX)
 
     async def _chunks(
@@ -146,7 +154,7 @@ class RemoteAttachments:
                 head = _head(got)
                 yield head
                 left = head.object.size
-                async for chunk in got.content.iter_chunked(CHUNK_BYTES):
+                async for chunk in _arriving(got):
                     left -= len(chunk)
                     if left < 0:
                         raise no_lease_api(got.status)
@@ -155,6 +163,33 @@ class RemoteAttachments:
             raise StoreUnavailable(
                 f"the attachment broke off: {type(error).__name__}", do="fetch it again"
             ) from error
+
+
+async def _paced(data: Data, limit: asyncio.Timeout) -> AsyncIterator[bytes]:
+    """The bytes to send. The server's time runs while it takes them, and not while their source is read."""
+    now, left = asyncio.get_running_loop().time, TRANSFER_MAX
+    with suppress(RuntimeError):  # the server answered before it had everything: there is no limit any more
+        limit.reschedule(None)
+        async for piece in pieces(data):
+            began = now()
+            limit.reschedule(began + left)
+            yield piece
+            left += len(piece) / TRANSFER_RATE_MIN - (now() - began)
+            limit.reschedule(None)
+        limit.reschedule(now() + left)
+
+
+async def _arriving(got: ClientResponse) -> AsyncIterator[bytes]:
+    """The bytes of an answer. The server's time runs while they are waited for, and not while they are used."""
+    now, left = asyncio.get_running_loop().time, TRANSFER_MAX
+    while True:
+        began = now()
+        async with asyncio.timeout(left):
+            chunk = await got.content.read(CHUNK_BYTES)
+        if not chunk:
+            return
+        left += len(chunk) / TRANSFER_RATE_MIN - (now() - began)
+        yield chunk
 
 
 async def read_whole(got: ClientResponse, limit: int) -> bytes:

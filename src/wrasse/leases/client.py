@@ -23,7 +23,7 @@ from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.leases.acquiring import NO_WAIT
 from wrasse.leases.attachments_client import ANSWER_BYTES_MAX, RemoteAttachments, no_lease_api, read_whole
-from wrasse.leases.leases import TTL_DEFAULT, TTL_MAX, Leased, Seen
+from wrasse.leases.leases import STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, Leased, Seen, check_state
 from wrasse.leases.meta import Grant, Meta, State
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
 from wrasse.leases.operations import LASTS
@@ -35,8 +35,6 @@ from wrasse.ports.page import Page
 
 CALL_SECONDS_MAX = 30.0
 """Seconds for one call with the body of its answer."""
-STATE_BYTES_MAX = 128 << 20
-"""Bytes of a key's state that are read; servers store up to 100 MiB."""
 WAIT_AT_ONCE = 20  # seconds that one call waits for a key; longer waits ask again, so that no proxy cuts them
 _T = TypeVar("_T")
 _CODES = {code.value: code for code in Refusal}
@@ -190,6 +188,7 @@ class LeaseClient:
         self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, State]:
         """Stages a new state; gives the version that it will have."""
+        check_state(data)
         headers = {**_shown(held), **_seen(if_version, if_etag)}
         where = {"key": spoken(namespace, held.key), "namespace": namespace}
         answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.errors import Gone, StoreBroken, UsageError
+from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.leases.acquiring import NO_WAIT, Acquiring
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.attachments import Attachments
@@ -41,6 +41,8 @@ from wrasse.ports.request_counts import Counting, counted
 
 TTL_DEFAULT = timedelta(seconds=30)
 TTL_MAX = timedelta(minutes=30)
+STATE_BYTES_MAX = 100 << 20
+"""Bytes of the state of a key, unpacked: what is written, by whichever way, and what is read."""
 READS_MAX = 8  # how often a reader follows a record that changes under it
 NO_REPLAY = timedelta(0)
 NAMESPACES_MAX = 1_000  # remembered; any number may exist
@@ -213,6 +215,7 @@ class Leases(Counting):
         self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, State]:
         """Stages a new state; gives the version that it will have, and its object."""
+        check_state(data)
         self.note_traffic()
         keys = self.keys(namespace)
         try:
@@ -343,3 +346,12 @@ def _lost(key: str) -> StoreBroken:
         f"the record of {key!r} names a state object that is not there",
         do="run `wrasse leases fsck`; restore the object from a backup, or remove the state",
     )
+
+
+def check_state(data: bytes) -> None:
+    """Refuses a state that no client would read back, before anything is written."""
+    if len(data) > STATE_BYTES_MAX:
+        raise TooLarge(
+            f"a state of {len(data)} bytes, and at most {STATE_BYTES_MAX} are allowed",
+            do="keep the data as an attachment of the key",
+        )

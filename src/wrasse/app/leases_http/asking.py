@@ -23,14 +23,13 @@ from wrasse.app.leases_http.caller import allowed_namespace
 from wrasse.app.leases_http.failures import WireError
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
+from wrasse.leases.leases import STATE_BYTES_MAX
 from wrasse.leases.names import checked_key
 from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
 
 JSON_BYTES_MAX = 64 << 10
 """Longest body of a call, unpacked, unless it is a state, a message or an attachment."""
-STATE_BYTES_MAX = 100 << 20
-"""Longest state, unpacked."""
 STATE_BYTES_AT_ONCE = 64 << 10
 """Up to here an uncompressed state is decoded at once; a longer one in a thread, after the lease is checked."""
 BODY_SECONDS_MAX = 60.0
