@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from conformance.desk import Desk
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis import options
 from wrasse.backends.redis.connect import Redis
@@ -15,6 +16,7 @@ from wrasse.backends.redis.fitting import in_pieces
 from wrasse.backends.redis.served import ServedList
 from wrasse.errors import StoreBroken
 from wrasse.ports.groups import StartAt
+from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Bury, Job, Place, Reason
 from wrasse.ports.streams import START, Draft, EntryId
 
 S, KEY = "gbe.events.audit.change", "gbe:events:audit:change"
@@ -117,3 +119,27 @@ async def test_a_peek_at_large_entries_gives_as_many_as_were_asked_for(redis: Re
         await redis.link.ask("RPUSH", "list", b"%03d" % n + LARGE)
     assert [raw[:3] for raw in await redis.lists.peek("list", 12)] == [b"%03d" % n for n in range(19, 7, -1)]
     assert len(await redis.lists.peek("list", 100)) == 20
+
+
+@pytest.mark.full
+async def test_many_of_the_largest_jobs_are_claimed_and_listed(server: Valkey) -> None:
+    """14 jobs of 16 MiB take 298 MiB in Redis: more than a reply."""
+    store = await Redis.open(server.url)
+    try:
+        await store.link.ask("FLUSHALL")
+        desk = Desk(store.jobs)
+        ids = [f"{n:02}" for n in range(14)]
+        for id in ids:
+            await desk.put(Job(id, payload=bytes(PAYLOAD_BYTES_MAX)))
+        assert await desk.ids(Place.READY) == ids
+        taken = []
+        while len(taken) < len(ids):
+            some = await desk.take(100)
+            assert 1 <= len(some) <= 3  # 32 MiB, and the job that goes beyond
+            taken += some
+        assert sorted(await desk.ids(Place.HELD)) == ids
+        for each in taken:
+            await store.jobs.move([Bury(each.hold, Reason.FAILED, "x")])
+        assert sorted(await desk.ids(Place.DEAD)) == ids
+    finally:
+        await store.close()
