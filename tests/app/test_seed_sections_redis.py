@@ -62,6 +62,26 @@ def test_the_streams_of_that_redis_are_archived_and_nothing_lies_in_a_local_data
     assert "wrasse.db" not in os.listdir(place)
 
 
+def test_the_streams_of_that_redis_are_trimmed_by_age_once_they_are_archived(
+    place: Path, server: Valkey, client: redis.Redis
+) -> None:
+    old = int(time.time() * 1_000) - 8 * 86_400_000
+    for number in range(3):
+        client.xadd(STREAM, {"n": number}, id=f"{old + number}-0")
+    fresh = client.xadd(STREAM, {"n": 3})
+    settings(
+        place, server, "backends: {objects: 'file:kept'}",
+        "archiver: {streams: [{stream: 'gbe.events.audit.*', batch_size: 4, batch_timeout: 1s}]}",
+        "retention: {'gbe.events.audit.*': 7d}",
+    )  # fmt: skip
+    assert wrasse("sweep", "aged-entries").code == 0
+    assert client.xlen(STREAM) == 4, "nothing goes before it is archived"
+    with running(place, "--role=archiver"):
+        until(lambda: next((place / "kept").rglob("*-after-*.jsonl.gz"), None), "an archive")
+        until(lambda: wrasse("sweep", "aged-entries").code == 0 and client.xlen(STREAM) == 1, "old entries trimmed")
+    assert [id for id, _ in client.xrange(STREAM)] == [fresh]
+
+
 @pytest.mark.parametrize(
     "sections",
     [("sweeper: {interval: 200ms}",), ("sweeper: {interval: 200ms}", "task_types: {listed: {max_retries: 1}}")],
