@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
+import decoders_of_servers
 from backends.redis_peer import GARBAGE
 from wrasse.archives.cursor import decode_cursor
 from wrasse.archives.lines import entry_of
@@ -42,6 +43,7 @@ class Decoder:
     name: str
     decode: Callable[[bytes], object]
     seeds: tuple[bytes, ...]
+    cost: int = 1  # how many times as long as others it takes: it is fuzzed in fewer runs
 
 
 def _redis_job(raw: bytes) -> object:
@@ -143,6 +145,7 @@ _ENVELOPE = b'{"message_id":"01JMQ7Y8ZK3V5W7X9Y1Z3A5B7C","subject":"s","timestam
 _META = meta.encode(meta.Meta(7, meta.Grant("l", "o", 7, ManualClock().now(), "t")))
 _JOB = b'{"id":"a","filepath":"/x","filesize":1,"priority":"low","retries":0,"creation_time":"2026-01-02T03:04:05Z"}'
 DECODERS = (
+    *(Decoder(*row) for row in decoders_of_servers.rows()),
     Decoder("Redis job", _redis_job, (_JOB, *(raw for raw, _ in GARBAGE if len(raw) < 10_000))),
     Decoder("task record", _task, (b'{"state":"running","updated_at":"1739539200123","retry_count":"1"}',)),
     Decoder("stream envelope", envelope.decode, (_ENVELOPE, _ENVELOPE.replace(b'"aGk="', b'{"a":[1]}'))),

@@ -35,8 +35,8 @@ def parse_address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or (":" in host and not (host.startswith("[") and host.endswith("]"))):
         raise ConfigError(f"{text!r} is not host:port", do="write 127.0.0.1:9341 or [::1]:9341")
-    if int(port) > 65535:
-        raise ConfigError(f"{port} is not a port", do="use 1 to 65535")
+    if len(port) > 5 or int(port) > 65535:
+        raise ConfigError(f"{port[:20]} is not a port", do="use 1 to 65535")
     return Address(host.strip("[]") or "0.0.0.0", int(port))
 
 

@@ -17,12 +17,13 @@ from wrasse.ports.jobs import Rate
 
 RATE_MAX = 100_000  # jobs: a backend remembers as many moments
 WEIGHT_MAX = 1_000
+_DIGITS_MAX = 9
 
 
 def parse_rate(queue: str, text: str) -> Rate:
     """A limit such as 10/s."""
     count, slash, span = (part.strip() for part in text.partition("/"))
-    if not slash or not count.isdecimal() or not 1 <= int(count) <= RATE_MAX:
+    if not slash or not count.isdecimal() or len(count) > _DIGITS_MAX or not 1 <= int(count) <= RATE_MAX:
         raise ConfigError(
             f"{text!r} is no limit", do=f"write jobs per time, such as 10/s or 100/5m, with 1 to {RATE_MAX} jobs"
         )
@@ -34,9 +35,10 @@ def parse_rate(queue: str, text: str) -> Rate:
 
 def parse_weight(text: str) -> int:
     """A weight: a whole number."""
-    if not text.strip().isdecimal() or not 1 <= int(text) <= WEIGHT_MAX:
+    weight = text.strip()
+    if not weight.isdecimal() or len(weight) > _DIGITS_MAX or not 1 <= int(weight) <= WEIGHT_MAX:
         raise ConfigError(f"{text!r} is no weight", do=f"write a whole number from 1 to {WEIGHT_MAX}")
-    return int(text)
+    return int(weight)
 
 
 class Turns:

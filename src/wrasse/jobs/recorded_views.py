@@ -19,7 +19,7 @@ from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.recorded_names import Sign
 from wrasse.jobs.recorded_store import RecordedStore, Seen
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount, Reason
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together
@@ -220,6 +220,4 @@ def _place(prefix: str, sign: Sign) -> str:
 
 def _position(cursor: str) -> tuple[int, str]:
     number, _, id = cursor.partition(":")
-    if not number.isdigit():
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave")
-    return int(number), id
+    return number_in(cursor, number), id

@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from wrasse.clock import to_micros
-from wrasse.errors import UsageError
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_fields import FAR
 from wrasse.ports.jobs import Place
+from wrasse.ports.page import number_in
 from wrasse.ports.shelves import Spot
 
 DELAYED = "delayed"
@@ -58,10 +58,7 @@ def read_position(cursor: str) -> Position:
     """The position in a cursor."""
     shelf, _, rest = cursor.partition(":")
     number, _, id = rest.partition(":")
-    try:
-        return int(shelf), int(number), id
-    except ValueError:
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None
+    return number_in(cursor, shelf), number_in(cursor, number), id
 
 
 def _micros(at: datetime | None) -> int:

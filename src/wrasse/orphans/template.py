@@ -16,6 +16,7 @@ DIRECTORY = "directory"
 OBJECT = "object"
 NOBODY = "none"
 _NAME = re.compile(r"\{([a-z_][a-z0-9_]*)(\*?)\}")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # as which Python reads a byte of an argument that is not UTF-8
 _BRACE = re.compile(r"[{}]")
 
 
@@ -63,6 +64,8 @@ def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Temp
     segments = text.split("/")
     if len(segments) < 2 or not all(segments) or text.startswith("/"):
         raise _wrong(text, "it needs a directory first, and no empty part")
+    if _SURROGATE.search(text):
+        raise _wrong(text, "it is not UTF-8")
     if _BRACE.search(_NAME.sub("", text)):
         raise _wrong(text, "a brace is not closed, or its name is not lower-case letters, digits and _")
     names = [found.group(1) for found in _NAME.finditer(text)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
+from wrasse.errors import UsageError
+
 T = TypeVar("T")
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII).fullmatch
+_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +42,10 @@ class Page(Generic[T]):
     def cursor(self) -> str | None:
         """Where the next page starts; None when this was the last."""
         return self.cursors[-1] if self.more else None
+
+
+def number_in(cursor: str, text: str) -> int:
+    """A number in a cursor, of 64 bits, as stores compare with; UsageError if it is none."""
+    if _NUMBER(text) is None or abs(int(text)) > _MAX:
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of the same listing gave")
+    return int(text)

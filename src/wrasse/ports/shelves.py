@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from wrasse.errors import UsageError
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import Record, Written
 from wrasse.ports.streams import Draft
 
@@ -102,6 +101,4 @@ def spot_cursor(turn: int, name: str) -> str:
 def read_cursor(cursor: str) -> tuple[int, str]:
     """The turn and the stored name in a cursor."""
     turn, colon, name = cursor.partition(":")
-    if not colon or not turn.removeprefix("-").isdecimal() or len(turn) > 20:
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page gave")
-    return int(turn), name
+    return number_in(cursor, turn if colon else ""), name

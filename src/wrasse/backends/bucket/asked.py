@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wrasse.errors import UsageError
+from wrasse.ports.page import number_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,8 @@ class DueSpot:
     def parse(cls, cursor: str) -> DueSpot:
         """The place that a cursor names."""
         bucket, colon, stored = cursor.partition(":")
-        if not colon or not bucket.isdigit():
-            raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
-        return cls(bucket, stored.encode())
+        number_in(cursor, bucket if colon else "")
+        return cls(bucket, stored.encode(errors="surrogatepass"))
 
 
 def check_limit(limit: int) -> None:

@@ -13,7 +13,7 @@ from wrasse.backends.memory.shelves import Position, Row, Shelf, Shelves
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 
 _BEYOND = 1 << 62  # a number of a row above all others
 
@@ -90,6 +90,6 @@ def _cut(rows: Iterable[Row], limit: int, at: datetime) -> Page[JobState]:
 def _position(cursor: str) -> tuple[Shelf, Position]:
     try:
         shelf, order, seq = cursor.split(":")
-        return Shelf(shelf), (int(order), int(seq))
+        return Shelf(shelf), (number_in(cursor, order), number_in(cursor, seq))
     except ValueError:
         raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None

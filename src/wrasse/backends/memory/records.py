@@ -18,7 +18,7 @@ from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, stored_name
 from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
 from wrasse.ports.streams import Draft, check_drafts
@@ -240,6 +240,4 @@ class MemoryRecords:
 
 def _moment(cursor: str) -> tuple[int, str]:
     micros, colon, name = cursor.partition(":")
-    if not colon or not micros.lstrip("-").isdigit():
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
-    return int(micros), name
+    return number_in(cursor, micros if colon else ""), name

@@ -276,9 +276,9 @@ class Wire(asyncio.Protocol):
         at, size, heard, taken = 0, len(data), self.heard, self.taken
         while True:
             end = data.find(b"\r\n", at)
+            if (size if end < 0 else end) - at > CONTROL_LINE_MAX:
+                raise ProtocolError("a line without an end")
             if end < 0:
-                if size - at > CONTROL_LINE_MAX:
-                    raise ProtocolError("a line without an end")
                 return at, 0
             kind = data[at : at + 4]
             if kind != b"MSG " and kind != b"HMSG":

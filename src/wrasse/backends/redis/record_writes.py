@@ -22,6 +22,7 @@ from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import number_in
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
 from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft, check_drafts
@@ -105,7 +106,10 @@ def name_of(key: str) -> bytes:
 
 def due_text(instant: datetime) -> bytes:
     """A moment in 19 digits whose byte order is that of time."""
-    micros = to_micros(instant)
+    return _due_digits(to_micros(instant))
+
+
+def _due_digits(micros: int) -> bytes:
     return b"1%018d" % micros if micros >= 0 else b"0%018d" % (_BEFORE_1970 + micros)
 
 
@@ -157,6 +161,5 @@ def _number(at: str) -> int:
 
 def _moment(cursor: str) -> bytes:
     due, colon, name = cursor.partition(":")
-    if not colon or not due.lstrip("-").isdecimal() or len(due) > 18:
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
-    return due_text(from_micros(int(due))) + name.encode()
+    micros = number_in(cursor, due if colon else "")
+    return _due_digits(min(max(micros, -_BEFORE_1970), _BEFORE_1970 - 1)) + name.encode(errors="surrogatepass")

@@ -51,8 +51,7 @@ class S3Address:
 
     def check(self) -> None:
         """Refuses what could not work, before anything is sent."""
-        parts = urlsplit(self.endpoint) if self.endpoint else None
-        if parts is not None and (parts.scheme not in ("http", "https") or not parts.netloc or parts.username):
+        if self.endpoint and not _is_address(self.endpoint):
             raise ConfigError("the endpoint of the bucket is no address", do="write endpoint=https://host:port")
         if self.style not in ("", "path", "host"):
             raise ConfigError(f"the style {self.style!r} of the bucket's address", do="write style=path or style=host")
@@ -80,6 +79,15 @@ class S3Address:
         if in_host:
             return Origin(parts.scheme, f"{self.bucket}.{parts.netloc}", path)
         return Origin(parts.scheme, parts.netloc, f"{path}/{self.bucket}")
+
+
+def _is_address(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port  # also a ValueError, if it is no number or beyond 65535
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username and port != 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.backends.sql.rows import Source
 from wrasse.errors import StoreBroken, UsageError, WrasseError
 from wrasse.ports.catalog import Reference
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 
 END_MAX = 10.0  # seconds to hang up
 VIEW_MAX = 900.0  # seconds for one statement of a snapshot, sorting included
@@ -154,6 +154,4 @@ def _nothing() -> Parts:
 
 def _place(cursor: str) -> tuple[str, int]:
     number, colon, key = cursor.partition(":")
-    if not colon or not number.isdigit():
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of this snapshot gave")
-    return key, int(number)
+    return key, number_in(cursor, number if colon else "")

@@ -22,7 +22,7 @@ from wrasse.backends.sqlite.failure import ours
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
 from wrasse.ports.catalog import Query, Reference
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 
 T = TypeVar("T")
 _BUSY_MS = 10_000
@@ -222,9 +222,7 @@ def _strength(reference: Reference) -> tuple[bool, datetime, datetime]:
 
 def _parsed(cursor: str) -> tuple[int, str]:
     number, colon, key = cursor.partition(":")
-    if not colon or not number.isdigit():
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of this snapshot gave")
-    return int(number), key
+    return number_in(cursor, number if colon else ""), key
 
 
 def _place(cursor: str) -> tuple[bytes, int]:

@@ -17,7 +17,7 @@ from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 
 PAGE_MAX = 10_000
 
@@ -86,7 +86,7 @@ def parse_cursor(cursor: str) -> Start:
     """What `_cut` wrote."""
     try:
         name, order, seq = cursor.split(":")
-        return Start(_CODES[name], int(order), int(seq))
+        return Start(_CODES[name], number_in(cursor, order), number_in(cursor, seq))
     except (ValueError, KeyError):
         raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None
 

@@ -21,7 +21,7 @@ from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, stored_name
 from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
 from wrasse.ports.streams import Draft, check_drafts
@@ -310,6 +310,4 @@ def _due_cursor(record: Record, _: int | None) -> str:
 
 def _moment(cursor: str) -> tuple[int, bytes]:
     due, colon, name = cursor.partition(":")
-    if not colon or not due.lstrip("-").isdecimal():
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of due records gave")
-    return int(due), name.encode()
+    return number_in(cursor, due if colon else ""), name.encode(errors="surrogatepass")
