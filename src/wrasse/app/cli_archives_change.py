@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import click
 
 from wrasse.app.archiving import build_rules, open_ports
 from wrasse.app.building import owner_name
-from wrasse.app.cli_archives_look import moment_of, opened
+from wrasse.app.cli_archives_look import BadLines, Wanted, moment_of, opened
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.progress import progress
 from wrasse.app.wiring import Stores
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP
-from wrasse.archives.reader import Archived, read
 from wrasse.archives.replay import Replayed, replay
 from wrasse.archives.restart import Restart, plan_restart, restart
-from wrasse.archives.rule import Rule
 from wrasse.archives.turns import TTL, Turns
 from wrasse.clock import Clock, SystemClock
 from wrasse.duration import format_duration
@@ -29,13 +25,6 @@ from wrasse.ports.subjects import check_pattern, check_subject, matches
 
 _TURN = timedelta(minutes=10)
 _PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that nobody renews
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    pattern: str
-    since: datetime | None
-    until: datetime | None
 
 
 @click.command("replay")
@@ -53,6 +42,7 @@ def replay_(
 
     Begun again within two minutes of an interruption it adds no message twice where the backend knows keys; messages
     keep their ids in any case. A stream that is archived has them archived once more: use --into to keep them apart.
+    A line that cannot be read is reported on stderr, the others are published, and the command ends with 1.
 
     \b
     Examples:
@@ -65,28 +55,25 @@ def replay_(
     if into is not None:
         check_subject(into)
     now = SystemClock().now()
-    wanted = _Wanted(pattern, moment_of(since, now), moment_of(until, now))
-    done = finish(_replay(asked, wanted, into, dry_run))
+    bad = BadLines(asked)
+    done = finish(_replay(asked, Wanted(pattern, moment_of(since, now), moment_of(until, now)), into, dry_run, bad))
     said = "would publish" if dry_run else "published"
     asked.answer(
-        {"messages": done.messages, "bytes": done.bytes, "into": into, "dry_run": dry_run},
+        {"messages": done.messages, "bytes": done.bytes, "into": into, "dry_run": dry_run,
+         "bad_lines": bad.count, "problems": bad.first},
         lambda: click.echo(f"{said} {done.messages} message{'' if done.messages == 1 else 's'} of {done.bytes} bytes"),
-    )
+    )  # fmt: skip
+    bad.end()
 
 
-async def _replay(asked: Asked, wanted: _Wanted, into: str | None, dry_run: bool) -> Replayed:
+async def _replay(asked: Asked, wanted: Wanted, into: str | None, dry_run: bool, bad: BadLines) -> Replayed:
     messages = size = 0
     async with opened(asked.config(), create=not dry_run) as places:
         with progress("messages") as told:
             for rule in places.rules:
-                found = _found(rule, wanted)
-                done = await replay(found, None if dry_run else places.streams, into, told)
+                done = await replay(wanted.read(rule, bad), None if dry_run else places.streams, into, told)
                 messages, size = messages + done.messages, size + done.bytes
     return Replayed(messages, size)
-
-
-def _found(rule: Rule, wanted: _Wanted) -> AsyncIterator[Archived]:
-    return read(rule.objects, rule.prefix, wanted.pattern, since=wanted.since, until=wanted.until)
 
 
 @click.command("restart")

@@ -23,10 +23,10 @@ from wrasse.app.wiring import Stores
 from wrasse.archives.drain import GROUP
 from wrasse.archives.facts import Facts
 from wrasse.archives.naming import instant_of
-from wrasse.archives.reader import Archived, facts_at, read
+from wrasse.archives.reader import Archived, BadLine, facts_at, read, spoilt
 from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import Shelved, shelved
-from wrasse.archives.verify import Verified, verify, without
+from wrasse.archives.verify import PROBLEMS_MAX, Problem, Verified, verify, without
 from wrasse.clock import SystemClock
 from wrasse.duration import parse_duration
 from wrasse.errors import BadDuration, StoreBroken, UsageError
@@ -42,6 +42,41 @@ class Places:
     rules: Sequence[Rule]
     archived: Sequence[Rule]
     streams: Streams
+
+
+class BadLines:
+    """Reports lines of archives that cannot be read on stderr, at once; keeps the first ones for an answer."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._json = asked.json
+        self.count = 0
+        self.first: list[Mapping[str, object]] = []
+
+    def __call__(self, bad: BadLine) -> None:
+        """Reports one."""
+        told = {"key": bad.key, "line": bad.line, "what": bad.what}
+        self.count += 1
+        if len(self.first) < PROBLEMS_MAX:
+            self.first.append(told)
+        click.echo(to_json(told) if self._json else f"{printable(bad.key)}: {bad}", err=True)
+
+    def end(self) -> None:
+        """Ends the command with 1 if there was any."""
+        if self.count:
+            raise click.exceptions.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages to read."""
+
+    pattern: str
+    since: datetime | None
+    until: datetime | None
+
+    def read(self, rule: Rule, bad: BadLines) -> AsyncIterator[Archived]:
+        """Those among the archives of a rule."""
+        return read(rule.objects, rule.prefix, self.pattern, since=self.since, until=self.until, report=bad)
 
 
 @asynccontextmanager
@@ -63,7 +98,8 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Place
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Archives at most.")
 @asks
 def list_(asked: Asked, pattern: str, since: str | None, until: str | None, limit: int) -> None:
-    """Show the archives of the streams that match PATTERN, all without one, in the order of their keys.
+    """Show the archives of the streams that match PATTERN, all without one, in the order of their keys. One that cannot
+    be read is reported on stderr, and the command ends with 1.
 
     \b
     Examples:
@@ -76,25 +112,33 @@ def list_(asked: Asked, pattern: str, since: str | None, until: str | None, limi
 
 
 async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetime | None], limit: int) -> None:
-    found: list[Mapping[str, object]] = []
+    found, problems = list[Mapping[str, object]](), list[Problem]()
     since, until = span
     async with opened(asked.config()) as places:
         for rule in places.rules:
             async for each in shelved(rule.objects, rule.prefix, pattern):
                 if len(found) == limit:
                     break
-                facts = await facts_at(rule.objects, each.name)
+                try:
+                    facts = await facts_at(rule.objects, each.name)
+                except StoreBroken as why:
+                    problems.append(Problem(each.info.key, spoilt(why, each.info.key)))
+                    continue
                 if facts is None or (since is not None and instant_of(facts.last) < since):
                     continue
                 if until is None or instant_of(facts.first) < until:
                     found.append(_row(rule, each, facts))
     columns = ("key", "subject", "first", "last", "count", "bytes")
     asked.answer(
-        {"archives": found},
+        {"archives": found, "problems": [{"key": each.key, "what": each.what} for each in problems]},
         lambda: show_table(columns, [[row[name] for name in columns] for row in found])
         if found
         else click.echo("there is no such archive"),
     )
+    for problem in problems:
+        click.echo(f"{printable(problem.key)}: {printable(problem.what)}", err=True)
+    if problems:
+        raise click.exceptions.Exit(1)
 
 
 def _row(rule: Rule, each: Shelved, facts: Facts) -> Mapping[str, object]:
@@ -121,7 +165,8 @@ def _row(rule: Rule, each: Shelved, facts: Facts) -> Mapping[str, object]:
 @asks
 def read_(asked: Asked, pattern: str, since: str | None, until: str | None, limit: int | None) -> None:
     """Read archived messages of one stream, or of all that match PATTERN: each once, in the order of its stream. With
-    --json, one object per line.
+    --json, one object per line. A line of an archive that cannot be read is reported on stderr, the others are read,
+    and the command ends with 1.
 
     \b
     Examples:
@@ -130,16 +175,16 @@ def read_(asked: Asked, pattern: str, since: str | None, until: str | None, limi
     """
     check_pattern(pattern)
     now = SystemClock().now()
-    finish(_read(asked, pattern, moment_of(since, now), moment_of(until, now), limit))
+    bad = BadLines(asked)
+    finish(_read(asked, Wanted(pattern, moment_of(since, now), moment_of(until, now)), limit, bad))
+    bad.end()
 
 
-async def _read(
-    asked: Asked, pattern: str, since: datetime | None, until: datetime | None, limit: int | None
-) -> None:
+async def _read(asked: Asked, wanted: Wanted, limit: int | None, bad: BadLines) -> None:
     count = 0
     async with opened(asked.config()) as places:
         for rule in places.rules:
-            async for archived in read(rule.objects, rule.prefix, pattern, since=since, until=until):
+            async for archived in wanted.read(rule, bad):
                 if count == limit:
                     return
                 count += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -19,8 +20,9 @@ GZIP_WINDOW = 31  # as zlib names the format: a window of 32 KiB and a gzip fram
 GZIP_LEVEL = 3
 ZSTD_LEVEL = 1
 _UNPACKED_MAX = 1 << 20  # bytes given at once
-# zstd has no bound on what it gives, so it gets little at a time: the most that any bytes unpack to is some MiB.
-_ZSTD_FED = 2 << 10
+# zstd has no bound on what it gives, so it gets little at a time: the most that any bytes unpack to is some MiB. What
+# it gets together with damaged bytes is lost with them.
+_ZSTD_FED = 256
 
 
 class Codec(StrEnum):
@@ -120,10 +122,13 @@ class Unpress:
 
     def _gzip(self, data: bytes) -> Iterator[bytes]:
         while data:
+            before = self._object.copy()
             try:
-                yield self._object.decompress(data, _UNPACKED_MAX)
+                piece = self._object.decompress(data, _UNPACKED_MAX)
             except zlib.error as why:
+                yield from _up_to_damage(before, data)
                 raise Damaged("its bytes are damaged") from why
+            yield piece
             data = self._object.unconsumed_tail
 
     def _zstd(self, data: bytes) -> Iterator[bytes]:
@@ -132,6 +137,13 @@ class Unpress:
                 yield self._object.decompress(data[start : start + _ZSTD_FED])
             except _zstandard().ZstdError as why:
                 raise Damaged("its bytes are damaged") from why
+
+
+def _up_to_damage(gzip: Any, data: bytes) -> Iterator[bytes]:
+    """What gzip gives before it meets the damage: an error loses all that one call would have given."""
+    with suppress(zlib.error):
+        for n in range(len(data)):
+            yield gzip.decompress(data[n : n + 1])
 
 
 def _zstandard() -> ModuleType:

@@ -28,6 +28,7 @@ _MARK = b',"stream_id":"'
 _END = b'"}\n'
 _RAW = b'{"stream_id":"'
 _BRACE = ord("}")
+_ID_END = 1 << 64  # beyond both numbers of any id: Redis has 64 bits for each
 _ESCAPES = 64  # bytes that a field may take as text beyond what base64 of it takes: LINE_BYTES_MAX must hold
 
 
@@ -122,14 +123,23 @@ def entry_of(line: bytes, subject: str) -> Entry:
             whole = _WHOLE.decode(line)
             fields = {} if whole.fields is msgspec.UNSET else whole.fields
             fields |= {} if whole.text is msgspec.UNSET else {name: each.encode() for name, each in whole.text.items()}
-            return Entry(EntryId.parse(whole.stream_id), whole.subject, whole.raw, fields or None)
+            return Entry(_id(whole.stream_id), whole.subject, whole.raw, fields or None)
         head, mark, tail = line.rpartition(_MARK)
         if not mark or not tail.endswith(b'"}'):
             raise ValueError("no stream_id at its end")
-        return Entry(EntryId.parse(tail[:-2].decode("ascii")), subject, head + b"}")
+        _KEYS.decode(line)
+        line.decode()  # unknown fields are not looked into above
+        return Entry(_id(tail[:-2].decode("ascii")), subject, head + b"}")
     except UNREADABLE as why:
         # What the bytes are is not repeated: they are somebody's payload.
         raise StoreBroken("a line that is not of an archive", do="see `wrasse archives verify`") from why
+
+
+def _id(text: str) -> EntryId:
+    id = EntryId.parse(text)
+    if not (0 <= id.ms < _ID_END and 0 <= id.seq < _ID_END):
+        raise ValueError("a stream_id out of range")
+    return id
 
 
 def is_marked(line: bytes) -> bool:

@@ -1,13 +1,14 @@
 """Reading archives back: in order, each message once, with constant memory.
 
-What is read is checked on the way: a broken or cut archive is an error, never a shorter answer. Messages of one stream
-come in its order; several streams come day by day.
+What is read is checked on the way: a line that cannot be read is an error, or reported where the caller takes reports,
+never a shorter answer. It costs that line: the others of its archive are read, up to where its bytes are damaged.
+Messages of one stream come in its order; several streams come day by day.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,6 +31,18 @@ class Archived:
     key: str
 
 
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line of an archive that cannot be read, counted from 1; where bytes are cut or damaged, the first of them."""
+
+    key: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.what}"
+
+
 async def read(
     objects: Objects,
     prefix: str,
@@ -38,17 +51,18 @@ async def read(
     domain: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
+    report: Callable[[BadLine], None] | None = None,
 ) -> AsyncIterator[Archived]:
-    """The messages of all streams that match, appended at or after `since` and before `until`."""
+    """The messages of all streams that match, appended at or after `since` and before `until`. Lines that cannot be
+    read go to `report`; without it, the first one raises StoreBroken."""
     seen: dict[tuple[str, int], EntryId] = {}  # a message is given once, even where two archives hold it
     async for each in shelved(objects, prefix, pattern, domain):
         subject = each.name.subject, each.name.epoch
         if until is not None and instant_of(each.name.after) >= until:
             continue
-        facts = await facts_at(objects, each.name) if since is not None else None
-        if since is not None and facts is not None and instant_of(facts.last) < since:
+        if since is not None and await _ends_before(objects, each.name, since):
             continue
-        async for archived in read_archive(objects, each.name):
+        async for archived in read_archive(objects, each.name, report):
             id, at = archived.entry.id, instant_of(archived.entry.id)
             if (subject in seen and id <= seen[subject]) or (until is not None and at >= until):
                 continue
@@ -57,10 +71,49 @@ async def read(
                 yield archived
 
 
-async def read_archive(objects: Objects, name: ArchiveName) -> AsyncGenerator[Archived, None]:
-    """The messages of one archive."""
-    async for line in lines_at(objects, str(name)):
-        yield Archived(_entry(line, name), is_marked(line), str(name))
+async def read_archive(
+    objects: Objects, name: ArchiveName, report: Callable[[BadLine], None] | None = None
+) -> AsyncGenerator[Archived, None]:
+    """The messages of one archive; `report` as in `read`."""
+    async for line, entry in _entries(objects, name):
+        if not isinstance(entry, BadLine):
+            yield Archived(entry, is_marked(line), str(name))
+        elif report is not None:
+            report(entry)
+        else:
+            raise _broken(str(name), str(entry))
+
+
+async def _entries(objects: Objects, name: ArchiveName) -> AsyncIterator[tuple[bytes, Entry | BadLine]]:
+    """The lines of one archive, each with its entry, or with what is wrong with it."""
+    key, number, last = str(name), 0, name.after
+    try:
+        async for line in lines_at(objects, key):
+            number += 1
+            try:
+                entry = entry_of(line, name.subject)
+            except StoreBroken:
+                yield line, BadLine(key, number, "it is not a line of an archive")
+                continue
+            if entry.subject != name.subject or entry.id <= last:
+                yield line, BadLine(key, number, "it is not in order, or of another stream")
+                continue
+            last = entry.id
+            yield line, entry
+    except StoreBroken as why:
+        yield b"", BadLine(key, number + 1, spoilt(why, key))
+        return
+    if not number:
+        yield b"", BadLine(key, 1, "the archive holds no message")
+
+
+async def _ends_before(objects: Objects, name: ArchiveName, since: datetime) -> bool:
+    """Whether all of an archive is older; one that cannot tell is read, which reports what is wrong with it."""
+    try:
+        facts = await facts_at(objects, name)
+    except StoreBroken:
+        return False
+    return facts is not None and instant_of(facts.last) < since
 
 
 async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
@@ -100,30 +153,22 @@ async def scan(objects: Objects, name: ArchiveName) -> Facts | None:
     count = marked = size = 0
     digest = hashlib.sha256()
     try:
-        async for line in lines_at(objects, str(name)):
+        async for line, entry in _entries(objects, name):
+            if isinstance(entry, BadLine):
+                raise _broken(str(name), str(entry))
             digest.update(line + b"\n")
-            entry = _entry(line, name)
-            if entry.subject != name.subject or entry.id <= (last or name.after):
-                raise _broken(str(name), "its messages are not in order, or of another stream")
             first, last = first or entry.id, entry.id
             count, marked, size = count + 1, marked + is_marked(line), size + len(line) + 1
     except Gone:
         return None
-    if first is None or last is None:
-        raise _broken(str(name), "it holds no message")
+    assert first is not None, "an archive without a message is a bad line"
+    assert last is not None, "it has a first one"
     return Facts(name.after, first, last, count, marked, size, digest.hexdigest(), None)
 
 
 def spoilt(why: StoreBroken, key: str) -> str:
     """What is wrong with an archive, for whoever names it already."""
     return why.message.removeprefix(_called(key))
-
-
-def _entry(line: bytes, name: ArchiveName) -> Entry:
-    try:
-        return entry_of(line, name.subject)
-    except StoreBroken as why:
-        raise _broken(str(name), "it has a line that is not of an archive") from why
 
 
 def _called(key: str) -> str:

@@ -124,7 +124,7 @@ def test_what_is_missing_or_damaged_is_found(spoil: Spoil, number: int, said: st
 
 
 def test_what_is_damaged_is_told_once_and_not_of_others() -> None:
-    assert run_virtual(problems_after(damage, 1)) == ["its bytes are damaged"]
+    assert run_virtual(problems_after(damage, 1)) == ["line 1: its bytes are damaged"]
 
 
 def test_a_line_that_is_none_names_its_archive() -> None:
@@ -134,7 +134,7 @@ def test_a_line_that_is_none_names_its_archive() -> None:
         await change(world, third, lambda _: gzip.compress(b"hello\n"))
         return await numbers(world)
 
-    with pytest.raises(StoreBroken, match=r"-6\.jsonl\.gz' is broken: it has a line that is not of an archive"):
+    with pytest.raises(StoreBroken, match=r"-6\.jsonl\.gz' is broken: line 1: it is not a line of an archive"):
         run_virtual(story())
 
 
