@@ -30,6 +30,10 @@ class Link(Protocol):
         """Grows with every connection: while it is the same, it was the same server that answered."""
 
     @property
+    def replies(self) -> int:
+        """Grows with every reply, refusals aside: while it is the same, none has come."""
+
+    @property
     def has_seat(self) -> bool:
         """Whether a connection for waiting is free."""
 

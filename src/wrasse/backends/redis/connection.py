@@ -32,7 +32,7 @@ class Link:
 
     __slots__ = (
         "_attempts", "_closed", "_failure", "_lock", "_route", "_seats", "_serving", "_spare",
-        "_time", "_wire", "options",
+        "_time", "_wire", "options", "replies",
     )  # fmt: skip
 
     def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
@@ -47,6 +47,7 @@ class Link:
         self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
         self._closed = False
         self._serving = 0  # how often another server took over
+        self.replies = 0
 
     @classmethod
     async def open(cls, options: RedisOptions, time: Clock | None = None) -> Link:
@@ -87,6 +88,7 @@ class Link:
             wire = await self._ready()
             try:
                 answers = await wire.ask_many(packed, len(commands) + 2)
+                self.replies += 1
             except Cut as cut:
                 raise ours(cut, self.options.where) from cut
             refusal = _refusal_among(answers)
@@ -142,6 +144,7 @@ class Link:
                     wire = await self._connect()
                 wire.patience(timeout + self.options.read_timeout.total_seconds())
                 answer = await wire.ask(pack(command))
+                self.replies += 1
             except BaseException as error:
                 if wire is not None:
                     wire.end("the wait was given up")
@@ -183,6 +186,7 @@ class Link:
     async def _read(self, wire: Wire, packed: bytes, commands: Sequence[Sequence[Word]]) -> list[Any]:
         try:
             answers = await wire.ask_many(packed, len(commands))
+            self.replies += 1
             for number, answer in enumerate(answers):
                 if isinstance(answer, Refusal):
                     self._note(answer, wire)
@@ -204,7 +208,9 @@ class Link:
             if wire is None or wire.crowded or not wire.open:
                 wire = await self._ready()
             try:
-                return await wire.ask(packed)
+                answer = await wire.ask(packed)
+                self.replies += 1
+                return answer
             except Cut as cut:
                 raise ours(cut, self.options.where) from cut
             except Refusal as said:
@@ -230,7 +236,9 @@ class Link:
                 raise Cut("it sends us to an address that is none")
             wire = await dial(*address, self.options)
             try:
-                return (await wire.ask_many(pack(("ASKING",)) + packed, count + 1))[1:]
+                answers = await wire.ask_many(pack(("ASKING",)) + packed, count + 1)
+                self.replies += 1
+                return answers[1:]
             finally:
                 wire.end("the slot's other node answered")
         except FAILURES as error:

@@ -35,6 +35,8 @@ async def in_pieces(items: Sequence[Item], ask: Callable[[Sequence[Item]], Await
     while len(found) < len(items):
         rest = items[len(found) :]
         answers, count = await fitting(min(count, len(rest)), partial(_first, ask, rest))
+        if len(answers) != count:
+            raise ValueError(f"{len(answers)} answers for {count} items")
         found += answers
     return found
 

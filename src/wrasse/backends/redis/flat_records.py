@@ -27,9 +27,11 @@ from wrasse.backends.redis.record_writes import (
     due_text,
     name_of,
     page_bounds,
+    records_page,
     spot_text,
     turn_in,
 )
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros
@@ -50,6 +52,7 @@ _decode = msgspec.json.Decoder(dict[str, str]).decode
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
+@reads_replies
 class RedisFlatRecords:
     """One collection of records, each a hash."""
 
@@ -183,8 +186,8 @@ class RedisFlatRecords:
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters, self._prefix, "1" if newest else "")
         micros, more, *rows = await self._link.run(load("flat_page"), keys, args)
         found = _records(rows, 5)
-        cursors = tuple(cursor(record, before) for record, before in zip(found, rows[4::5], strict=True))
-        return Page(found, cursors, from_micros(int(micros)), more == b"1")
+        cursors = (cursor(record, before) for record, before in zip(found, rows[4::5], strict=True))
+        return records_page(found, cursors, micros, more)
 
 
 def _fields(key: str, value: bytes) -> list[bytes]:

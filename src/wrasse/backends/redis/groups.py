@@ -17,6 +17,7 @@ from datetime import timedelta
 from wrasse.backends.redis.answers import Answers
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.handouts import Asking, Given, Handouts, Places
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import check_full
 from wrasse.backends.redis.stream_keys import StreamKeys
@@ -42,6 +43,7 @@ _POLL = 0.05  # seconds, where every connection is taken
 FOREIGN_SILENCE = timedelta(days=1)  # how long a consumer of another program is idle before it counts as silent
 
 
+@reads_replies
 class RedisGroups:
     """All groups of one Redis."""
 

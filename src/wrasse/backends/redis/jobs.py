@@ -23,6 +23,7 @@ from wrasse.backends.redis.job_json import decode, flaw, from_ms
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.moves import move
 from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms, is_plain_put, pushed
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import Settling, outcomes, take_of
 from wrasse.backends.redis.states import text_of
@@ -64,6 +65,7 @@ T = TypeVar("T")
 _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
 
 
+@reads_replies
 class RedisJobs:
     """The jobs of one root."""
 

@@ -9,11 +9,13 @@ from datetime import timedelta
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.options import key_slot
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.errors import ConfigError
 from wrasse.ports.limiter import Allowance, check_rate
 
 
+@reads_replies
 class RedisLimiter:
     """Budgets of one Redis. The key of a budget is the Redis key itself."""
 

@@ -9,6 +9,7 @@ from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.damage.reading import workers_with
 from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.states import text_of
@@ -16,6 +17,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.ports.job_lists import ListLengths, Purged
 
 
+@reads_replies
 class RedisLists:
     """The lists of one root."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.clock import from_micros
 from wrasse.ports.namespaces import META
 from wrasse.ports.page import Page
@@ -13,6 +14,7 @@ def namespaces_key(root: str) -> str:
     return f"{root}:namespaces"
 
 
+@reads_replies
 class RedisNamespaces:
     """The port."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+@reads_replies
 class RedisPlainLocks:
     """The port."""
 

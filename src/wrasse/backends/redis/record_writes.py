@@ -8,7 +8,7 @@ GONE_MAX of a collection, so that asking again is safe.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,7 +22,7 @@ from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import number_in
+from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
 from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft, check_drafts
@@ -130,7 +130,8 @@ def due_instant(due: str) -> datetime | None:
 
 def due_cursor(record: Record) -> str:
     """Where a listing of due records goes on after this one."""
-    assert record.due_at is not None, "a record in the due index is due at some time"
+    if record.due_at is None:
+        raise ValueError("a record in the due index that is due at no time")
     return f"{to_micros(record.due_at)}:{stored_name(record.key)}"
 
 
@@ -152,6 +153,13 @@ def check_records_page(limit: int) -> None:
     """Refuses a page of nothing."""
     if limit < 1:
         raise UsageError(f"a page of {limit} records", do="ask for at least one")
+
+
+def records_page(found: tuple[Record, ...], cursors: Iterable[str], micros: bytes, more: bytes) -> Page[Record]:
+    """A page as the scripts answer it."""
+    if more == b"1" and not found:
+        raise ValueError("a page without a record that others follow")
+    return Page(found, tuple(cursors), from_micros(int(micros)), more == b"1")
 
 
 def _number(at: str) -> int:

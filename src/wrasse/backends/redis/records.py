@@ -18,9 +18,10 @@ from wrasse.backends.redis.record_writes import (
     due_instant,
     name_of,
     page_bounds,
+    records_page,
 )
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
-from wrasse.clock import from_micros
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
 from wrasse.ports.streams import Draft
@@ -29,6 +30,7 @@ PAGE_MAX = 10_000
 PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
 
 
+@reads_replies
 class RedisRecords:
     """One collection of records."""
 
@@ -95,7 +97,7 @@ class RedisRecords:
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters)
         micros, more, *rows = await self._link.run(load("record_page"), (self._writer.values, index), args)
         found = tuple(_record(name, stored) for name, stored in zip(rows[::2], rows[1::2], strict=True))
-        return Page(found, tuple(cursor(record) for record in found), from_micros(int(micros)), more == b"1")
+        return records_page(found, map(cursor, found), micros, more)
 
 
 def _record(name: bytes, stored: bytes) -> Record:

@@ -41,6 +41,7 @@ class RedisPyLink:
         self._time = time
         self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
         self._connected = 0
+        self.replies = 0
         self._watched: weakref.WeakSet[AbstractConnection] = weakref.WeakSet()
 
     @classmethod
@@ -140,7 +141,9 @@ class RedisPyLink:
             try:
                 async with asyncio.timeout(seconds):
                     await _send(connection, packed)
-                    return [await _reply(connection) for _ in range(count)]
+                    answers = [await _reply(connection) for _ in range(count)]
+                    self.replies += 1
+                    return answers
             except BaseException as error:
                 await connection.disconnect(nowait=True)
                 if isinstance(error, TimeoutError):

@@ -72,6 +72,6 @@ async def slice_of(link: Link, key: str, texts: str | None, span: Span, behind: 
 def _found(reply: list[bytes | None]) -> Iterator[Found]:
     for at in range(2, len(reply), 3):
         member, score, text = reply[at : at + 3]
-        assert member is not None
-        assert score is not None
+        if member is None or score is None:
+            raise ValueError("an entry of a sorted set without its member or its score")
         yield Found(member, clamped_ms(score), text, score.decode())

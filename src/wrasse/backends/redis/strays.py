@@ -22,6 +22,7 @@ from wrasse.backends.redis.hold_text import Flag, read_hold
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import Ring, in_ms
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.routing import Router, known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.states import text_of
@@ -54,6 +55,7 @@ class _Seen:
     holders: int = 0
 
 
+@reads_replies
 class RedisStrays:
     """The strays of one root."""
 

@@ -16,6 +16,7 @@ from wrasse.backends.redis.discovery import Discovery
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.info import sections
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import Script, load
 from wrasse.backends.redis.stream_entries import Batch, check_full, columns_of, entry_of, id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
@@ -46,6 +47,7 @@ _NAMES = 1_000
 _STEADY = 3  # attempts to be answered twice over one connection
 
 
+@reads_replies
 class RedisStreams:
     """All streams of one Redis."""
 

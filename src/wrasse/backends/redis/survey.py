@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.discovery import Discovery
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.stream_states import read_state
@@ -18,6 +19,7 @@ _AT_ONCE = 250  # streams of one script: a few milliseconds of the server
 _NAMES = 2_000
 
 
+@reads_replies
 class RedisSurvey:
     """The port."""
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.replies import not_its_answer
 from wrasse.errors import WrasseError
 
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
@@ -90,6 +91,7 @@ class Bells:
         while keys := list(dict.fromkeys(key for bell in self._waiting for key in bell.keys)):
             try:
                 heard = await self._link.block("BLPOP", *keys, _BLOCK, timeout=_BLOCK)
+                key = None if heard is None else _key_in(heard, self._link)
             except WrasseError as error:
                 if not deaf:
                     _log.warning("wake-ups are not heard, so jobs are looked for instead: %s", error.message)
@@ -99,11 +101,19 @@ class Bells:
             if deaf:
                 _log.info("wake-ups are heard again")
             deaf = False
-            if heard is not None:
-                self._ring(heard[0].decode())
+            if key is not None:
+                self._ring(key)
                 await asyncio.sleep(0)  # who was woken takes the job before this listens again
 
     def _ring(self, key: str) -> None:
         for bell in self._waiting:
             if key in bell.keys:
                 bell.ring()
+
+
+def _key_in(heard: object, link: Link) -> str:
+    """The list that BLPOP took a token from."""
+    match heard:
+        case [bytes(key), _]:
+            return key.decode(errors="replace")
+    raise not_its_answer(link, "BLPOP")

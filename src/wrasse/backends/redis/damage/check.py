@@ -18,11 +18,13 @@ from wrasse.backends.redis.damage.names import Names
 from wrasse.backends.redis.damage.surroundings import recount, surroundings
 from wrasse.backends.redis.damage.suspects import Judge, Suspect
 from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.ports.damage import NAMES_MAX, Damage
 
 _ROUNDS_MAX = 5
 
 
+@reads_replies
 class RedisDamages:
     """The damage of one root."""
 

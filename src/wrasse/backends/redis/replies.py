@@ -1,0 +1,65 @@
+"""Replies that are well-formed RESP and still no answer to what was asked: another program at that address, a proxy, a
+server that means harm. The ports read replies as the scripts write them and check nothing on the way; where reading
+fails, it is said here, once, as an error of ours.
+
+What a port method raises before the first reply has come is about its arguments, and passes; so does what is raised
+within the client itself. `__cause__` keeps what failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from wrasse.backends.redis.client import Link
+from wrasse.errors import StoreBroken
+
+C = TypeVar("C")
+# A StopIteration within a coroutine or a generator is a RuntimeError.
+_UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, msgspec.MsgspecError)
+_CLIENTS = ("wrasse.backends.redis.connection", "wrasse.backends.redis.redis_py", "wrasse.backends.redis.routes")
+
+
+def reads_replies(port: type[C]) -> type[C]:
+    """For a class with a `_link`: what its public methods cannot read in a reply is StoreBroken."""
+    for name, method in list(vars(port).items()):
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            setattr(port, name, _reading(method))
+    return port
+
+
+def not_its_answer(link: Link, what: str) -> StoreBroken:
+    """The server answered, but not to this."""
+    return StoreBroken(
+        f"{link.options.where} answered {what} with something that is not its answer",
+        do="check that redis.addr is the address of a Redis or Valkey, and that no proxy or other program changes its "
+        "replies or its scripts; if it is and none does, report this with the error above",
+    )
+
+
+def _reading(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def reading(self: Any, *args: Any, **named: Any) -> Any:
+        link: Link = self._link
+        before = link.replies
+        try:
+            return await method(self, *args, **named)
+        except _UNREADABLE as error:
+            if link.replies == before or not _is_about_a_reply(error):
+                raise
+            raise not_its_answer(link, method.__qualname__) from error
+
+    return reading
+
+
+def _is_about_a_reply(error: Exception) -> bool:
+    if isinstance(error, RuntimeError) and not isinstance(error.__cause__, StopIteration):
+        return False
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is None or at.tb_frame.f_globals.get("__name__") not in _CLIENTS
