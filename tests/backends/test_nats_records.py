@@ -149,6 +149,25 @@ async def test_a_record_that_somebody_overwrote_is_reported_not_guessed(nats_ser
             await store.records(THINGS).get("a")
 
 
+@pytest.mark.parametrize("garbage", [b"", b"theirs", b"{}\nvalue", b'{"version":"v","due":99999999999999999999}\n'])
+@pytest.mark.parametrize("collection", [THINGS, TENDED])
+async def test_a_message_that_is_no_record_costs_one_record(
+    nats_server: NatsServer, collection: Collection, garbage: bytes
+) -> None:
+    async with opened(at(nats_server.port)) as store:
+        records = store.records(collection)
+        for key in "abc":
+            await records.create(key, key.encode(), due_at=EPOCH)
+        await store.link.request(f"$KV.{store.link.options.root}.things/r.r.b", garbage)
+        for _ in range(2):
+            page = await records.page("", None, 10)
+            assert [(each.key, each.value) for each in page] == [("a", b"a"), ("b", garbage), ("c", b"c")]
+            due = await records.due(None, None, 10)
+            assert [(each.key, each.value) for each in due] == [("a", b"a"), ("b", garbage), ("c", b"c")]
+        with pytest.raises(StoreBroken, match="foreign"):
+            await records.put("b", b"2", at=page.items[1].version)
+
+
 async def test_a_record_longer_than_a_message_says_which_limit_to_raise() -> None:
     value = secrets.token_bytes(VALUE_BYTES_MAX)
     with nats() as server:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.asked import Change, DueSpot
-from wrasse.backends.bucket.envelope import Writes
+from wrasse.backends.bucket.envelope import DAMAGED, Writes
 from wrasse.backends.nats.kv_bucket import Behind, Bucket, Message, Overtaken
 from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
 from wrasse.backends.nats.kv_due import DueIndex
@@ -186,9 +186,10 @@ class RecordMessages:
         current = None if held is None else held.stored.entry
         stale = [entry for entry in entries if entry != current]
         there = _there(held)
-        if there is not None and self._tended and current not in entries:
+        kept = there is not None and (self._tended or there.version == DAMAGED)
+        if there is not None and kept and current not in entries:
             return replace(there, due_at=self.index.calendar.begin(bucket))
-        if stale and not (there is not None and self._tended):
+        if stale and not kept:
             await self.index.leave(key, [entry for entry in stale if held is not None and entry in held.stored.left])
             await self.index.leave_stale(key, stale)
         if current is None or current not in entries:
@@ -256,14 +257,21 @@ class RecordMessages:
         return self._saw(key, seen, await self._bucket.get(self._names.record(key), at_least))
 
     async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, Held | None]]:
-        """The records of these keys, as many at a time as a page may need."""
+        """The records of these keys, as many at a time as a page may need. A message that is no record is given as one
+        whose value is its bytes, under a version that no write matches: a listing goes past it."""
         step = min(limit + 1, LOADED_AT_ONCE)
         for begin in range(0, len(keys), step):
             part = keys[begin : begin + step]
             seen = await self._bucket.connection()
             found = await self._bucket.get_many([self._names.record(key) for key in part])
             for key, message in zip(part, found, strict=True):
-                yield key, self._saw(key, seen, message)
+                try:
+                    held = self._saw(key, seen, message)
+                except StoreBroken:
+                    assert message is not None, "no message is no record, and nothing is broken"
+                    self._known.pop(key, None)
+                    held = Held(message.seq, seen, Stored(message.data, DAMAGED, None, Writes(whole=False)))
+                yield key, held
 
     def _saw(self, key: str, seen: int, message: Message | None) -> Held | None:
         if message is None:
