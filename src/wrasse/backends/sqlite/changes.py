@@ -16,8 +16,19 @@ from wrasse.backends.sqlite import teams
 from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
 from wrasse.backends.sqlite.drops import facts_of, trim_done
 from wrasse.backends.sqlite.puts import promote, put
-from wrasse.backends.sqlite.rows import Fact, decode_numbers, decode_texts, error_text, span
+from wrasse.backends.sqlite.rows import (
+    FACT,
+    Fact,
+    Invalid,
+    decode_facts,
+    decode_numbers,
+    decode_texts,
+    error_text,
+    flaw_of,
+    span,
+)
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY, Step
+from wrasse.bounded import UNREADABLE
 from wrasse.ports.jobs import (
     HISTORY_MAX,
     Budget,
@@ -37,6 +48,7 @@ SELECT_CURRENT = """
     SELECT json_group_array(seq), json_group_array(queue), max(member) FROM jobs
     WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
 """
+_HELD_FACT = f"SELECT json_group_array({FACT}) FROM jobs WHERE seq = ? AND place = 2 AND token = ? AND nonce = ?"
 _GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
 UPDATE_DONE = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
@@ -52,7 +64,7 @@ _CHANGED = """) UPDATE jobs SET
       taken_at = iif(one.place = 4, jobs.taken_at, NULL),
       beat_at = iif(one.place = 4, jobs.beat_at, NULL)
     FROM one WHERE jobs.seq = one.seq"""
-_NOTE = "INSERT INTO attempts (seq, number, worker, taken_at, ended_at, reason, error)"
+_NOTE = "INSERT OR REPLACE INTO attempts (seq, number, worker, taken_at, ended_at, reason, error)"
 _FORGET_OLD = """
     DELETE FROM attempts WHERE (seq, number) IN (
       SELECT seq, number FROM attempts WHERE seq = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2)
@@ -143,6 +155,19 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
     teams.count(step, [(fact, True) for fact, _ in finished], now, put)
     put(step, puts, now)
     return outcomes
+
+
+def bury_invalid(step: Step, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
+    """Dead-letters rows that a take found to be no jobs. One whose id cannot be read stays held, and is not claimed
+    again."""
+    changes: list[Change] = []
+    for one in invalid:
+        try:
+            facts = decode_facts(step.db.execute(_HELD_FACT, (one.seq, token, nonce)).get)
+        except UNREADABLE:
+            continue
+        changes += [Change(fact, DEAD, Reason.INVALID_PAYLOAD, flaw_of(one.seq, one.error)) for fact in facts]
+    _write(step, changes, step.now())
 
 
 def move(step: Step, moves: Sequence[Move]) -> list[Outcome]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 
-from wrasse.backends.sqlite.rows import BodyRow, decode_bodies, decode_extras
+from wrasse.backends.sqlite.rows import BodyRow, Invalid, decode_bodies, decode_extras
 from wrasse.backends.sqlite.takes import Granted
+from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Hold, Job, Taken, TakenJob
 
@@ -37,34 +38,42 @@ _job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until 
 )
 
 
-def given(granted: Granted | int) -> Taken:
-    """The answer as the port gives it."""
+def given(granted: Granted | int) -> tuple[Taken, list[Invalid]]:
+    """The answer as the port gives it, and the rows of the grant that are no jobs."""
     if isinstance(granted, int):
-        return Taken((), from_micros(granted))
+        return Taken((), from_micros(granted)), []
     token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
     until, more = from_micros(granted.until), int(granted.fresh)
     instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
     jobs = []
-    for text in granted.bodies:
-        for row in decode_bodies(text):
-            created_at = instants.get(row.created_at)
-            if created_at is None:
-                created_at = instants[row.created_at] = from_micros(row.created_at)
+    invalid: list[Invalid] = []
+    for batch in granted.bodies:
+        rows, others = decode_bodies(batch)
+        invalid += others
+        for row in rows:
+            try:
+                job, ends_at = job_of(row, long), until if row.until is None else from_micros(row.until)
+                created_at = instants.get(row.created_at)
+                if created_at is None:
+                    created_at = instants[row.created_at] = from_micros(row.created_at)
+            except UNREADABLE as error:
+                invalid.append(Invalid(row.seq, why(error)))
+                continue
             hold = _new(Hold)
             _hold_id(hold, row.id)
             _token(hold, token)
             _nonce(hold, nonce)
             taken = _new(TakenJob)
-            _job(taken, job_of(row, long))
+            _job(taken, job)
             _hold(taken, hold)
             _attempt(taken, row.attempts + more)
             _failures(taken, row.failures)
             _rescues(taken, row.rescues)
             _interruptions(taken, row.interruptions)
             _created_at(taken, created_at)
-            _until(taken, until if row.until is None else from_micros(row.until))
+            _until(taken, ends_at)
             jobs.append(taken)
-    return Taken(tuple(jobs), from_micros(granted.now))
+    return Taken(tuple(jobs), from_micros(granted.now)), invalid
 
 
 def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
@@ -75,10 +84,10 @@ def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
     _queue(job, row.queue)
     _priority(job, row.priority)
     _payload(job, long[row.seq] if row.payload is None else bytes.fromhex(row.payload))
-    _headers(job, NOTHING if row.headers is None else json.loads(row.headers))
+    _headers(job, NOTHING if row.headers is None else _headers_in(row.headers))
     _not_before(job, None if row.not_before is None else from_micros(row.not_before))
-    _delay(job, _NO_DELAY if row.delay is None else timedelta(microseconds=row.delay))
-    _timeout(job, None if row.timeout is None else timedelta(microseconds=row.timeout))
+    _delay(job, _NO_DELAY if row.delay is None else _duration(row.delay))
+    _timeout(job, None if row.timeout is None else _duration(row.timeout))
     _lasting(job, row.lasting == 1)
     if row.extras is None:
         for fill, default in _others:
@@ -86,8 +95,22 @@ def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
     else:
         extras = decode_extras(row.extras)
         _unique(job, extras.unique)
-        _window(job, timedelta(microseconds=extras.window))
-        _keep(job, timedelta(microseconds=extras.keep))
+        _window(job, _duration(extras.window))
+        _keep(job, _duration(extras.keep))
         _group(job, extras.group)
         _minted(job, False)  # said for a put only
     return job
+
+
+def _duration(micros: int) -> timedelta:
+    found = timedelta(microseconds=micros)
+    if not -DURATION_MAX <= found <= DURATION_MAX:
+        raise ValueError(f"{micros} microseconds are more than 100 years")
+    return found
+
+
+def _headers_in(text: str) -> dict[str, str]:
+    found = json.loads(text)
+    if type(found) is not dict or not all(type(value) is str for value in found.values()):
+        raise ValueError("its headers are not texts by name")
+    return found

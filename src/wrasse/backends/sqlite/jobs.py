@@ -20,9 +20,9 @@ from wrasse.backends.sqlite import beats, changes, drops, limits, listing, overv
 from wrasse.backends.sqlite.bells import Bell, Bells
 from wrasse.backends.sqlite.given import given
 from wrasse.backends.sqlite.reader import Reader
-from wrasse.backends.sqlite.rows import span
+from wrasse.backends.sqlite.rows import Invalid, span
 from wrasse.backends.sqlite.step import Step
-from wrasse.backends.sqlite.takes import Want
+from wrasse.backends.sqlite.takes import Grant, Want
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
@@ -197,9 +197,19 @@ class SqliteJobs:
                 await bell.rung()
 
     async def _grant(self, want: Want) -> Taken:
+        while (taken := await self._grant_once(want)) is None:
+            pass
+        return taken
+
+    async def _grant_once(self, want: Want) -> Taken | None:
+        """What the grant holds; None if that were only invalid rows, which are dead-lettered now."""
         answer = self._writer.ask(partial(takes.take, want=want), want.limit, want.known)
         try:
-            return given(await asyncio.shield(answer))
+            granted = await asyncio.shield(answer)
+            taken, invalid = given(granted)
+            if invalid and isinstance(granted, takes.Granted):
+                await self._bury(granted.grant, invalid, None if taken.jobs else want.known)
+            return taken if taken.jobs or not invalid else None
         except asyncio.CancelledError:
             # The taker will never know these jobs: they go back now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
@@ -208,6 +218,16 @@ class SqliteJobs:
                     back = partial(takes.give_back, grant=granted.grant, known=want.known)
                     await asyncio.shield(self._writer.ask(back))
             raise
+
+    async def _bury(self, grant: Grant, invalid: Sequence[Invalid], forgotten: str | None) -> None:
+        """Dead-letters invalid rows of a grant; a grant of nothing else is forgotten, and its request answered anew."""
+
+        def run(step: Step) -> None:
+            changes.bury_invalid(step, invalid, grant.token, grant.nonce)
+            if forgotten is not None:
+                step.forget(forgotten)
+
+        await self._writer.do(run, len(invalid))
 
 
 def _bounded(batch: Sequence[T]) -> Sequence[T]:

@@ -151,7 +151,7 @@ def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *
     order, way = _ORDERS[code], "DESC" if newest else "ASC"
     terms = [Term(_PLACES[code], ()), *terms]
     found = db.execute(
-        f"SELECT json_group_array({state_columns(order)}) FROM (SELECT * FROM jobs"
+        f"SELECT CAST(json_group_array({state_columns(order)}) AS BLOB) FROM (SELECT * FROM jobs"
         f" WHERE {' AND '.join(term.sql for term in terms)} ORDER BY {order} {way}, seq {way} LIMIT ?)",
         (*(value for term in terms for value in term.values), limit),
     ).get

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 import apsw
 import msgspec
@@ -13,6 +16,8 @@ from wrasse.backends.sqlite.rows import (
     BODY,
     decode_bodies,
     decode_states,
+    flaw_of,
+    in_calendar,
     instant,
     long_payloads,
     span,
@@ -20,10 +25,26 @@ from wrasse.backends.sqlite.rows import (
     state_of,
 )
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros
-from wrasse.ports.jobs import Attempt, Counts, JobRecord, Progress, QueueCount, Reason, WorkerInfo, WorkerState
+from wrasse.ports.jobs import (
+    Attempt,
+    Counts,
+    Job,
+    JobRecord,
+    JobState,
+    Progress,
+    QueueCount,
+    Reason,
+    WorkerInfo,
+    WorkerState,
+)
 
-_ONE = f"SELECT json_array({state_columns('seq')}), json_array({BODY}), result, progress FROM jobs WHERE id = ?"
+_ONE = f"""
+    SELECT CAST(json_array({state_columns("seq")}) AS BLOB), CAST(json_array({BODY}) AS BLOB), result,
+      CAST(progress AS BLOB)
+    FROM jobs WHERE id = ?
+"""
 _decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
 _HISTORY = "SELECT number, worker, taken_at, ended_at, reason, error FROM attempts WHERE seq = ? ORDER BY number"
 # Turns below zero are served next, the newest of them first; the others wait in the order they came.
@@ -40,20 +61,38 @@ def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
     found = db.execute(_ONE, (id,)).get
     if found is None:
         return None
-    (state,), (body,) = decode_states(found[0]), decode_bodies(found[1])
-    long = long_payloads(db, [body.seq], state.size)
-    history = tuple(
-        Attempt(number, worker, from_micros(taken_at), from_micros(ended_at), Reason(reason), error)
-        for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (body.seq,))
-    )
-    return JobRecord(job_of(body, long), state_of(state, now), history, found[2], _progress(found[3]))
+    (row,), (bodies, invalid) = decode_states(found[0]), decode_bodies(found[1])
+    long = long_payloads(db, [row.seq], row.size)
+    state, history = state_of(row, now), tuple(_history(db, row.seq))
+    try:
+        job, flaw = (job_of(bodies[0], long), "") if bodies else (_nothing_of(state), invalid[0].error)
+    except UNREADABLE as error:
+        job, flaw = _nothing_of(state), why(error)
+    if flaw:
+        state = replace(state, reason=Reason.INVALID_PAYLOAD, error=state.error or flaw_of(row.seq, flaw))
+    return JobRecord(job, state, history, found[2], _progress(found[3]))
 
 
-def _progress(text: str | None) -> Progress | None:
+def _nothing_of(state: JobState) -> Job:
+    """Stands for a job whose row is invalid."""
+    return Job(state.id, kind=state.kind, queue=state.queue, priority=state.priority)
+
+
+def _history(db: apsw.Connection, seq: int) -> Iterator[Attempt]:
+    """Attempts that ended; not those whose rows are invalid."""
+    for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (seq,)):
+        with suppress(*UNREADABLE):
+            yield Attempt(number, worker, from_micros(taken_at), from_micros(ended_at), Reason(reason), error)
+
+
+def _progress(text: bytes | None) -> Progress | None:
     if text is None:
         return None
-    fraction, note, at = _decode_progress(text)
-    return Progress(fraction, note, from_micros(at))
+    try:
+        fraction, note, at = _decode_progress(text)
+        return Progress(fraction, note, from_micros(at))
+    except UNREADABLE:
+        return None  # shown without it rather than not at all
 
 
 def counts(db: apsw.Connection, now: int) -> Counts:
@@ -73,7 +112,7 @@ def counts(db: apsw.Connection, now: int) -> Counts:
             held=places.get(HELD, 0),
             done=places.get(DONE, 0),
             dead=places.get(DEAD, 0),
-            oldest_ready_at=instant(oldest.get(queue)),
+            oldest_ready_at=instant(in_calendar(oldest.get(queue), now)),
         )
         for queue, places in numbers.items()
     )
@@ -83,7 +122,7 @@ def counts(db: apsw.Connection, now: int) -> Counts:
 def _workers(db: apsw.Connection, now: int) -> tuple[WorkerState, ...]:
     horizon = now - span(SILENT_WORKERS_KEPT)
     return tuple(
-        WorkerState(WorkerInfo(id, host, pid, slots), from_micros(beat_at), from_micros(until))
+        WorkerState(WorkerInfo(id, host, pid, slots), *(from_micros(in_calendar(at, now)) for at in (beat_at, until)))
         for id, host, pid, slots, beat_at, until in db.execute(
             "SELECT id, host, pid, slots, beat_at, until FROM workers WHERE until >= ? ORDER BY id", (horizon,)
         )

@@ -1,21 +1,28 @@
-"""How a row becomes what the port shows. Rows come as JSON arrays, one text for a whole batch (see bulk)."""
+"""How a row becomes what the port shows. Rows come as JSON arrays, in one blob for a whole batch (see bulk).
+
+A batch is decoded at once. Only where that fails is it decoded row by row, so that an invalid row costs that job alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.jobs import ERROR_CHARS_MAX, Hold, JobState, Place, Reason
 
 PLACES = {READY: Place.READY, DELAYED: Place.READY, HELD: Place.HELD, DONE: Place.DONE, DEAD: Place.DEAD}
 INLINE_BYTES_MAX = 1_024  # longer payloads stand apart
 _MICROSECOND = timedelta(microseconds=1)
+Micros = TypeVar("Micros", int, int | None)
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -105,6 +112,14 @@ class BodyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     extras: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A row that is no job, and why."""
+
+    seq: int
+    error: str
+
+
 def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
     """The SQL of one such row as a JSON array."""
     names = dict(renamed)
@@ -113,15 +128,18 @@ def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
 
 FACT = _columns(
     Fact,
-    ("team", "iif(member, extras ->> '$.group', NULL)"),
+    ("team", "iif(member AND json_valid(extras), extras ->> '$.group', NULL)"),
     ("kept_until", "iif(keep > 0 AND place = 3, finished_at + keep, 0)"),
 )
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
 decode_numbers = msgspec.json.Decoder(list[int]).decode
 decode_texts = msgspec.json.Decoder(list[str]).decode
 decode_facts = msgspec.json.Decoder(list[Fact]).decode
-decode_states = msgspec.json.Decoder(list[StateRow]).decode
-decode_bodies = msgspec.json.Decoder(list[BodyRow]).decode
+_decode_states = msgspec.json.Decoder(list[StateRow]).decode
+_decode_state = msgspec.json.Decoder(StateRow).decode
+_decode_bodies = msgspec.json.Decoder(list[BodyRow]).decode
+_decode_body = msgspec.json.Decoder(BodyRow).decode
+_decode_each = msgspec.json.Decoder(list[msgspec.Raw]).decode
 decode_extras = msgspec.json.Decoder(Extras).decode
 
 
@@ -130,8 +148,87 @@ def state_columns(order: str) -> str:
     return _columns(StateRow, ("order", order))
 
 
+def decode_bodies(rows: bytes) -> tuple[list[BodyRow], list[Invalid]]:
+    """The rows of a batch, and those that are invalid."""
+    try:
+        return _decode_bodies(rows), []
+    except UNREADABLE:
+        pass
+    found: list[BodyRow] = []
+    invalid: list[Invalid] = []
+    for raw in _decode_each(rows):
+        try:
+            found.append(_decode_body(raw))
+        except UNREADABLE as error:
+            invalid.append(Invalid(_values(raw)[0], why(error)))
+    return found, invalid
+
+
+def decode_states(rows: bytes) -> list[StateRow]:
+    """The rows of a batch; an invalid one says so in its reason and error."""
+    try:
+        return _decode_states(rows)
+    except UNREADABLE:
+        return [_state_row(raw) for raw in _decode_each(rows)]
+
+
+def _state_row(raw: msgspec.Raw) -> StateRow:
+    try:
+        return _decode_state(raw)
+    except UNREADABLE as error:
+        found = zip(_values(raw), msgspec.structs.fields(StateRow), strict=True)
+        row = StateRow(*(_converted(value, field.type) for value, field in found))
+        return msgspec.structs.replace(
+            row, id=row.id or f"unreadable-{row.seq}", reason=Reason.INVALID_PAYLOAD, error=flaw_of(row.seq, why(error))
+        )
+
+
+def _values(raw: msgspec.Raw) -> list[Any]:
+    """The columns of an invalid row, with a mark for each byte that is no text."""
+    found: list[Any] = msgspec.json.decode(bytes(raw).decode("utf-8", "replace"))
+    return found
+
+
+def _converted(value: object, kind: Any) -> Any:
+    """The value of a column, or one that stands for nothing."""
+    try:
+        return msgspec.convert(value, kind)
+    except UNREADABLE:
+        return {int: 0, str: ""}.get(kind)
+
+
+def flaw_of(seq: int, error: str) -> str:
+    """What is said of an invalid row."""
+    return f"the row {seq} of the table jobs is invalid: {error}"
+
+
 def state_of(row: StateRow, now: int) -> JobState:
-    """As a listing shows it. What was delayed until now is ready, whether or not anybody has moved it yet."""
+    """As a listing shows it; a row with values that no job has is shown without them, and with a reason and an error
+    that say so."""
+    try:
+        return _state_of(row, now)
+    except UNREADABLE as error:
+        instants = ("created_at", "ready_at", "taken_at", "beat_at", "until", "finished_at")
+        fixed: dict[str, Any] = {name: in_calendar(getattr(row, name), now) for name in instants}
+        if row.place not in PLACES:
+            fixed["place"] = DEAD
+        flaw = flaw_of(row.seq, why(error))
+        return _state_of(
+            msgspec.structs.replace(row, **fixed, keep=0, reason=Reason.INVALID_PAYLOAD, error=flaw), now
+        )
+
+
+def in_calendar(micros: Micros, now: int) -> Micros | int:
+    """The instant; now instead of one that the calendar does not have."""
+    try:
+        instant(micros)
+    except OverflowError:
+        return now
+    return micros
+
+
+def _state_of(row: StateRow, now: int) -> JobState:
+    """What was delayed until now is ready, whether or not anybody has moved it yet."""
     return JobState(
         id=row.id,
         kind=row.kind,

@@ -17,8 +17,9 @@ from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import instant, micros
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import GROUP_ROWS_MAX, Writer
+from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import UsageError
+from wrasse.errors import StoreBroken, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.sightings import (
@@ -182,10 +183,16 @@ def _mark(db: apsw.Connection, root: str, mark: Mark, now: int) -> Outcome:
 
 
 def _rounds(db: apsw.Connection, root: str, limit: int) -> list[Round]:
-    return [
-        Round(root, id, number, from_micros(at), from_micros(snapshot_at), tick, _decode_counts(counts))
-        for id, number, at, snapshot_at, tick, counts in db.execute(_LAST, (root, limit))
-    ]
+    try:
+        return [
+            Round(root, id, number, from_micros(at), from_micros(snapshot_at), tick, _decode_counts(counts))
+            for id, number, at, snapshot_at, tick, counts in db.execute(_LAST, (root, limit))
+        ]
+    except UNREADABLE as error:
+        raise StoreBroken(
+            f"one of the last {limit} rows of the root {root!r} in the table orphan_rounds is invalid: {why(error)}",
+            do="restore the database from a backup",
+        ) from None
 
 
 def _row(each: Sighting) -> Row:
@@ -206,6 +213,16 @@ def _row(each: Sighting) -> Row:
 
 
 def _sighting(row: Row) -> Sighting:
+    try:
+        return _read_sighting(row)
+    except UNREADABLE as error:
+        raise StoreBroken(
+            f"the row of the unit {row[0]!r} in the table sightings is invalid: {why(error)}",
+            do="delete that row: the next round sees the unit anew; or restore the database from a backup",
+        ) from None
+
+
+def _read_sighting(row: Row) -> Sighting:
     unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, state, by, at, tick = row
     return Sighting(
         unit.decode("utf-8", "surrogateescape"),

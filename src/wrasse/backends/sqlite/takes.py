@@ -21,12 +21,15 @@ from wrasse.ports.jobs import Rate
 
 TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
-_ROWS = f"SELECT json_group_array(seq), sum(size), max(size), json_group_array({BODY})"
+# As a blob: text that is not UTF-8 is found where the rows are decoded. As a float: no size makes the sum overflow.
+_ROWS = (
+    f"SELECT json_group_array(seq), sum(CAST(size AS REAL)), max(size), CAST(json_group_array({BODY}) AS BLOB)"
+)
 SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
 _SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
 UPDATE_HELD = """
     UPDATE jobs SET place = 2, token = ?, nonce = ?, worker = ?, until = ?, taken_at = ?, beat_at = ?,
-      attempts = attempts + 1
+      attempts = min(attempts, 9007199254740991) + 1
     WHERE seq IN carray(?)
 """
 _AGAIN = f"""
@@ -73,7 +76,7 @@ class Granted:
     """A grant with its rows, as they were right before it (`fresh`) or as they are now."""
 
     grant: Grant
-    bodies: tuple[str, ...]
+    bodies: tuple[bytes, ...]
     long: Mapping[int, bytes]
     now: int
     until: int = 0
@@ -115,9 +118,9 @@ class _Rows:
 
     def __init__(self) -> None:
         self.seqs: list[int] = []
-        self.bodies: list[str] = []
+        self.bodies: list[bytes] = []
         self.longest = 0
-        self.room = TAKE_BYTES_MAX
+        self.room: float = TAKE_BYTES_MAX
         self.full = False
 
     def add(self, step: Step, queue: str, limit: int) -> int:

@@ -1,0 +1,189 @@
+"""A row of the database that something else changed costs that job: its neighbours are claimed, listed and counted."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import apsw
+import pytest
+
+from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.clock import ManualClock
+from wrasse.engine.run import Frame, run_once
+from wrasse.errors import StoreBroken
+from wrasse.ids import Ids
+from wrasse.ports.jobs import Delete, Hold, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.sightings import Evidence, Round, Seen, Sighting
+from wrasse.sweeps.stuck_jobs import StuckJobs
+
+SILENCE = timedelta(seconds=30)
+FAR, BEFORE = (1 << 63) - 1, -(1 << 63)
+NO_TEXT = "CAST(x'61ff' AS TEXT)"
+# What makes a row one that cannot be run as a job.
+BODIES = [
+    "headers = '{'", "headers = '[1]'", "headers = '{\"a\": 1}'", f"headers = {NO_TEXT}", f"headers = '{'[' * 5000}'",
+    f"created_at = {FAR}", f"created_at = {BEFORE}", f"not_before = {FAR}", f"delay = {FAR}", f"timeout = {BEFORE}",
+    "payload = NULL", f"kind = {NO_TEXT}", f"priority = {NO_TEXT}", "extras = '{'", "extras = '[]'",
+    "member = 1, extras = '{'", f"until = {FAR}, created_at = {FAR}",
+]  # fmt: skip
+# What a listing cannot show as it is.
+STATES = [
+    "reason = 'nonsense'", f"error = {NO_TEXT}", f"worker = {NO_TEXT}", f"created_at = {FAR}", f"taken_at = {BEFORE}",
+    f"beat_at = {FAR}", f"finished_at = {FAR}", f"kind = {NO_TEXT}",
+]  # fmt: skip
+# Odd, and a job all the same.
+ODD = [f"attempts = {FAR}", f"size = {FAR}", f"size = {BEFORE}", "attempts = -5", f"ready_at = {FAR}", "lasting = 7"]
+
+
+class Yard:
+    """A database, and another program that writes into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock()
+        self.requests = count()
+
+    async def open(self, *ids: str) -> Sqlite:
+        self.store = await Sqlite.open(self.path, self.clock)
+        await self.store.jobs.put([Job(id, payload=id.encode()) for id in ids], request="put")
+        return self.store
+
+    def damage(self, id: str, how: str) -> None:
+        self.write(f"UPDATE jobs SET {how} WHERE id = '{id}'")
+
+    def write(self, sql: str) -> None:
+        with closing(apsw.Connection(str(self.path))) as db:
+            db.execute(sql)
+            assert db.changes() == 1
+
+    async def take(self, limit: int = 10) -> list[str]:
+        request = f"take {next(self.requests)}"
+        taken = await self.store.jobs.take(["low"], limit, worker="w", silence=SILENCE, request=request)
+        return [each.job.id for each in taken.jobs]
+
+    async def listed(self, place: Place) -> dict[str, Reason | None]:
+        found = {}
+        after = None
+        while True:
+            page = await self.store.jobs.page(place, JobFilter(), after, 2)
+            found |= {state.id: state.reason for state in page}
+            if not page.more:
+                return found
+            after = page.cursors[-1]
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return Yard(tmp_path / "wrasse.db")
+
+
+@pytest.mark.parametrize("limit", [1, 10])
+@pytest.mark.parametrize("how", BODIES)
+async def test_a_claim_goes_past_an_invalid_row_and_dead_letters_it(yard: Yard, how: str, limit: int) -> None:
+    store = await yard.open("bad", "a", "worse", "b")
+    yard.damage("bad", how)
+    yard.damage("worse", how)
+    await yard.listed(Place.READY)
+    assert await store.jobs.get("bad") is not None
+    assert (await store.jobs.counts()).queues[0].ready == 4
+    taken = await yard.take(limit) + await yard.take(limit)
+    assert (taken, await yard.take()) == (["a", "b"], [])
+    assert await yard.listed(Place.DEAD) == {"bad": Reason.INVALID_PAYLOAD, "worse": Reason.INVALID_PAYLOAD}
+    counted = (await store.jobs.counts()).queues[0]
+    assert (counted.ready, counted.held, counted.dead) == (0, 2, 2)
+    found = await store.jobs.get("bad")
+    assert found is not None
+    assert "of the table jobs is invalid" in found.state.error
+    gone = Delete(Hold("bad", found.state.token, found.state.nonce), Place.DEAD)
+    await store.jobs.delete([gone])
+    assert await yard.listed(Place.DEAD) == {"worse": Reason.INVALID_PAYLOAD}
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ODD)
+async def test_a_row_with_odd_numbers_is_a_job(yard: Yard, how: str) -> None:
+    store = await yard.open("a", "odd", "also", "b")
+    yard.damage("odd", how)
+    yard.damage("also", how)
+    assert set(await yard.listed(Place.READY)) == {"a", "odd", "also", "b"}
+    await store.jobs.counts()
+    taken = [id for _ in range(4) for id in await yard.take()]
+    assert taken == ["a", "odd", "also", "b"]
+    await store.close()
+
+
+@pytest.mark.parametrize("place", [Place.READY, Place.HELD, Place.DEAD])
+@pytest.mark.parametrize("how", STATES)
+async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, place: Place) -> None:
+    store = await yard.open("a", "bad", "c")
+    if place is not Place.READY:
+        await yard.take()
+    if place is Place.DEAD:
+        yard.clock.advance(timedelta(minutes=5))
+        await run_once(StuckJobs(store.jobs, rescues_max=0), Frame(store.journal, yard.clock, Ids(yard.clock)))
+    yard.damage("bad", how)
+    reason = Reason.WORKER_DIED if place is Place.DEAD else None
+    assert await yard.listed(place) == {"a": reason, "bad": Reason.INVALID_PAYLOAD, "c": reason}
+    found = await store.jobs.get("bad")
+    assert found is not None
+    assert "of the table jobs is invalid" in found.state.error
+    await store.jobs.counts()
+    await store.close()
+
+
+@pytest.mark.parametrize("how", [*STATES, *BODIES, f"until = {BEFORE}"])
+async def test_stuck_jobs_go_past_an_invalid_row(yard: Yard, how: str) -> None:
+    store = await yard.open("a", "bad", "c")
+    await yard.take()
+    yard.damage("bad", how)
+    yard.clock.advance(timedelta(minutes=5))
+    await run_once(StuckJobs(store.jobs), Frame(store.journal, yard.clock, Ids(yard.clock)))
+    assert {"a", "c"} <= set(await yard.listed(Place.READY))
+    assert {"a", "c"} <= set(await yard.take())
+    await store.close()
+
+
+async def test_a_place_that_is_none_is_shown_and_harms_nothing(yard: Yard) -> None:
+    store = await yard.open("a", "bad", "c")
+    yard.damage("bad", "place = 9")
+    found = await store.jobs.get("bad")
+    assert found is not None
+    assert (found.state.place, found.state.reason) == (Place.DEAD, Reason.INVALID_PAYLOAD)
+    assert await yard.listed(Place.READY) == {"a": None, "c": None}
+    assert await yard.listed(Place.DEAD) == {}
+    assert await yard.take() == ["a", "c"]
+    await store.close()
+
+
+async def test_an_id_that_is_no_text_costs_its_job_only(yard: Yard) -> None:
+    store = await yard.open("a", "bad", "c")
+    yard.damage("bad", f"id = {NO_TEXT}")
+    assert await yard.listed(Place.READY) == {"a": None, "a\ufffd": Reason.INVALID_PAYLOAD, "c": None}
+    assert await yard.take() == ["a", "c"]
+    assert await yard.take() == []
+    await store.close()
+
+
+async def test_counts_go_past_instants_outside_of_the_calendar(yard: Yard) -> None:
+    store = await yard.open("a")
+    yard.damage("a", f"ready_at = {BEFORE}")
+    await store.jobs.beat(WorkerInfo("w", "host", 1, 1), [], silence=SILENCE)
+    yard.write(f"UPDATE workers SET until = {FAR}, beat_at = {BEFORE}")
+    counts = await store.jobs.counts()
+    assert (counts.queues[0].ready, len(counts.workers)) == (1, 1)
+    await store.close()
+
+
+async def test_an_invalid_sighting_is_named(yard: Yard) -> None:
+    store = await yard.open()
+    now = yard.clock.now()
+    seen = Seen(Sighting("unit/1", Evidence.OWNER_UNKNOWN, "f", 1, b"", 1, now, 1))
+    assert await store.sightings.commit(Round("root", "r", 1, now, now, 1, {}), [[seen]])
+    for how in (f"first_at = {FAR}", "evidence = ''", "state = 'nonsense'"):
+        yard.write(f"UPDATE sightings SET {how}")
+        with pytest.raises(StoreBroken, match="unit/1"):
+            await store.sightings.page("root", None, 10)
+    await store.close()
