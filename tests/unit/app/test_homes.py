@@ -87,7 +87,7 @@ def test_each_port_is_served_by_the_backend_that_the_rule_says(
     assert places(loaded(text, environ, flags)) == expected
 
 
-@pytest.mark.parametrize("urls", itertools.product(("", SQLITE, REDIS, NATS, S3, FILE, MEMORY), repeat=3))
+@pytest.mark.parametrize("urls", [*itertools.product(("", SQLITE, REDIS, NATS, S3, FILE, MEMORY), repeat=3)])
 def test_every_combination_of_backends_follows_the_rule_or_is_refused(urls: tuple[str, str, str]) -> None:
     given = dict(zip(SERVERS, urls, strict=True))
     if given["jobs"] == NATS or given["streams"] in (S3, FILE):
