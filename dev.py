@@ -31,7 +31,7 @@ def ensure(lock: str) -> None:
     want = hashlib.sha256(b"".join((ROOT / f).read_bytes() for f in (lock, "pyproject.toml"))).hexdigest()
     stamp, ours = VENV / f".{lock}.ok", VENV / "lib" / "python{}.{}".format(*sys.version_info)
     if not ours.exists():
-        shutil.rmtree(VENV, ignore_errors=True)
+        remove_venv()
     if stamp.exists() and stamp.read_text() == want:
         return
     print(f"wrasse: installing {lock} into {VENV.name} ...", file=sys.stderr)
@@ -44,8 +44,16 @@ def ensure(lock: str) -> None:
     stamp.write_text(want)
 
 
+def remove_venv() -> None:
+    """DEV_VENV may name any directory: only one that is a virtual environment is removed."""
+    if (VENV / "pyvenv.cfg").exists():
+        shutil.rmtree(VENV, ignore_errors=True)
+    elif VENV.exists() and any(VENV.iterdir()):
+        raise SystemExit(f"{VENV} is not a virtual environment\ndo: name another place with DEV_VENV, or remove it")
+
+
 def make_venv() -> None:
-    shutil.rmtree(VENV, ignore_errors=True)
+    remove_venv()
     try:
         venv.create(VENV, with_pip=True)
     except Exception as why:
