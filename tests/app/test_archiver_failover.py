@@ -98,7 +98,7 @@ class Scene:
 async def archiving(place: Path, url: str, engine: str) -> AsyncIterator[Scene]:
     """Streams on this server; cursors and leases there as well, or elsewhere."""
     (place / "wrasse.yaml").write_text(
-        f"backends: {{streams: '{url}'}}\n{ENGINES[engine]}"
+        f"backends: {{streams: '{url}', objects: 'file:wrasse-data'}}\n{ENGINES[engine]}"
         "archiver: {streams: [{stream: gbe.events.audit.*, batch_size: 10, batch_timeout: 50ms}]}\n"
     )
     stores = Stores(SystemClock())
