@@ -53,8 +53,7 @@ class OldUploads:
 async def main() -> None:
     clock = ManualClock()  # so that a day passes at once; a program leaves this out
     async with wrasse.connect(Path(__file__).with_suffix(".yaml"), clock=clock) as app:
-        opened = await app.open()
-        assert opened.objects is not None
+        opened = await app.open("objects")
         await opened.objects.objects.create("uploads/a", b"half of it")
         clock.advance(timedelta(hours=5))
         await opened.objects.objects.create("uploads/b", b"half of it")

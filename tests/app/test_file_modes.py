@@ -31,7 +31,8 @@ orphans:
 OWN = {"app", "wrasse.yaml"}  # the test's own
 STORES = {
     "sqlite": "backends: {jobs: 'sqlite:deep/er/jobs.db', objects: 'file:deep/objects'}",
-    "directory": "backends: {jobs: 'file:data/er', records: 'file:data/er', objects: 'file:data/er'}",
+    "directory": "backends: {jobs: 'file:data/er', records: 'file:data/er', objects: 'file:data/er', "
+    "streams: 'sqlite:streams.db'}",
 }
 
 
@@ -114,6 +115,7 @@ def modes_said() -> dict[str, str]:
 def test_doctor_names_files_of_earlier_versions_that_others_may_read(here: Path) -> None:
     (here / "wrasse.yaml").write_text(STORES["directory"].replace("jobs: 'file:data/er'", "jobs: 'sqlite:jobs.db'"))
     wrasse("jobs", "put", "--kind=x", "{}")
+    wrasse("leases", "acquire", "orders/42")
     assert modes_said() == {}
     (here / "jobs.db").chmod(0o644)
     (here / "data/er").chmod(0o755)

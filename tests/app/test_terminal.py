@@ -46,7 +46,8 @@ def test_run_says_in_one_line_what_it_runs(place: Path) -> None:
     assert code == 0
     (line,) = (line for line in said.splitlines() if "wrasse 0" in line)
     assert "a worker with 16 slots for high, low (any kind) and sweeps stuck_jobs, finished_jobs" in line
-    assert " on sqlite:wrasse.db · status on http://127.0.0.1:" in line
+    assert f" on sqlite://{place}/wrasse.db (jobs, " in line
+    assert " · status on http://127.0.0.1:" in line
     assert "roles=" not in line
     assert '{"level"' not in said
 

@@ -48,6 +48,9 @@ def test_an_environment_that_another_python_made_is_made_anew(tmp_path: Path, mo
     (tmp_path / "lib" / "python2.7").mkdir(parents=True)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pip").touch()
+    with pytest.raises(SystemExit, match="not a virtual environment"):
+        dev.ensure("requirements.lock")
+    (tmp_path / "pyvenv.cfg").touch()
     dev.ensure("requirements.lock")
     dev.ensure("requirements.lock")
     assert ([path.name for path in (tmp_path / "lib").iterdir()], len(asked)) == ([OURS], 2)

@@ -199,7 +199,7 @@ class App:
         return await (await self._build_worker(None)).run_pending()
 
     async def open(self, *needs: str) -> Opened:
-        """Opens what is needed and not yet open: jobs, records, streams, engine, leases."""
+        """Opens what is needed and not yet open: jobs, records, streams, objects, engine, leases."""
         async with self._opening:
             loop = asyncio.get_running_loop()
             if self._opened is None:

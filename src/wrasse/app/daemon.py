@@ -51,7 +51,7 @@ from wrasse.app.status import Subject, Watch
 from wrasse.app.sweep_ports import ARCHIVES, ENGINE, JOBS, LEASES, RECORDS, STREAMS, TASKS, Opened
 from wrasse.app.task_working import build_task_workers
 from wrasse.app.unwrap import first_error
-from wrasse.app.wiring import Stores
+from wrasse.app.wiring import Store, Stores
 from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine
@@ -343,7 +343,7 @@ class Daemon:
     def _subject(self) -> Subject:
         """This process as the status page shows it: what has started so far."""
         settings, opened, working = self._config.settings, self._opened, self._working
-        jobs, records, streams = (opened.stores.get(port) for port in (JOBS, RECORDS, STREAMS))
+        jobs, records, streams = (self._open_store(port) for port in (JOBS, RECORDS, STREAMS))
         return Subject(
             clock=self._clock,
             roles=self._roles,
@@ -369,6 +369,12 @@ class Daemon:
             orphans=opened.orphans,
             retention=opened.retention,
         )
+
+    def _open_store(self, port: str) -> Store | None:
+        """The backend of this port, if this process has it open, for this port or for another."""
+        ports = homes(self._config).ports
+        same = (store for other, store in self._opened.stores.items() if ports[other].url == ports[port].url)
+        return self._opened.stores.get(port) or next(same, None)
 
     def _stop(self, why: str) -> None:
         """Drains. Asked before there is anything to drain, it is remembered."""

@@ -83,6 +83,7 @@ class Snapshot:
     sweeps: tuple[SweepStatus, ...]
     lines: tuple[Line, ...]
     orphans: tuple[OrphanFacts, ...] = ()
+    unused: tuple[str, ...] = ()  # parts whose backend this process neither uses nor waits for
 
     @property
     def ready(self) -> bool:
@@ -229,6 +230,7 @@ class Watch:
             skew=jobs.answer.skew if jobs.answer else None,
             stuck=jobs.answer.stuck if jobs.answer else (),
             shut=jobs.answer.shut if jobs.answer else (),
+            unused=self._unused(),
             leases=asked_leases.result().answer,
             streams=asked_streams.result().answer,
             sweeps=sweeps,
@@ -246,6 +248,10 @@ class Watch:
         beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
         shut = () if self._subject.shut is None else await shut_queues(self._subject.shut, beating)
         return _Jobs(skew, counts, (await queue.overdue(None, STUCK)).items, shut)
+
+    def _unused(self) -> tuple[str, ...]:
+        parts = {"leases": self._subject.leases, "streams": self._subject.streams}
+        return () if self._subject.waiting else tuple(name for name, port in parts.items() if port is None)
 
     async def _engine(self) -> tuple[Line, ...]:
         if self._subject.engine is not None:

@@ -133,7 +133,7 @@ def _shut(view: _View) -> str:
 def _queues(view: _View) -> str:
     counts = view.snapshot.counts
     if counts is None:
-        return _silent("queues", "Queues")
+        return _silent(view, "queues", "Queues")
     rows = [
         Row(
             each.queue,
@@ -151,7 +151,7 @@ def _queues(view: _View) -> str:
 def _workers(view: _View) -> str:
     counts = view.snapshot.counts
     if counts is None:
-        return _silent("workers", "Workers")
+        return _silent(view, "workers", "Workers")
     # Silent ones first: they are why somebody looks.
     rows = [
         Row(
@@ -209,7 +209,7 @@ def _next(view: _View, status: SweepStatus) -> str:
 def _leases(view: _View) -> str:
     leases = view.snapshot.leases
     if leases is None:
-        return _silent("leases", "Leases")
+        return _silent(view, "leases", "Leases")
     rows = [
         Row(
             each.key,
@@ -226,7 +226,7 @@ def _leases(view: _View) -> str:
 def _streams(view: _View) -> str:
     streams = view.snapshot.streams
     if streams is None:
-        return _silent("streams", "Streams")
+        return _silent(view, "streams", "Streams")
     rows = []
     for each in streams.items:
         newest = None if each.last is None else from_micros(each.last.ms * 1_000)
@@ -261,5 +261,7 @@ def _line(view: _View, line: Line) -> Row:
     return Row(intent.id, cells)
 
 
-def _silent(key: str, title: str) -> str:
+def _silent(view: _View, key: str, title: str) -> str:
+    if key in view.snapshot.unused:
+        return ""
     return section(key, title, f'<p class="bad">{SILENCE_SAID}</p>', wide=False)
