@@ -309,4 +309,4 @@ def rows() -> Iterator[tuple[str, Callable[[bytes], object], tuple[bytes, ...], 
     yield "words of a command", _text(_words), (
         b"10/s", b"a/**/{b,c}*.[ch]", b"5-1", b"5m", b"2026-01-02", b"localhost:80", b"localhost:" + b"9" * 5_000,
         b"{tenant}/{id}.bin", b"postgresql://u:p@h/db",        b"a/2026/01/02/5-1.jsonl.gz",
-    ), 3  # fmt: skip
+    ), 60  # fmt: skip
