@@ -81,7 +81,7 @@ async def run_engine(url: str, silence: timedelta) -> None:
         journal=journal,
         clock=CLOCK,
         owner=f"engine-{os.getpid()}",
-        lease_ttl=timedelta(seconds=1),
+        lease_ttl=timedelta(seconds=3),  # NATS gives up a lease one second before its end
     ).run()
 
 

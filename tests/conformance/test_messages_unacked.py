@@ -34,6 +34,9 @@ from wrasse.errors import StoreUnavailable
 from wrasse.ports.streams import Draft, StreamLimits
 from wrasse.streams.received import Received
 
+# Nothing is delivered again while a test lasts, however slow the machine is.
+ONCE = replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))
+
 
 @pytest.fixture
 def desk(live_store: Store) -> Desk:
@@ -241,7 +244,7 @@ async def test_a_consumer_outlives_a_backend_that_does_not_answer(desk: Desk) ->
     network = Network(Script({}))
     network.down = True
     log = Log()
-    async with desk.consuming(log, AUTO, groups=FaultyGroups(desk.groups, network)) as consumer:
+    async with desk.consuming(log, ONCE, groups=FaultyGroups(desk.groups, network)) as consumer:
         await eventually(lambda: same(value(min(consumer.tally.unavailable, 2)), 2))
         network.down = False
         await log.until(1)
@@ -325,7 +328,7 @@ async def test_what_is_no_envelope_is_set_aside_as_it_is_and_blocks_nothing(desk
     await desk.raw(body)
     await desk.publish(b"good")
     log = Log()
-    async with desk.consuming(log, AUTO) as consumer:
+    async with desk.consuming(log, ONCE) as consumer:
         await log.until(1)
         await eventually(lambda: same(value(consumer.tally.dead), 1))
     (letter,) = await desk.entries(DEAD)
