@@ -14,7 +14,7 @@ from wrasse.backends.directory import walk
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.directory.files import Files
 from wrasse.clock import ManualClock
-from wrasse.ports.objects import Objects
+from wrasse.ports.objects import ObjectDelete, Objects
 
 LONG_AGO = 1_000_000_000
 
@@ -204,3 +204,34 @@ async def test_listings_and_changes_by_many_at_once_agree(store: Store) -> None:
         stop.set()
         thread.join()
     assert shown == [set(steady)] * 10
+
+
+async def test_a_glob_for_objects_matches_no_metadata(store: Store) -> None:
+    await store.objects.create("archive/a.jsonl.gz", b"1", metadata={"entries": "1"})
+    await store.objects.create("archive/b.jsonl.gz", b"2", metadata={"entries": "1"})
+    files = sorted(path.name for path in (store.place / "archive").glob("*.jsonl.gz"))
+    assert files == ["a.jsonl.gz", "b.jsonl.gz"]
+    assert [info.key for info in await listed(store.objects)] == ["archive/a.jsonl.gz", "archive/b.jsonl.gz"]
+
+
+@pytest.mark.parametrize("change", ["delete", "replace", "copy"])
+async def test_metadata_under_the_name_of_earlier_versions_is_read_and_removed(store: Store, change: str) -> None:
+    made = await store.objects.create("d/x.gz", b"1", metadata={"entries": "1"})
+    assert made.version is not None
+    (new,) = (store.place / "d").glob("%m*")
+    new.rename(new.with_suffix(""))
+    head = await store.objects.head("d/x.gz")
+    assert head is not None
+    assert head.metadata == {"entries": "1"}
+    assert [info.key for info in await listed(store.objects)] == ["d/x.gz"]
+    if change == "copy":
+        await store.objects.copy("d/x.gz", "d/y.gz", at=made.version)
+        copied = await store.objects.head("d/y.gz")
+        assert copied is not None
+        assert copied.metadata == {"entries": "1"}
+    elif change == "replace":
+        await store.objects.replace("d/x.gz", b"2", at=made.version)
+    else:
+        await store.objects.delete([ObjectDelete("d/x.gz", made.version)])
+    left = {path.name.partition(".")[2] for path in store.place.glob("d/%m*")}
+    assert left == ({"x.gz", "y.gz.meta"} if change == "copy" else set())

@@ -7,7 +7,7 @@ can produce:
     %z   an empty segment: `a//b` is a/%z/b, `a/` is a/%z
     %l   at the end of a name: the name was cut here and goes on in the next one
     %o   the object whose name is also a directory: `a` beside `a/b` is a/%o
-    %m   the metadata of an object, beside it
+    %m   the metadata of an object, beside it; its name ends in `.meta`
     %w   what is not data at all: temporary files, locks; only at the root
 
 Only what comes out of `path_of` is an object; a listing passes over every other name.

@@ -18,7 +18,7 @@ from wrasse.backends.directory.listings import Listings, Slice
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import path_of, prefix_path, segment_of
 from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
-from wrasse.backends.directory.sidecars import Sidecars, sidecar
+from wrasse.backends.directory.sidecars import Sidecars
 from wrasse.backends.directory.stamps import Stamps
 from wrasse.backends.directory.temps import Blank, Temp, Temps
 from wrasse.backends.directory.walk import Sort, Walk
@@ -149,7 +149,7 @@ class ObjectFiles:
 
     def _stamp(self, path: bytes, above: int = 0) -> int:
         stamp = self._stamps.next(above)
-        while self._files.state(sidecar(path, stamp)) is not None:
+        while self._sidecars.taken(path, stamp):
             stamp = self._stamps.next(above)  # another process has written at the same nanosecond
         return stamp
 

@@ -2,6 +2,9 @@
 
 The data file selects its metadata: when a write gives it its name, the metadata that belongs to that stamp is already
 on the disk, and the one before it means nothing any more. An object without metadata has no such file.
+
+The name of the metadata ends in a suffix of its own, so that a glob for the objects (`*.jsonl.gz`) matches objects
+only. Earlier versions wrote it without that suffix: such files are read and removed, never written.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 
 _TRIES = 100
+_SUFFIX = b".meta"
 
 
 class Sidecars:
@@ -38,22 +42,29 @@ class Sidecars:
             return
         with self._temps.holding(_pack(path, stamp, metadata), mark=True) as temp:
             try:
-                self._link(temp.path, sidecar(path, stamp))
+                self._link(temp.path, sidecars(path, stamp)[0])
                 yield
             finally:
                 self._drop_unless_selected(path, stamp)
 
     def read(self, path: bytes, stamp: int) -> Mapping[str, str] | None:
         """The metadata of the object of this stamp; None if there is none."""
-        packed = self._files.load(sidecar(path, stamp))
-        return None if packed is None else self._unpack(packed)[2]
+        for name in sidecars(path, stamp):
+            packed = self._files.load(name)
+            if packed is not None:
+                return self._unpack(packed)[2]
+        return None
+
+    def taken(self, path: bytes, stamp: int) -> bool:
+        """Whether there is metadata of this stamp already."""
+        return any(self._files.state(name) is not None for name in sidecars(path, stamp))
 
     @contextmanager
     def after(self, path: bytes, place: Place) -> Iterator[None]:
         """Inside, the object that stands there goes; afterwards its metadata is gone, too."""
         stamp = place.state.stamp
-        name = sidecar(path, stamp)
-        if self._files.state(name) is None:
+        name = next((name for name in sidecars(path, stamp) if self._files.state(name) is not None), None)
+        if name is None:
             yield
             return
         with self._temps.marked(name):
@@ -74,7 +85,8 @@ class Sidecars:
         with self._places.settled():
             place = self._places.find(path)
             if place is None or place.state.stamp != stamp:
-                self._files.unlink(sidecar(path, stamp))
+                for name in sidecars(path, stamp):
+                    self._files.unlink(name)
 
     def _link(self, temp: bytes, name: bytes) -> None:
         for _ in range(_TRIES):
@@ -98,10 +110,11 @@ class Sidecars:
             ) from None
 
 
-def sidecar(path: bytes, stamp: int) -> bytes:
-    """Where the metadata of the object of this stamp is: in the same directory, whichever way the object stands."""
+def sidecars(path: bytes, stamp: int) -> tuple[bytes, bytes]:
+    """Where the metadata of the object of this stamp is, in the same directory, and where older releases put it."""
     folder, slash, name = path.rpartition(b"/")
-    return b"%s%s%s%016x.%s" % (folder, slash, SIDECAR, stamp, name)
+    old = b"%s%s%s%016x.%s" % (folder, slash, SIDECAR, stamp, name)
+    return old + _SUFFIX, old
 
 
 def _pack(path: bytes, stamp: int, metadata: Mapping[str, str]) -> bytes:
