@@ -21,15 +21,15 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from wrasse.clock import Clock
-from wrasse.errors import UsageError
+from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.recorded_answers import Answers, KnownIds
 from wrasse.jobs.recorded_changes import Changes, RecordedOptions
-from wrasse.jobs.recorded_names import read_sign
+from wrasse.jobs.recorded_names import plain, read_sign
 from wrasse.jobs.recorded_ready import Ready
 from wrasse.jobs.recorded_store import RecordedStore, Seen
 from wrasse.jobs.recorded_takes import Claim, RecordedTakes
-from wrasse.jobs.recorded_views import RecordedViews
+from wrasse.jobs.recorded_views import UNREADABLE, RecordedViews
 from wrasse.jobs.task_workers import TaskWorkers
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -186,7 +186,11 @@ class RecordedJobs:
         return await _in_turn(ids, moves, self._changes.move)
 
     async def get(self, id: str) -> JobRecord | None:
-        seen = await self._store.get(id)
+        seen = await self._store.looked_at(plain(id))
+        if seen is None and id.startswith(UNREADABLE):
+            return await self._views.unreadable(id.removeprefix(UNREADABLE))
+        if isinstance(seen, StoreBroken):
+            return await self._views.unreadable(plain(id))
         if seen is None or seen.recorded.leaving:
             return None
         return (await self._store.whole(seen)).at(await self._store.time.now()).shown

@@ -7,17 +7,18 @@ writer is in charge of what is left to do, and after that whoever makes it due l
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from wrasse.errors import StoreUnavailable
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.jobs import job_record as rules
 from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.recorded_answers import KnownIds
-from wrasse.jobs.recorded_names import Names
+from wrasse.jobs.recorded_names import Names, plain
 from wrasse.jobs.recorded_store import CHARGE, INLINE_BYTES_MAX, RecordedStore, Seen
 from wrasse.jobs.recorded_views import RecordedViews
 from wrasse.ports.jobs import (
@@ -42,6 +43,7 @@ from wrasse.ports.outcome import Outcome
 DOUBTS_MAX = 10_000
 EXPIRED_MAX = 100  # overdue jobs that one take sees to
 _TRIES = 20
+_log = logging.getLogger("wrasse.jobs")
 
 
 class Fate(StrEnum):
@@ -194,7 +196,7 @@ class Changes:
 
     async def delete(self, delete: Delete, ids_kept: timedelta) -> Outcome:
         """Takes a job away, if it is still where it was seen."""
-        seen = await self._store.get(delete.hold.id)
+        seen = await self._stored(delete.hold.id)
         at = await self._store.time.now()
         return Outcome.LOST if seen is None else await self._remove(seen, delete, at, ids_kept)
 
@@ -236,7 +238,15 @@ class Changes:
         async def remembered() -> Seen | None:
             return known
 
-        return ([remembered] if known is not None else []) + [lambda: self._store.get(id)] * _TRIES
+        return ([remembered] if known is not None else []) + [lambda: self._stored(id)] * _TRIES
+
+    async def _stored(self, id: str) -> Seen | None:
+        """A job as the store has it. A record that cannot be read is nobody's hold: it costs one job of a batch."""
+        seen = await self._store.looked_at(plain(id))
+        if isinstance(seen, StoreBroken):
+            _log.error("job %s is left as it is: %s", id, seen)
+            return None
+        return seen
 
     async def expire(self) -> int:
         """Takes overdue jobs from workers that died, and goes on with what a crash left; how many became ready."""

@@ -75,6 +75,16 @@ class Seen:
         return self.recorded.stored
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record that holds no job: its bytes, and why they are none. A version that is damaged too matches no write."""
+
+    key: str
+    value: bytes
+    due_at: datetime | None
+    error: str
+
+
 _decode = msgspec.json.Decoder(Recorded).decode
 
 
@@ -117,11 +127,23 @@ class RecordedStore:
         except StoreBroken as broken:
             return broken
 
+    async def unreadable(self, key: str) -> Unreadable | None:
+        """A record that holds no job, from a listing, which goes past damage; None if there is no such record."""
+        page = await self._records.page(key, None, 1)
+        read = [self._read_due(record) for record in page if record.key == key]
+        return read[0] if read and isinstance(read[0], Unreadable) else None
+
     def seen(self, record: Record | None) -> Seen | None:
         """What a record says."""
         if record is None:
             return None
         return Seen(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
+
+    def _read_due(self, record: Record) -> Seen | Unreadable:
+        try:
+            return Seen(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
+        except StoreBroken as broken:
+            return Unreadable(record.key, record.value, record.due_at, broken.message)
 
     async def add(self, stored: StoredJob) -> Seen | None:
         """A new job; None if there is one of its id."""
@@ -215,28 +237,30 @@ class RecordedStore:
             await self.later(self._forget(sign, seen))
         return False
 
-    async def every_due(self) -> AsyncIterator[Seen]:
+    async def every_due(self) -> AsyncIterator[Seen | Unreadable]:
         """Every record that is in the index of what is due: held jobs, and those with something left to do."""
         after: str | None = None
         while True:
             page = await self._records.due(await self.time.now() + _FAR, after, 1_000)
             self.time.heard(page.at)
             for record in page:
-                with suppress(StoreBroken):  # its due time is the index's; what it held is shown by nothing else
-                    yield Seen(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
+                yield self._read_due(record)
             after = page.cursor
             if after is None:
                 return
 
     async def overdue(self, limit: int) -> tuple[list[Seen], datetime]:
-        """Records that are due, or will be within what a look may be late."""
-        page = await self._records.due(await self.time.now() + self._records.resolution, None, limit)
-        # Its time is not noted: this is asked beside other work, and an answer that waited would set the time back.
+        """Records that are due, or will be within what a look may be late. One that cannot be read stays as it is, for
+        a person to mend or delete, and takes nobody's room."""
         found: list[Seen] = []
-        for record in page:
-            with suppress(StoreBroken):  # costs this one job: it stays as it is, for a person to mend or delete
-                found.append(Seen(record.key, decode_recorded(record.key, record.value), record.version, record.due_at))
-        return found, whole(page.at)
+        after: str | None = None
+        while True:
+            page = await self._records.due(await self.time.now() + self._records.resolution, after, limit)
+            # Its time is not noted: this is asked beside other work, and an answer that waited would set the time back.
+            found += [seen for seen in map(self._read_due, page) if isinstance(seen, Seen)]
+            after = page.cursor
+            if after is None or len(found) >= limit:
+                return found[:limit], whole(page.at)
 
     async def later(self, work: Coroutine[None, None, None]) -> None:
         """Does this after the answer; at once, if there is too much to do already."""

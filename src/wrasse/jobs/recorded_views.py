@@ -17,14 +17,16 @@ from datetime import datetime
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.recorded_names import Sign
-from wrasse.jobs.recorded_store import RecordedStore, Seen
-from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount, Reason
+from wrasse.jobs.recorded_store import RecordedStore, Seen, Unreadable
+from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place, QueueCount, Reason
 from wrasse.ports.page import Page, number_in
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together
 _KEPT_FOR = 10
 QUEUES_MAX = 10_000
+UNREADABLE = "unreadable-"  # begins what a job is called whose record cannot be read; its key follows
+NO_QUEUE = "unreadable"  # the queue of running jobs whose record cannot be read: nothing else says it
 
 
 @dataclass(slots=True)
@@ -73,7 +75,9 @@ class RecordedViews:
         """Held jobs whose deadline has passed, longest ago first; and what else is due."""
         at = await self._store.time.now()
         held, others = await self._held()
-        late = sorted((each for each in held if each[0][0] <= to_micros(at)), key=lambda each: each[0])
+        # What cannot be read is shown, and never moved.
+        readable = (each for each in held if each[1].queue != NO_QUEUE)
+        late = sorted((each for each in readable if each[0][0] <= to_micros(at)), key=lambda each: each[0])
         start = None if after is None else _position(after)
         left = [(state, f"{when}:{id}") for (when, id), state in late if start is None or (when, id) > start]
         return others, self._shown(left[: limit + 1], limit, at)
@@ -101,6 +105,20 @@ class RecordedViews:
         signs = [sign async for sign in self._forwards(self._store.names.folder(place), None)]
         return signs[: max(0, len(signs) - beyond)]
 
+    async def unreadable(self, key: str) -> JobRecord | None:
+        """A job whose record cannot be read, as far as it can be shown: where it is, its bytes, and what is wrong."""
+        found = await self._store.unreadable(key)
+        if found is None:
+            return None
+        at = await self._store.time.now()
+        state = next((state for _, state in (await self._held())[0] if state.id == UNREADABLE + key), None)
+        for place in (Place.READY, Place.DONE, Place.DEAD) if state is None else ():
+            async for sign in self._forwards(self._store.names.folder(place), None):
+                if sign.key == key:
+                    state = _unreadable(key, sign.queue, place, found, sign.made_at or at)
+        state = state or _unreadable(key, NO_QUEUE, Place.READY, found, at)
+        return JobRecord(Job(state.id, queue=state.queue, payload=found.value), state)
+
     async def _page_held(
         self, where: JobFilter, after: str | None, limit: int, *, newest: bool
     ) -> Page[JobState]:
@@ -120,7 +138,12 @@ class RecordedViews:
         """Every held job with its deadline, and what else is due: of jobs that left something to do."""
         held: list[tuple[tuple[int, str], JobState]] = []
         others: list[Seen] = []
+        at = await self._store.time.now()
         async for seen in self._store.every_due():
+            if isinstance(seen, Unreadable):
+                state = _unreadable(seen.key, NO_QUEUE, Place.HELD, seen, at)
+                held.append(((to_micros(seen.due_at or at), state.id), state))
+                continue
             state = seen.stored.state
             if state.place is Place.HELD and state.until is not None:
                 held.append(((to_micros(state.until), state.id), state))
@@ -162,7 +185,8 @@ class RecordedViews:
         found: list[tuple[Sign, JobState]] = []
         for sign, seen in zip(signs, jobs, strict=True):
             if isinstance(seen, StoreBroken):
-                found.append((sign, _unreadable(sign, place, seen, at)))
+                known = Unreadable(sign.key, b"", None, seen.message)
+                found.append((sign, _unreadable(sign.key, sign.queue, place, known, sign.made_at or at)))
             elif await self._store.counts(sign, seen, at) and seen is not None:
                 state = seen.stored.at(at).state
                 found += [(sign, state)] if state.place is place else []
@@ -205,12 +229,13 @@ def _shown(queue: str, count: _Count) -> QueueCount:
     return QueueCount(queue, count.ready, count.delayed, count.held, count.done, count.dead, since)
 
 
-def _unreadable(sign: Sign, place: Place, broken: StoreBroken, at: datetime) -> JobState:
-    """What a listing shows of a job whose record cannot be read."""
+def _unreadable(key: str, queue: str, place: Place, found: Unreadable, at: datetime) -> JobState:
+    """What is shown of a job whose record cannot be read."""
+    held = place is Place.HELD
     return JobState(
-        id=f"unreadable-{sign.key}", kind="", queue=sign.queue, priority="", size=0, place=place, token=0, nonce="",
-        attempts=0, failures=0, rescues=0, interruptions=0, created_at=sign.made_at or at,
-        finished_at=None if place is Place.READY else at, reason=Reason.INVALID_PAYLOAD, error=broken.message,
+        id=UNREADABLE + key, kind="", queue=queue, priority="", size=len(found.value), place=place, token=0, nonce="",
+        attempts=0, failures=0, rescues=0, interruptions=0, created_at=at, until=found.due_at if held else None,
+        finished_at=at if place in (Place.DONE, Place.DEAD) else None, reason=Reason.INVALID_PAYLOAD, error=found.error,
     )  # fmt: skip
 
 

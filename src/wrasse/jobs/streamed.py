@@ -253,8 +253,11 @@ class StreamedJobs:
             return None
         try:
             stored = await self._store.whole(task)
-        except StoreBroken as error:  # shown without what cannot be read, and with the reason
-            stored = replace(task.stored, state=replace(task.stored.state, error=error.message))
+        except (StoreBroken, StoreUnavailable) as error:  # shown without what cannot be read, and with the reason
+            told = f"its parameters or result cannot be read now: {error.message}"
+            known = task.stored.state.error
+            state = replace(task.stored.state, error=f"{known}; {told}" if known else told)
+            stored = replace(task.stored, state=state)
         return stored.at(await self.time.now()).shown
 
     async def page(

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from faults import CRASH, Crashed, Network, Script
+from faults import CRASH, LOST_REQUEST, Crashed, Network, Script
+from object_faults import FaultyObjects
 from stream_faults import FaultyStreams
 from unit.jobs.tasking import MAIL, RETRIES, STEP, TaskWorld
 from wrasse.clock import to_micros
@@ -380,3 +381,12 @@ async def test_tasks_that_finished_long_ago_are_found_by_the_index(world: TaskWo
     late = await world.jobs.aged(Place.DONE, None, 10)
 
     assert (len(early), [state.id for state in late], len(await world.jobs.overdue(None, 10))) == (0, ["task_1"], 0)
+
+
+async def test_a_task_is_shown_while_the_store_of_its_parameters_is_away(world: TaskWorld) -> None:
+    await world.jobs.put([Job("large", queue=MAIL, payload=b"p" * (MAX + 1))], request="put")
+    away = FaultyObjects(world.memory.objects, Network(Script({0: LOST_REQUEST}, only="read")))
+    shown = await world.another(objects=away).get("large")
+    assert shown is not None
+    assert (shown.state.place, shown.job.payload) == (Place.READY, b"")
+    assert "its parameters or result cannot be read now: " in shown.state.error

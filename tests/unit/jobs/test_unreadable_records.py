@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import ManualClock
 from wrasse.jobs.recorded import RecordedJobs
-from wrasse.ports.jobs import Job, JobFilter, Place, Reason
+from wrasse.jobs.recorded_changes import EXPIRED_MAX
+from wrasse.ports.jobs import Cancel, Job, JobFilter, Place, Reason, WorkerInfo
 from wrasse.ports.records import Records
 
 _SILENCE = timedelta(seconds=30)
@@ -31,7 +34,13 @@ async def test_an_unreadable_record_costs_one_job(tmp_path: Path) -> None:
     taken = await jobs.take(["low"], 10, worker="w", silence=_SILENCE, request="take")
     assert [each.job.id for each in taken.jobs] == ["a", "c", "held", "worse"]
     await _overwrite(records, "worse")
-    assert (await jobs.counts()).queues[0].held == 3
+    assert [(each.queue, each.held) for each in (await jobs.counts()).queues] == [("low", 3), ("unreadable", 1)]
+    held = await jobs.page(Place.HELD, JobFilter(), None, 10)
+    (shown,) = (state for state in held if state.reason is Reason.INVALID_PAYLOAD)
+    assert (shown.id, shown.size, shown.until is None) == ("unreadable-worse", 11, False)
+    holds = [each.hold for each in taken.jobs]
+    beaten = await jobs.beat(WorkerInfo("w", slots=4), holds, silence=_SILENCE)
+    assert beaten.mine == (True, True, True, False), "one heartbeat for all of a worker's jobs"
     clock.advance(timedelta(minutes=5))
     assert {state.id for state in await jobs.overdue(None, 10)} == {"a", "c", "held"}
     again = await jobs.take(["low"], 10, worker="v", silence=_SILENCE, request="again")
@@ -40,6 +49,49 @@ async def test_an_unreadable_record_costs_one_job(tmp_path: Path) -> None:
     kept = await records.get("bad")
     assert kept is not None
     assert kept.value == b"\xff not a job", "the bytes stay for a person to look at"
+    await jobs.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("place", ["ready", "held", "dead"])
+@pytest.mark.parametrize("envelope", [True, False], ids=["bytes of the record", "bytes of the file"])
+async def test_a_job_whose_record_is_unreadable_is_shown_by_id(tmp_path: Path, place: str, envelope: bool) -> None:
+    clock = ManualClock()
+    store = await Directory.open(tmp_path, clock)
+    jobs = RecordedJobs(store.records, store.objects, clock)
+    await jobs.put([Job("bad"), Job("bad-too")], request="put")
+    if place != "ready":
+        await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
+    if place == "dead":
+        await jobs.move([Cancel("bad")])
+    if envelope:
+        (tmp_path / "jobs/jobs/bad.json").write_bytes(b"\xff not a job")
+    else:
+        await _overwrite(store.records(jobs._store.names.jobs), "bad")
+    for id in ("bad", "unreadable-bad"):
+        shown = await jobs.get(id)
+        assert shown is not None
+        assert (shown.state.place, shown.state.reason, shown.state.size) == (place, Reason.INVALID_PAYLOAD, 11)
+        assert shown.job.payload == b"\xff not a job"
+        assert "the record 'bad' is not a job" in shown.state.error
+    assert await jobs.get("unreadable-bad-too") is None
+    await jobs.close()
+    await store.close()
+
+
+async def test_many_unreadable_records_do_not_keep_others_from_a_rescue(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = await Directory.open(tmp_path, clock)
+    jobs = RecordedJobs(store.records, store.objects, clock)
+    records = store.records(jobs._store.names.jobs)
+    ids = [f"a{n:03}" for n in range(EXPIRED_MAX)]
+    await jobs.put([Job(id) for id in [*ids, "z"]], request="put")
+    await jobs.take(["low"], 1_000, worker="w", silence=_SILENCE, request="take")
+    for id in ids:
+        await _overwrite(records, id)
+    clock.advance(timedelta(minutes=5))
+    again = await jobs.take(["low"], 10, worker="v", silence=_SILENCE, request="again")
+    assert [each.job.id for each in again.jobs] == ["z"]
     await jobs.close()
     await store.close()
 
