@@ -9,7 +9,7 @@ from urllib.parse import quote_from_bytes
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from wrasse.backends.s3.listing import nameable
 from wrasse.backends.s3.metadata import from_headers
@@ -131,6 +131,38 @@ def test_any_answer_is_a_value_or_an_error_of_ours(root: str, inside: list[str],
         except StoreBroken:
             found = None
         assert found is None or isinstance(found, tuple | str | ListedPage)
+
+
+ENTRIES = tuple(f"<Contents>{usual(key)}</Contents>" for key in ("a", "b%20", "-->", "]]>", "&amp;", "\x01", "\r", "é"))
+BETWEEN = (
+    "<!--", "-->", "<![CDATA[", "]]>", "<Other>", "</Other>", '<Other xmlns="u">', "<?x ", "?>", "text", "\n",
+    "<Contents/>", "<CommonPrefixes><Prefix>a/</Prefix></CommonPrefixes>", "</ListBucketResult>", '<a b="', '"/>',
+    f"<Contents>{other('c')}</Contents>", f"<Contents>{usual('')}</Contents>",
+    f"<Contents>{usual('c')}<Size>8</Size></Contents>",
+)  # fmt: skip
+WRAPPED = st.tuples(*(st.sampled_from(each) for each in (BETWEEN, ENTRIES, BETWEEN))).map("".join)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from(ENTRIES[:2]) | st.sampled_from(ENTRIES + BETWEEN) | WRAPPED, min_size=1, max_size=4),
+    st.sampled_from(["", ' xmlns="u"', ' xmlns:s="u"']),
+)
+@example(["<!--", ENTRIES[0], "-->"], "")
+@example(["<Other>", ENTRIES[0], "</Other>"], "")
+@example([ENTRIES[0], "<Other>", ENTRIES[0], "</Other>"], "")
+@example([ENTRIES[0], BETWEEN[-3]], "")
+def test_the_pattern_of_usual_entries_reads_what_the_tree_reads(parts: list[str], space: str) -> None:
+    body = listing(token="".join(parts)).replace(b"Result>", b"Result%s>" % space.encode(), 1)
+    unusual = body.replace(b"</Contents>", b"</Contents >")  # means the same, and no pattern matches it
+    assert page_or_none(body) == page_or_none(unusual)
+
+
+def page_or_none(body: bytes) -> ListedPage | None:
+    try:
+        return parse_listing(body, WHERE)
+    except StoreBroken:
+        return None
 
 
 def hostile(unit: bytes, close: bytes = b"") -> bytes:

@@ -8,7 +8,7 @@ does not look as expected is an error, never a shorter listing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -26,6 +26,14 @@ KEY_BYTES_MAX = 4_096
 SIZE_MAX = 1 << 53
 """Bytes of an object in a listing: far beyond any store's limit, and still exact in JSON."""
 _USUAL = re.compile('"[0-9a-f-]{1,256}"')  # an entity tag as it is nearly always
+# An entry as AWS, MinIO and SeaweedFS write it. No text has a character that XML would read otherwise, and no two
+# attempts to match look at the same text, so that it takes linear time.
+_ENTRY = re.compile(
+    "<Contents><Key>([ -%'-;=?-~]++)</Key><LastModified>([0-9TZ:.+-]++)</LastModified>"
+    '<ETag>(?:"|&quot;|&#34;)([0-9a-f-]{1,256}+)(?:"|&quot;|&#34;)</ETag>'
+    "(?:<ChecksumAlgorithm>[0-9A-Z]++</ChecksumAlgorithm>)?+(?:<ChecksumType>[A-Z_]++</ChecksumType>)?+"
+    "<Size>([0-9]{1,16}+)</Size>(?:<StorageClass>[A-Z_]++</StorageClass>)?+</Contents>"
+)
 _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
@@ -102,13 +110,13 @@ def parse_versioning(body: bytes, where: str) -> str:
 
 def parse_listing(body: bytes, where: str, *, bucket: str = "", prefix: bytes = b"") -> ListedPage:
     """A page of ListObjectsV2 of this bucket and prefix, if they are named."""
-    root = _tree(body, "ListBucketResult", where)
+    root, usual = _without_usual(body, where)
     raw = _raw(root)
     with _parsing("a listing", where):
         if bucket and (_text(root, "Name") or bucket) != bucket and not bucket.endswith("-s3alias"):
             raise ValueError("another bucket's")
         found = ListedPage(
-            tuple(_listed(root, raw)),
+            tuple(_listed(root, raw) if usual is None else [_of_usual(row, raw) for row in usual]),
             tuple([raw(_text(each, "Prefix")) for each in _all(root, "CommonPrefixes")]),
             _text(root, "NextContinuationToken") if _truncated(root) else None,
         )
@@ -121,8 +129,29 @@ def parse_listing(body: bytes, where: str, *, bucket: str = "", prefix: bytes = 
         return found
 
 
+_Row = tuple[str, str, str, str]
+
+
+def _without_usual(body: bytes, where: str) -> tuple[ElementTree.Element, Iterable[_Row] | None]:
+    """A listing, and its entries apart from it if all of them are as usual and stand together: a pattern takes a third
+    of the time of a tree. `<Contents/>` stands where they stood, to see that it was directly below the root, and in no
+    comment."""
+    _check_size(body, "ListBucketResult", where)
+    head, *rows = _ENTRY.split(body.decode("latin-1"))
+    if rows and not any(rows[4:-1:5]):
+        root = _tree(f"{head}<Contents/>{rows[-1]}".encode("latin-1"), "ListBucketResult", where)
+        if len(_all(root, "Contents")) == 1:
+            return root, zip(rows[::5], rows[1::5], rows[2::5], rows[3::5], strict=True)
+    return _tree(body, "ListBucketResult", where), None
+
+
+def _of_usual(row: _Row, raw: _Raw) -> Listed:
+    key, at, tag, size = row
+    return Listed(raw(key), parse_size(size), tag, parse_instant(at))
+
+
 def _listed(root: ElementTree.Element, raw: _Raw) -> list[Listed]:
-    """The objects of a listing: the one loop here that runs a million times, hence with few calls in it."""
+    """The objects of any other listing."""
     names = [_beside(root, name) for name in ("Key", "Size", "ETag", "LastModified")]
     found = []
     for each in _all(root, "Contents"):
@@ -274,11 +303,15 @@ class _parsing:
             raise _invalid(f"{self._what} that is invalid ({str(error)[:80]!r})", self._where) from None
 
 
-def _tree(body: bytes, root: str, where: str) -> ElementTree.Element:
+def _check_size(body: bytes, root: str, where: str) -> None:
     markup = body.count(b"<") + body.count(b'"') + body.count(b"'")
     # Without null bytes it is not UTF-16, in which the parser would read a document type that is not seen here.
     if len(body) > XML_BYTES_MAX or markup > XML_MARKUP_MAX or b"<!DOCTYPE" in body or b"\0" in body:
         raise _invalid(f"a {root} that is too large, has a document type, or is not in UTF-8", where)
+
+
+def _tree(body: bytes, root: str, where: str) -> ElementTree.Element:
+    _check_size(body, root, where)
     parser = ElementTree.XMLParser(encoding="utf-8")
     try:
         parser.feed(body)
