@@ -29,12 +29,12 @@ from wrasse.app.task_sweeping import build_task_sweeps
 from wrasse.app.wiring import journal_of
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE
-from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.streamed_takes import Claim, Takes
 from wrasse.jobs.task_events import Said
 from wrasse.jobs.task_store import Task, TaskStore as Tasks
 from wrasse.leases.lessor import Lessor
 from wrasse.ports.groups import Ack, Delivery
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.streams import retention
 from wrasse.streams.trimmer import Trimmer
 

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from lifecycle import Step, budget_spent, steps_between, token_grew
 from virtual_time import VirtualClock
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.shelves import Row, Shelves
 from wrasse.clock import Clock
-from wrasse.jobs.lifecycle import Step, budget_spent, steps_between, token_grew
 from wrasse.ports.jobs import (
     IDS_KEPT,
     NO_PROGRESS,

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
-from wrasse.backends.memory import changes
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.requests import Requests
 from wrasse.backends.memory.shelves import Row, Shelf
 from wrasse.clock import Clock
 from wrasse.engine.guard import Guard, MassDeath
 from wrasse.engine.pulses import BackendDown, BackendRestarted
 from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Put, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.remembered import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +34,35 @@ class Bug:
 
 
 class MoveIgnoresTheDeadline(MemoryJobs):
-    def _movable(self, move: Move, now: datetime) -> Row | None:
-        if isinstance(move, Requeue | Bury):
-            return self._shelves.current(move.hold, Place.HELD)
-        return super()._movable(move, now)
+    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+        early = isinstance(move, Requeue | Bury) and row.state.until is not None
+        return super()._moved(replace(row, state=replace(row.state, until=now)) if early else row, move, now)
 
 
 class MoveIgnoresTheToken(MemoryJobs):
-    def _movable(self, move: Move, now: datetime) -> Row | None:
-        if isinstance(move, Requeue | Bury):
-            row = self._shelves.find(move.hold.id)
-            held = row is not None and row.state.until is not None and row.state.until <= now
-            return row if held else None
-        return super()._movable(move, now)
+    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+        move = replace(move, hold=row.state.hold) if isinstance(move, Requeue | Bury) else move
+        return super()._moved(row, move, now)
 
 
 class SettleIgnoresTheToken(MemoryJobs):
-    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
+    def _end(self, settlement: Settlement, now: datetime, request: str) -> Outcome:
         row = self._shelves.find(settlement.hold.id)
         if row is not None and row.state.place is Place.HELD:
             settlement = replace(settlement, hold=row.state.hold)
-        return super()._end(settlement, now)
+        return super()._end(settlement, now, request)
 
 
 class TakeGrantsTheOldToken(MemoryJobs):
-    def _hold(self, row: Row, worker: str, now: datetime, until: datetime) -> Row:
-        held = changes.taken(row, max(row.state.token, 1), worker, now, until)
-        self._shelves.set(held)
-        return held
+    def _hold(self, row: Row, worker: str, now: datetime, silence: timedelta) -> Row:
+        self._token = count(max(row.state.token, 1))
+        return super()._hold(row, worker, now, silence)
 
 
 class RescuesDoNotCount(MemoryJobs):
-    def _requeue(self, row: Row, requeue: Requeue, now: datetime) -> None:
-        rescues = row.state.rescues - (requeue.spends is Budget.RESCUES)
-        super()._requeue(replace(row, state=replace(row.state, rescues=rescues)), requeue, now)
+    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+        rescues = row.state.rescues - (isinstance(move, Requeue) and move.spends is Budget.RESCUES)
+        return super()._moved(replace(row, state=replace(row.state, rescues=rescues)), move, now)
 
 
 class PutIgnoresKnownIds(MemoryJobs):
@@ -83,8 +78,8 @@ class IdsAreForgottenWithTheirJobs(MemoryJobs):
         self._shelves.drop(row)
 
 
-class _Forgetful(Requests[Any]):
-    def recall(self, request: str) -> Any:
+class _Forgetful(Remembered[Any]):
+    def get(self, request: str) -> Any:
         self._answers.pop(request, None)
         self._order.clear()
         return None
@@ -108,16 +103,17 @@ class DeleteIgnoresTheToken(MemoryJobs):
 class FinishAndFollowUpAreTwoSteps(MemoryJobs):
     """The follow-ups come with the next call, which may never be."""
 
-    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        return super()._end(replace(settlement, puts=()) if isinstance(settlement, Finish) else settlement, now)
+    def _end(self, settlement: Settlement, now: datetime, request: str) -> Outcome:
+        settlement = replace(settlement, puts=()) if isinstance(settlement, Finish) else settlement
+        return super()._end(settlement, now, request)
 
 
 class RescuedJobsAreNeverServed(MemoryJobs):
     """In exactly one place, and of no use there: only liveness sees it."""
 
-    def _requeue(self, row: Row, requeue: Requeue, now: datetime) -> None:
-        rescued = requeue.spends is Budget.RESCUES
-        super()._requeue(row, replace(requeue, delay=timedelta(days=3650)) if rescued else requeue, now)
+    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+        rescued = isinstance(move, Requeue) and move.spends is Budget.RESCUES
+        return super()._moved(row, replace(move, delay=timedelta(days=3650)) if rescued else move, now)
 
 
 class DelaysAreIgnored(MemoryJobs):

@@ -22,7 +22,6 @@ from typing import TypeVar
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs import job_record as rules
 from wrasse.jobs.recorded_answers import Answers, KnownIds
 from wrasse.jobs.recorded_changes import Changes, RecordedOptions
 from wrasse.jobs.recorded_names import plain, read_sign
@@ -31,6 +30,7 @@ from wrasse.jobs.recorded_store import RecordedStore, Seen
 from wrasse.jobs.recorded_takes import Claim, RecordedTakes
 from wrasse.jobs.recorded_views import UNREADABLE, RecordedViews
 from wrasse.jobs.task_workers import TaskWorkers
+from wrasse.ports import job_transitions as rules
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,

@@ -15,12 +15,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from wrasse.errors import StoreBroken, StoreUnavailable
-from wrasse.jobs import job_record as rules
-from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.recorded_answers import KnownIds
 from wrasse.jobs.recorded_names import Names, plain
 from wrasse.jobs.recorded_store import CHARGE, INLINE_BYTES_MAX, RecordedStore, Seen
 from wrasse.jobs.recorded_views import RecordedViews
+from wrasse.ports import job_transitions as rules
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.clock import to_micros
-from wrasse.jobs.job_record import StoredJob
 from wrasse.ports.job import Place
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.records import Collection
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")

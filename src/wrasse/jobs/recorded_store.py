@@ -24,9 +24,9 @@ import msgspec
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, WrasseError
-from wrasse.jobs.job_record import StoredJob, check_stored
 from wrasse.jobs.recorded_names import Names, Sign, plain, read_sign
 from wrasse.jobs.task_time import StoreTime, whole
+from wrasse.ports.job_transitions import StoredJob, check_stored
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record, Records

@@ -16,10 +16,10 @@ from datetime import timedelta
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken
-from wrasse.jobs import job_record as rules
 from wrasse.jobs.recorded_names import Sign
 from wrasse.jobs.recorded_ready import Ready
 from wrasse.jobs.recorded_store import RecordedStore, Seen
+from wrasse.ports import job_transitions as rules
 from wrasse.ports.job import Hold, Place
 
 ABREAST = 16  # claims at once

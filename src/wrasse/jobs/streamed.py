@@ -20,8 +20,6 @@ from typing import Protocol, TypeVar
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, UnknownName, UsageError, WrasseError
-from wrasse.jobs import job_record as rules
-from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.streamed_takes import Claim, Takes
 from wrasse.jobs.streamed_views import views_of
@@ -37,7 +35,9 @@ from wrasse.jobs.task_store import THRESHOLD, Kept, StoreParts, Task, TaskStore
 from wrasse.jobs.task_strays import TaskStrays
 from wrasse.jobs.task_time import StoreTime, whole_up
 from wrasse.jobs.task_workers import People, TaskWorkers
+from wrasse.ports import job_transitions as rules
 from wrasse.ports.groups import Groups
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,

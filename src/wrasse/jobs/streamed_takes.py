@@ -18,12 +18,12 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
-from wrasse.jobs import job_record as rules
 from wrasse.jobs.task_abreast import abreast
 from wrasse.jobs.task_events import Post, hinted
 from wrasse.jobs.task_names import group_of, queue_of
 from wrasse.jobs.task_search import TaskSearch
 from wrasse.jobs.task_store import Task, TaskStore
+from wrasse.ports import job_transitions as rules
 from wrasse.ports.groups import Ack, Answer, Delivery, Groups, Nak, StartAt
 from wrasse.ports.jobs import Hold, Place
 

@@ -16,11 +16,11 @@ from datetime import datetime
 from typing import Protocol
 
 from wrasse.clock import Clock, from_micros
-from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_search import TaskSearch
 from wrasse.jobs.task_shelves import TaskShelves
 from wrasse.jobs.task_spots import Position, position_of, read_position, write_position
 from wrasse.jobs.task_store import Malformed, TaskStore
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page
 from wrasse.ports.shelves import ShelvedRecords

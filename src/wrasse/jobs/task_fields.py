@@ -18,7 +18,7 @@ import msgspec
 from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.job_record import Settled, StoredJob, back
+from wrasse.ports.job_transitions import Settled, StoredJob, back
 from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
 
 Fields = Mapping[str, str]

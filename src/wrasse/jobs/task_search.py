@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs.job_record import back
 from wrasse.jobs.task_events import queued
 from wrasse.jobs.task_store import Malformed, Task, TaskStore
+from wrasse.ports.job_transitions import back
 from wrasse.ports.jobs import Job, JobState, Place
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record

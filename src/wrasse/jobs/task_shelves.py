@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 from wrasse.clock import from_micros, to_micros
-from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_names import record_key
 from wrasse.jobs.task_search import TaskSearch
 from wrasse.jobs.task_spots import (
@@ -24,6 +23,7 @@ from wrasse.jobs.task_spots import (
     write_position,
 )
 from wrasse.jobs.task_store import Malformed, TaskStore
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page
 from wrasse.ports.records import stored_name

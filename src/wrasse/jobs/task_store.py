@@ -20,12 +20,12 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import Gone, StoreBroken, TooLarge
-from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_events import Post, Said
 from wrasse.jobs.task_fields import FAR, Fields, decode_fields, encode_fields, read_flat
 from wrasse.jobs.task_names import names_in, queue_of, record_key
 from wrasse.jobs.task_spots import spot_of
 from wrasse.jobs.task_time import StoreTime
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome

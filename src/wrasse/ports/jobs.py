@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from wrasse.errors import UsageError
 from wrasse.ports.job import (  # types of this port, for whoever uses it
     ID_BYTES_MAX as ID_BYTES_MAX,
     NAME_BYTES_MAX as NAME_BYTES_MAX,
@@ -52,6 +53,7 @@ GROUP_DEAD_HEADER = "wrasse-group-dead"
 GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was put is remembered
 
 NO_PROGRESS: Mapping[str, Progress] = {}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +299,28 @@ class JobQueue(Protocol):
         """Removes jobs; the id of a lasting one is refused by put for `ids_kept` longer. A done job is `lost` while
         its result is kept. A ready member of a group counts as dead."""
         ...
+
+
+def bounded(batch: Sequence[T]) -> Sequence[T]:
+    """The same batch; refused if it is too large for one call."""
+    if len(batch) > BATCH_MAX:
+        raise UsageError(f"a batch of {len(batch)}", do=f"send at most {BATCH_MAX} at once")
+    return batch
+
+
+def check_settlements(settlements: Sequence[Settlement]) -> None:
+    """Refuses a batch that is too large, or follow-up jobs that no backend could keep."""
+    for settlement in bounded(settlements):
+        for job in settlement.puts if isinstance(settlement, Finish) else ():
+            check_job(job)
+
+
+def check_take(limit: int, silence: timedelta) -> None:
+    """Refuses a take of nothing, or for no time."""
+    if limit < 1 or silence <= timedelta(0):
+        raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+
+
+def moved_id(move: Move) -> str:
+    """The job that a move is about."""
+    return move.id if isinstance(move, Cancel) else move.hold.id

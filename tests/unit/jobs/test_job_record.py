@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.errors import StoreBroken
-from wrasse.jobs import job_record as rules
-from wrasse.jobs.job_record import StoredJob
-from wrasse.jobs.lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.jobs.recorded_names import plain
 from wrasse.jobs.recorded_store import Recorded, decode_recorded
+from wrasse.ports import job_transitions as rules
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     Budget,
     Bury,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wrasse.jobs.lifecycle import RULES, Step, budget_spent, legal, steps_between, token_grew
+from lifecycle import RULES, Step, budget_spent, legal, steps_between, token_grew
 from wrasse.ports.jobs import Budget, Place
 
 PLACES = (None, *Place)

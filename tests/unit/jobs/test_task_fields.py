@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs import job_record as rules
-from wrasse.jobs.job_record import StoredJob
 from wrasse.jobs.task_fields import FAR, decode_fields, encode_fields, read_flat
 from wrasse.jobs.task_names import check_task_type, id_in
+from wrasse.ports import job_transitions as rules
+from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Budget, Bury, Cancel, Finish, Job, Place, Progress, Reason, Requeue
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -13,27 +13,22 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
-from typing import TypeVar
 
-from wrasse.backends.memory import changes, listing
+from wrasse.backends.memory import listing
 from wrasse.backends.memory.known import KnownIds
 from wrasse.backends.memory.rates import Rates
-from wrasse.backends.memory.requests import Requests
 from wrasse.backends.memory.shelves import Row, Shelf, Shelves
 from wrasse.backends.memory.teams import Teams
 from wrasse.backends.memory.uniques import Uniques
 from wrasse.clock import Clock
-from wrasse.errors import UsageError
+from wrasse.ports import job_transitions as rules
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
     NO_PROGRESS,
     Beaten,
-    Bury,
-    Cancel,
     Counts,
     Delete,
-    Finish,
     Hold,
     Job,
     JobFilter,
@@ -46,19 +41,21 @@ from wrasse.ports.jobs import (
     Put,
     QueueCount,
     Rate,
-    Requeue,
-    Revive,
     Settlement,
     Taken,
     WorkerInfo,
     WorkerState,
+    bounded,
     check_job,
+    check_settlements,
+    check_take,
+    moved_id,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.remembered import Remembered
 
 SILENT_WORKERS_KEPT = timedelta(hours=1)
-T = TypeVar("T")
 _SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
 
 
@@ -75,23 +72,23 @@ class MemoryJobs:
         self._teams = Teams()
         self._rates = Rates()
         self._workers: dict[str, WorkerState] = {}
-        self._puts: Requests[tuple[Put, ...]] = Requests(clock)
-        self._takes: Requests[tuple[Hold, ...]] = Requests(clock)
-        self._settles: Requests[tuple[Outcome, ...]] = Requests(clock)
+        self._puts: Remembered[tuple[Put, ...]] = Remembered(clock)
+        self._takes: Remembered[tuple[Hold, ...]] = Remembered(clock)
+        self._settles: Remembered[tuple[Outcome, ...]] = Remembered(clock)
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
         # Tokens come from one counter, so that they also grow for an id that is deleted and put again.
-        self._token, self._seq, self._back, self._front = count(1), count(1), count(1), count(-1, -1)
+        self._token, self._seq, self._back = count(1), count(1), count(1)
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
-        for job in (*_bounded(jobs), *(group.callback for group in _bounded(groups))):
+        for job in (*bounded(jobs), *(group.callback for group in bounded(groups))):
             check_job(job)
-        answer = self._puts.recall(request)
+        answer = self._puts.get(request)
         if answer is None:
             now = self._now()
             answer = tuple(self._add(job, now) for job in jobs)
             for group in groups:
                 self._call(self._teams.open(group, now), now)
-            self._puts.remember(request, answer)
+            self._puts.keep(request, answer)
         return answer
 
     async def take(
@@ -105,8 +102,7 @@ class MemoryJobs:
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Taken:
-        if limit < 1 or silence <= timedelta(0):
-            raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        check_take(limit, silence)
         limit = min(limit, BATCH_MAX)
         queues = tuple(dict.fromkeys(queues))
         grant = partial(self._grant, queues, limit, worker, silence, request, rates)
@@ -135,38 +131,37 @@ class MemoryJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> Beaten:
         now = self._now()
-        rows = [self._shelves.current(hold, Place.HELD) for hold in _bounded(holds)]
+        rows = [self._shelves.current(hold, Place.HELD) for hold in bounded(holds)]
+        mine = Beaten(tuple(row is not None for row in rows), now)
         if silence <= timedelta(0):
             self._workers.pop(worker.id, None)
-            return Beaten(tuple(row is not None for row in rows), now)
+            return mine
         self._forget_workers(now)
         self._workers[worker.id] = WorkerState(worker, beat_at=now, until=now + silence)
         for row in {row.seq: row for row in rows if row is not None}.values():
             told = progress.get(row.job.id)
-            state = replace(row.state, beat_at=now, until=now + silence)
-            self._shelves.set(replace(row, state=state, progress=replace(told, at=now) if told else row.progress))
-        return Beaten(tuple(row is not None for row in rows), now)
+            if (after := rules.beat(row, row.state.hold, now, silence=silence, progress=told)) is not None:
+                self._shelves.set(after)
+        return mine
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        for settlement in _bounded(settlements):
-            for job in settlement.puts if isinstance(settlement, Finish) else ():
-                check_job(job)
-        answer = self._settles.recall(request)
+        check_settlements(settlements)
+        answer = self._settles.get(request)
         if answer is None:
             now = self._now()
-            answer = tuple(self._end(settlement, now) for settlement in settlements)
-            self._settles.remember(request, answer)
+            answer = tuple(self._end(settlement, now, request) for settlement in settlements)
+            self._settles.keep(request, answer)
             self._trim_done(now)
         return answer
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         now = self._now()
-        return tuple(self._move(move, now) for move in _bounded(moves))
+        return tuple(self._move(move, now) for move in bounded(moves))
 
     async def get(self, id: str) -> JobRecord | None:
         self._now()
         row = self._shelves.find(id)
-        return None if row is None else row.record
+        return None if row is None else row.shown
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
@@ -184,7 +179,7 @@ class MemoryJobs:
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         now = self._now()
-        return tuple(self._delete(delete, ids_kept, now) for delete in _bounded(deletes))
+        return tuple(self._delete(delete, ids_kept, now) for delete in bounded(deletes))
 
     def _now(self) -> datetime:
         """The time, with every delayed job that it makes ready moved to the end of its queue."""
@@ -200,7 +195,8 @@ class MemoryJobs:
         other = self._uniques.in_the_way(job, now) if job.unique else None
         if other is not None:
             return Put(other, new=False)
-        self._ready(changes.added(job, next(self._seq), next(self._back), now))
+        new = rules.added(job, now, rank=next(self._back))
+        self._ready(Row(new.job, new.state, new.rank, seq=next(self._seq)), now)
         if job.unique:
             self._uniques.take(job, now)
         return Put(job.id, new=True)
@@ -220,9 +216,9 @@ class MemoryJobs:
         if callback is not None:
             self._add(callback, now)
 
-    def _ready(self, row: Row) -> None:
+    def _ready(self, row: Row, now: datetime) -> None:
         """Stores a row that is ready or delayed, and rings for whoever waits."""
-        self._shelves.set(row)
+        self._shelves.set(replace(row, ready_at=row.state.not_before or now))
         for bell, queues in self._bells.items():
             if row.job.queue in queues:
                 bell.set()
@@ -237,7 +233,7 @@ class MemoryJobs:
         rates: Sequence[Rate],
     ) -> Taken:
         now = self._now()
-        answer = self._takes.recall(request)
+        answer = self._takes.get(request)
         if answer is not None:
             rows = [self._shelves.current(hold, Place.HELD) for hold in answer]
             return Taken(tuple(row.taken for row in rows if row is not None), now)
@@ -248,13 +244,15 @@ class MemoryJobs:
             next_ones = list(islice(self._shelves.walk(Shelf.READY, queue), room))
             self._rates.took(queue, len(next_ones), rates, now)
             found += next_ones
-        jobs = tuple(self._hold(row, worker, now, now + silence).taken for row in found)
+        jobs = tuple(self._hold(row, worker, now, silence).taken for row in found)
         if jobs:
-            self._takes.remember(request, tuple(job.hold for job in jobs))
+            self._takes.keep(request, tuple(job.hold for job in jobs))
         return Taken(jobs, now)
 
-    def _hold(self, row: Row, worker: str, now: datetime, until: datetime) -> Row:
-        held = changes.taken(row, next(self._token), worker, now, until)
+    def _hold(self, row: Row, worker: str, now: datetime, silence: timedelta) -> Row:
+        token = next(self._token)
+        held = rules.take(row, now, worker=worker, nonce=f"{token:x}", silence=silence, token=token)
+        assert held is not None, "what stands on the shelf of ready ones is ready"
         self._shelves.set(held)
         return held
 
@@ -271,56 +269,35 @@ class MemoryJobs:
             async with asyncio.timeout(seconds):
                 await bell.wait()
 
-    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        row = self._shelves.current(settlement.hold, Place.HELD)
+    def _end(self, settlement: Settlement, now: datetime, request: str) -> Outcome:
+        row = self._shelves.find(settlement.hold.id)
         if row is None:
             return Outcome.LOST
-        match settlement:
-            case Finish():
-                self._finish(changes.finished(row, settlement.result, now), now)
-                for job in settlement.puts:
-                    self._add(job, now)
-            case Requeue():
-                self._requeue(row, settlement, now)
-            case Bury():
-                self._finish(changes.buried(row, settlement, now), now)
-        return Outcome.DONE
+        return self._changed(rules.settle(row, settlement, now, request=request, rank=next(self._back)), now)
 
     def _move(self, move: Move, now: datetime) -> Outcome:
-        row = self._movable(move, now)
+        row = self._shelves.find(moved_id(move))
+        return Outcome.LOST if row is None else self._changed(self._moved(row, move, now), now)
+
+    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+        """The row after this move, if what the move expects of it holds at this moment."""
+        return rules.move(row, move, now, rank=next(self._back), token=next(self._token))
+
+    def _changed(self, row: Row | None, now: datetime) -> Outcome:
+        """Stores what became of a row, with the follow-ups of a finish."""
         if row is None:
             return Outcome.LOST
-        row = changes.with_token(row, next(self._token))
-        match move:
-            case Requeue():
-                self._requeue(row, move, now)
-            case Bury():
-                self._finish(changes.buried(row, move, now), now)
-            case Revive():
-                self._ready(changes.readied(changes.revived(row), next(self._back), now + move.delay, now))
-            case Cancel():
-                self._finish(changes.cancelled(row, move.error, now), now)
+        if row.state.place is Place.READY:
+            self._ready(row, now)
+        else:
+            self._finish(replace(row, follow=()), now)
+        for job in row.follow:
+            self._add(job, now)
         return Outcome.DONE
 
-    def _movable(self, move: Move, now: datetime) -> Row | None:
-        """The row, if what this move expects of it holds at this moment."""
-        match move:
-            case Requeue() | Bury():
-                row = self._shelves.current(move.hold, Place.HELD)
-                return row if row is not None and row.state.until is not None and row.state.until <= now else None
-            case Revive():
-                return self._shelves.current(move.hold, Place.DEAD)
-            case Cancel():
-                row = self._shelves.find(move.id)
-                return row if row is not None and row.state.place in (Place.READY, Place.HELD) else None
-
-    def _requeue(self, row: Row, requeue: Requeue, now: datetime) -> None:
-        rank = next(self._back if requeue.delay > timedelta(0) else self._front)
-        self._ready(changes.readied(changes.requeued(row, requeue, now), rank, now + requeue.delay, now))
-
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
-        row = self._shelves.current(delete.hold, delete.place)
-        if row is None or delete.place is Place.HELD or _is_kept(row, now):
+        row = self._shelves.find(delete.hold.id)
+        if row is None or not rules.deletable(row, delete, now):
             return Outcome.LOST
         self._drop(row, ids_kept, now)
         if row.job.group and not row.counted:
@@ -361,9 +338,3 @@ class MemoryJobs:
 
 def _is_kept(row: Row, now: datetime) -> bool:
     return row.state.kept_until is not None and now < row.state.kept_until
-
-
-def _bounded(batch: Sequence[T]) -> Sequence[T]:
-    if len(batch) > BATCH_MAX:
-        raise UsageError(f"a batch of {len(batch)}", do=f"send at most {BATCH_MAX} at once")
-    return batch

@@ -12,8 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from wrasse.backends.memory.ordered import Ordered
-from wrasse.clock import to_micros
-from wrasse.ports.jobs import Attempt, Hold, Job, JobRecord, JobState, Place, Progress, TakenJob
+from wrasse.clock import EPOCH, to_micros
+from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.jobs import Hold, Place
 
 Position = tuple[int, int]
 
@@ -32,17 +33,11 @@ _SHELVES = {place: Shelf(place) for place in Place}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A stored job. `rank` is its turn among the ready ones; `seq` tells rows apart for ever."""
+class Row(StoredJob):
+    """A stored job. `seq` tells rows apart for ever; `ready_at` is since when it is ready, or when it will be."""
 
-    seq: int
-    rank: int
-    ready_at: datetime
-    job: Job
-    state: JobState
-    history: tuple[Attempt, ...] = ()
-    result: bytes | None = None
-    progress: Progress | None = None
+    seq: int = 0
+    ready_at: datetime = EPOCH
     counted: bool = False  # by its group
 
     @property
@@ -62,16 +57,6 @@ class Row:
                 return _micros(self.state.until), self.seq
             case Shelf.DONE | Shelf.DEAD:
                 return _micros(self.state.kept_until or self.state.finished_at), self.seq
-
-    @property
-    def record(self) -> JobRecord:
-        """As the port shows it."""
-        return JobRecord(self.job, self.state, self.history, self.result, self.progress)
-
-    @property
-    def taken(self) -> TakenJob:
-        """As its holder gets it."""
-        return self.state.taken(self.job)
 
 
 class Shelves:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
 
 from wrasse.backends.redis import listing, overview
 from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
@@ -30,7 +29,6 @@ from wrasse.backends.redis.states import text_of
 from wrasse.backends.redis.takes import Granted, Wanted, granted
 from wrasse.backends.redis.waking import Bells
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
@@ -39,7 +37,6 @@ from wrasse.ports.jobs import (
     Bury,
     Counts,
     Delete,
-    Finish,
     Hold,
     Job,
     JobFilter,
@@ -56,12 +53,14 @@ from wrasse.ports.jobs import (
     Settlement,
     Taken,
     WorkerInfo,
+    bounded,
     check_job,
+    check_settlements,
+    check_take,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-T = TypeVar("T")
 _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
 
 
@@ -78,9 +77,9 @@ class RedisJobs:
         self._ahead = 0  # ms by which the server's clock was ahead of ours when it last answered
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
-        for job in _bounded(jobs):
+        for job in bounded(jobs):
             check_job(job)
-        for group in _bounded(groups):
+        for group in bounded(groups):
             check_job(group.callback)
         if not jobs and not groups:
             return ()
@@ -103,8 +102,7 @@ class RedisJobs:
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Taken:
-        if limit < 1 or silence <= timedelta(0):
-            raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        check_take(limit, silence)
         wanted = Wanted(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
         taken = await self._take(wanted, request)
         if taken.jobs or taken.rejected or wait <= timedelta(0):
@@ -123,20 +121,18 @@ class RedisJobs:
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> Beaten:
-        args = beat_args(worker, _bounded(holds), silence, progress)
+        args = beat_args(worker, bounded(holds), silence, progress)
         return beaten(await self._link.run(load("beat"), beat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        for settlement in _bounded(settlements):
-            for job in settlement.puts if isinstance(settlement, Finish) else ():
-                check_job(job)
+        check_settlements(settlements)
         if not settlements:
             return ()
         held = await self._known([take_of(settlement.hold) for settlement in settlements])
         return await self._settle(settlements, held, request)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
-        return await move(self._link, self._keys, _bounded(moves))
+        return await move(self._link, self._keys, bounded(moves))
 
     async def get(self, id: str) -> JobRecord | None:
         found = await overview.record(self._link, self._keys, id)
@@ -159,7 +155,7 @@ class RedisJobs:
         return await overview.counts(self._link, self._keys)
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        return await delete(self._link, self._keys, _bounded(deletes), ids_kept)
+        return await delete(self._link, self._keys, bounded(deletes), ids_kept)
 
     async def close(self) -> None:
         """Stops listening for wake-ups."""
@@ -225,8 +221,3 @@ class RedisJobs:
     def _ours(self) -> int:
         return to_micros(self._clock.now()) // 1_000
 
-
-def _bounded(batch: Sequence[T]) -> Sequence[T]:
-    if len(batch) > BATCH_MAX:
-        raise UsageError(f"a batch of {len(batch)}", do=f"send at most {BATCH_MAX} at once")
-    return batch

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
 
 import apsw
 import msgspec
@@ -25,7 +24,7 @@ from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.takes import Grant, Want
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
@@ -48,12 +47,14 @@ from wrasse.ports.jobs import (
     Settlement,
     Taken,
     WorkerInfo,
+    bounded,
     check_job,
+    check_settlements,
+    check_take,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-T = TypeVar("T")
 _LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a taker waiting
 _decode_answer = msgspec.json.Decoder(list[bool | str]).decode
 
@@ -70,7 +71,7 @@ class SqliteJobs:
         self._done_max = done_max
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
-        for job in (*_bounded(jobs), *(group.callback for group in _bounded(groups))):
+        for job in (*bounded(jobs), *(group.callback for group in bounded(groups))):
             check_job(job)
 
         known = f"put {request}"
@@ -102,8 +103,7 @@ class SqliteJobs:
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Taken:
-        if limit < 1 or silence <= timedelta(0):
-            raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        check_take(limit, silence)
         want = Want(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request, tuple(rates))
         taken = await self._grant(want)
         if taken.jobs or wait <= timedelta(0):
@@ -122,17 +122,12 @@ class SqliteJobs:
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> Beaten:
-        run = partial(beats.beat, worker=worker, holds=_bounded(holds), silence=span(silence), progress=progress)
+        run = partial(beats.beat, worker=worker, holds=bounded(holds), silence=span(silence), progress=progress)
         return await self._writer.do(run, 1 + len(holds))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        weight = len(_bounded(settlements))
-        for settlement in settlements:
-            if isinstance(settlement, Finish):
-                weight += len(settlement.puts)
-                for job in settlement.puts:
-                    check_job(job)
-
+        check_settlements(settlements)
+        weight = sum(1 + (len(each.puts) if isinstance(each, Finish) else 0) for each in settlements)
         known = f"settle {request}"
 
         def run(step: Step) -> tuple[Outcome, ...]:
@@ -146,7 +141,7 @@ class SqliteJobs:
         return await self._writer.do(run, weight, known)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
-        return tuple(await self._writer.do(partial(changes.move, moves=_bounded(moves)), len(moves)))
+        return tuple(await self._writer.do(partial(changes.move, moves=bounded(moves)), len(moves)))
 
     async def get(self, id: str) -> JobRecord | None:
         return await self._reader.do(lambda db: overview.record(db, id, self._now()))
@@ -177,7 +172,7 @@ class SqliteJobs:
         return counts
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        run = partial(drops.delete, deletes=_bounded(deletes), ids_kept=span(ids_kept))
+        run = partial(drops.delete, deletes=bounded(deletes), ids_kept=span(ids_kept))
         return tuple(await self._writer.do(run, len(deletes)))
 
     def _now(self) -> int:
@@ -229,8 +224,3 @@ class SqliteJobs:
 
         await self._writer.do(run, len(invalid))
 
-
-def _bounded(batch: Sequence[T]) -> Sequence[T]:
-    if len(batch) > BATCH_MAX:
-        raise UsageError(f"a batch of {len(batch)}", do=f"send at most {BATCH_MAX} at once")
-    return batch

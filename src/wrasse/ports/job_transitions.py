@@ -1,8 +1,8 @@
-"""One job that is kept as one record: what each request makes of it; pure.
+"""The transitions of a job that is kept as one record: what each request makes of it; pure.
 
-Queues that are built on records read one, ask here what becomes of it, and write that back under the version they read.
-So every rule about places, tokens, deadlines and budgets is in this file, and of two who race one is told to look
-again. None means: what the request expects is not so, and nothing is to be written.
+Queues built on records read one, ask here what becomes of it, and write that back under the version they read; the
+queue in memory asks the same. So every rule about places, tokens, deadlines and budgets is in this file, and of two who
+race one is told to look again. None means: what the request expects is not so, and nothing is to be written.
 
 A record remembers the requests that put and settled it, so that whoever asks again after a lost reply, or after a
 restart, gets the first answer. `rank` is its turn among the ready ones: below zero it is served next, the newest first;
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Self, TypeVar
 
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import (
@@ -40,6 +41,7 @@ from wrasse.ports.jobs import (
 SETTLED_KEPT = 4  # requests that settled a job, the newest
 _AT_ONCE = timedelta(0)
 _RANKS = 1_000  # in one microsecond
+R = TypeVar("R", bound="StoredJob")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class StoredJob:
     settled: tuple[Settled, ...] = ()
     follow: tuple[Job, ...] = ()
 
-    def at(self, at: datetime) -> StoredJob:
+    def at(self, at: datetime) -> Self:
         """As it is at this moment: a job whose delay is over is no longer delayed."""
         due = self.state.not_before
         if self.state.place is not Place.READY or due is None or due > at:
@@ -134,7 +136,9 @@ def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: 
     return StoredJob(replace(job, headers=dict(job.headers)), state, rank, put_by=request)
 
 
-def take(record: StoredJob, at: datetime, *, worker: str, nonce: str, silence: timedelta) -> StoredJob | None:
+def take(
+    record: R, at: datetime, *, worker: str, nonce: str, silence: timedelta, token: int | None = None
+) -> R | None:
     """Ready to held; None for a job that is not ready at this moment."""
     record = record.at(at)
     if record.state.place is not Place.READY or record.delayed:
@@ -143,7 +147,7 @@ def take(record: StoredJob, at: datetime, *, worker: str, nonce: str, silence: t
         record.state,
         place=Place.HELD,
         # Above every token of an earlier job of this id, which nobody may remember any more.
-        token=max(record.state.token + 1, to_micros(at)),
+        token=max(record.state.token + 1, to_micros(at)) if token is None else token,
         nonce=nonce,
         attempts=record.state.attempts + 1,
         worker=worker,
@@ -154,9 +158,16 @@ def take(record: StoredJob, at: datetime, *, worker: str, nonce: str, silence: t
     return replace(record, state=state)
 
 
+def untake(record: R, at: datetime) -> R:
+    """Undoes a claim of which nobody was told: the attempt was none, and the job is served next."""
+    before = record.state
+    state = replace(before.freed, place=Place.READY, token=before.token + 1, attempts=before.attempts - 1)
+    return replace(record, state=state, rank=-back(at))
+
+
 def beat(
-    record: StoredJob, hold: Hold, at: datetime, *, silence: timedelta, progress: Progress | None = None
-) -> StoredJob | None:
+    record: R, hold: Hold, at: datetime, *, silence: timedelta, progress: Progress | None = None
+) -> R | None:
     """Extends a hold; None if it is no longer the current one."""
     if not holds(record, hold):
         return None
@@ -174,7 +185,7 @@ def settled_by(record: StoredJob, hold: Hold, request: str) -> bool:
     return Settled(hold.token, request) in record.settled
 
 
-def settle(record: StoredJob, settlement: Settlement, at: datetime, *, request: str, rank: int) -> StoredJob | None:
+def settle(record: R, settlement: Settlement, at: datetime, *, request: str, rank: int) -> R | None:
     """Ends an attempt, by its holder; None if the hold is no longer current. `rank` is the turn of who comes now."""
     if not holds(record, settlement.hold):
         return None
@@ -189,11 +200,12 @@ def settle(record: StoredJob, settlement: Settlement, at: datetime, *, request: 
             return _buried(record, settlement, at)
 
 
-def move(record: StoredJob, move: Move, at: datetime, *, rank: int) -> StoredJob | None:
+def move(record: R, move: Move, at: datetime, *, rank: int, token: int | None = None) -> R | None:
     """A move by anybody but the holder; None if what it expects is not so. From then on an old holder is refused."""
     if not _movable(record, move, at):
         return None
-    record = replace(record, state=replace(record.state, token=record.state.token + 1))
+    token = record.state.token + 1 if token is None else token
+    record = replace(record, state=replace(record.state, token=token))
     match move:
         case Requeue():
             return _requeued(record, move, at, rank)
@@ -225,42 +237,42 @@ def _movable(record: StoredJob, move: Move, at: datetime) -> bool:
             return record.state.place in (Place.READY, Place.HELD)
 
 
-def _finished(record: StoredJob, finish: Finish, at: datetime) -> StoredJob:
+def _finished(record: R, finish: Finish, at: datetime) -> R:
     kept_until = at + record.job.keep if record.job.keep > _AT_ONCE else None
     state = replace(record.state, place=Place.DONE, until=None, finished_at=at, kept_until=kept_until)
     return replace(record, state=state, result=finish.result, follow=finish.puts)
 
 
-def _requeued(record: StoredJob, requeue: Requeue, at: datetime, rank: int) -> StoredJob:
+def _requeued(record: R, requeue: Requeue, at: datetime, rank: int) -> R:
     record = _noted(record, requeue.reason, requeue.error, at)
     state = record.state.spent(requeue.spends).freed
     turn = rank if requeue.delay > _AT_ONCE else -rank
     return _readied(replace(record, state=state), at, requeue.delay, turn)
 
 
-def _readied(record: StoredJob, at: datetime, delay: timedelta, rank: int) -> StoredJob:
+def _readied(record: R, at: datetime, delay: timedelta, rank: int) -> R:
     not_before = at + delay if delay > _AT_ONCE else None
     return replace(record, state=replace(record.state, place=Place.READY, not_before=not_before), rank=rank)
 
 
-def _buried(record: StoredJob, bury: Bury, at: datetime) -> StoredJob:
+def _buried(record: R, bury: Bury, at: datetime) -> R:
     record = _noted(record, bury.reason, bury.error, at)
     return _died(replace(record, state=record.state.spent(bury.spends)), bury.reason, bury.error, at)
 
 
-def _cancelled(record: StoredJob, error: str, at: datetime) -> StoredJob:
+def _cancelled(record: R, error: str, at: datetime) -> R:
     if record.state.place is Place.HELD:  # only what was held had an attempt to note
         record = _noted(record, Reason.CANCELLED, error, at)
     return _died(record, Reason.CANCELLED, error, at)
 
 
-def _died(record: StoredJob, reason: Reason, error: str, at: datetime) -> StoredJob:
+def _died(record: R, reason: Reason, error: str, at: datetime) -> R:
     error = error[:ERROR_CHARS_MAX]
     state = replace(record.state, place=Place.DEAD, not_before=None, until=None, finished_at=at)
     return replace(record, state=replace(state, reason=reason, error=error))
 
 
-def _noted(record: StoredJob, reason: Reason, error: str, at: datetime) -> StoredJob:
+def _noted(record: R, reason: Reason, error: str, at: datetime) -> R:
     """With the attempt that just ended in its history."""
     state = record.state
     assert state.taken_at is not None, "an attempt begins with a take"
