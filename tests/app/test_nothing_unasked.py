@@ -60,6 +60,12 @@ def test_on_a_server_no_command_creates_a_file(place: Path, server: Valkey, comm
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.parametrize("command", ["plan", "plan nothing", "arm nothing", "disarm nothing", "undo nothing"])
+def test_a_command_about_orphans_that_names_no_root_creates_nothing(place: Path, command: str) -> None:
+    assert wrasse("orphans", *command.split()).code in (2, 3)
+    assert listed(place) == []
+
+
 async def test_a_program_that_enqueues_on_redis_leaves_no_database_behind(place: Path, server: Valkey) -> None:
     async with connect(f"redis://127.0.0.1:{server.port}/0") as app:
         await app.jobs.put("resize", {"path": "a.png"})

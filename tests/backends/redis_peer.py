@@ -17,6 +17,8 @@ GARBAGE: tuple[tuple[bytes, str], ...] = (
     (_with(b'"delay":1e400'), "field delay"),
     (_with(b'"timeout":1e15'), "field timeout"),
     (_with(b'"timeout":-1e15'), "field timeout"),
+    (_with(b'"timeout":-1'), "field timeout"),
+    (_with(b'"timeout":"-0.5"'), "field timeout"),
     (_with(b'"keep":1e20'), "field keep"),
     (_with(b'"window":1e20'), "field window"),
     (_with(b'"window":"soon"'), "field window: 'soon' is not a number of seconds"),

@@ -8,7 +8,7 @@ import msgspec
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_orphans_plan import told
 from wrasse.app.cli_sweep import exit_code
-from wrasse.app.orphan_running import Yard, carry_out, given, yard
+from wrasse.app.orphan_running import Yard, carry_out, given, the_root, yard
 from wrasse.app.orphaning import instance_of
 from wrasse.app.status_json import report_json
 from wrasse.engine.report import Report
@@ -43,7 +43,9 @@ def arm(asked: Asked, root: str, allow: str) -> None:
 
 
 async def _arm(asked: Asked, root: str, allow: str) -> Consent:
-    async with yard(asked.config()) as here:
+    config = asked.config()
+    the_root(config, root)
+    async with yard(config) as here:
         desk = here.desk(root)
         standing = await desk.sightings.standing(root)
         consent = read_consent(standing.value)
@@ -71,7 +73,9 @@ def disarm(asked: Asked, root: str) -> None:
 
 
 async def _disarm(asked: Asked, root: str) -> None:
-    async with yard(asked.config()) as here:
+    config = asked.config()
+    the_root(config, root)
+    async with yard(config) as here:
         desk = here.desk(root)
         standing = await desk.sightings.standing(root)
         await _write(desk, msgspec.structs.replace(read_consent(standing.value), armed="", allowed=""), standing)

@@ -10,7 +10,7 @@ import click
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_sweep import exit_code
 from wrasse.app.cli_table import printable, show_table
-from wrasse.app.orphan_running import carry_out, look, planned, yard
+from wrasse.app.orphan_running import carry_out, look, planned, the_root, yard
 from wrasse.app.status_json import report_json
 from wrasse.engine.report import Report
 from wrasse.orphans.desk import KEPT
@@ -43,7 +43,9 @@ def plan(asked: Asked, root: str | None, out: str | None, dry_run: bool) -> None
 
 
 async def _plan(asked: Asked, name: str | None, out: str | None, *, note: bool) -> None:
-    async with yard(asked.config(), create=note) as here:
+    config = asked.config()
+    name = the_root(config, name)
+    async with yard(config, create=note) as here:
         desk = here.desk(name)
         looked = await look(here, desk, note=note)
         first: list[Suspected] = []
@@ -124,8 +126,9 @@ def apply_(asked: Asked, plan_file: str, allow: str) -> None:
 
 
 async def _apply(asked: Asked, file: str, allow: str) -> Report:
-    wanted = read_plan(Path(file))
-    async with yard(asked.config()) as here:
+    wanted, config = read_plan(Path(file)), asked.config()
+    the_root(config, wanted.header.root)
+    async with yard(config) as here:
         desk = here.desk(wanted.header.root)
         check_plan(wanted.header, desk.root, await desk.sightings.standing(desk.root.name), allow=allow)
         return await carry_out(here, desk, wanted.looked())

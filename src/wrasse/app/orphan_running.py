@@ -46,20 +46,28 @@ class Yard:
 
     def desk(self, root: str | None) -> Desk:
         """The desk of a root; without a name, of the only one."""
-        names = [desk.root.name for desk in self.desks]
-        if not names:
-            raise Refused("no root of orphans is configured", do="see docs/how-to/reclaim-storage.md")
-        if root is None and len(names) == 1:
-            return self.desks[0]
-        if root not in names:
-            raise UnknownName(root or "", names, what="root")
-        return self.desks[names.index(root)]
+        name = the_root(self.config, root)
+        return next(desk for desk in self.desks if desk.root.name == name)
+
+
+def the_root(config: Config, root: str | None) -> str:
+    """The name of a configured root; without one, of the only one. Commands that write ask this before they open, and
+    so create, anything."""
+    names = list(config.settings.orphans)
+    if not names:
+        raise Refused("no root of orphans is configured", do="see docs/how-to/reclaim-storage.md")
+    if root is None and len(names) == 1:
+        return names[0]
+    if root not in names:
+        raise UnknownName(root or "", names, what="root")
+    return root
 
 
 @asynccontextmanager
 async def yard(config: Config, *, create: bool = True) -> AsyncIterator[Yard]:
     """The yard, for the length of a command; one that only reads creates nothing."""
     clock = SystemClock()
+    create = create and bool(config.settings.orphans)
     stores = Stores(clock, done_max=config.settings.worker.done_max, create=create)
     try:
         opened = await open_homes(config, stores, ORPHANS, ENGINE)

@@ -1,8 +1,8 @@
 """A store is a URL; this is what the URL means, and how it is shown without its secrets.
 
-`sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `memory:` lives and dies with the
-process, `redis://`, `nats://` and their kin are servers, `s3://bucket/prefix` is a bucket. Schemes that wrasse knows of
-but this version does not have are refused by name, not as a typing error.
+`sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `~/` is the home directory.
+`memory:` lives and dies with the process, `redis://`, `nats://` and their kin are servers, `s3://bucket/prefix` is a
+bucket. Schemes that wrasse knows of but this version does not have are refused by name, not as a typing error.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def parse_store(text: str) -> StoreUrl:
     if scheme in NATS:
         NatsOptions.of(text)
         return StoreUrl(scheme, rest)
-    return StoreUrl("sqlite", _path(scheme, rest)) if scheme == "sqlite" else StoreUrl("memory", rest)
+    return StoreUrl("sqlite", _path(scheme, rest)) if scheme == "sqlite" else _memory(rest)
 
 
 def parse_jobs(text: str) -> StoreUrl:
@@ -124,7 +124,7 @@ def parse_objects(text: str) -> StoreUrl:
     """The same for a store of objects, such as archives."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme == "memory":
-        return StoreUrl(scheme, rest)
+        return _memory(rest)
     if colon and scheme == "file":
         return StoreUrl(scheme, _path(scheme, rest.rstrip("/") or rest))
     if colon and scheme == "s3":
@@ -138,6 +138,12 @@ def parse_objects(text: str) -> StoreUrl:
     )
 
 
+def _memory(rest: str) -> StoreUrl:
+    if rest:
+        raise ConfigError("memory: has no names: each process has one", do="write memory:")
+    return StoreUrl("memory")
+
+
 def _path(scheme: str, rest: str) -> str:
     example = {"sqlite": "wrasse.db", "file": "wrasse-data"}[scheme]
     if rest.startswith("//"):
@@ -147,6 +153,10 @@ def _path(scheme: str, rest: str) -> str:
                 f"{scheme}://{rest} has two slashes",
                 do=f"write {scheme}:{rest} (relative) or {scheme}:///{rest} (absolute)",
             )
+    if rest.startswith("~"):
+        rest = os.path.expanduser(rest)
+        if rest.startswith("~"):
+            raise ConfigError(f"{scheme}:{rest} names no home directory", do=f"write {scheme}:./{rest} for this name")
     if not rest or rest.endswith("/") or "\0" in rest:
         raise ConfigError(f"the {scheme} URL names no file", do=f"write {scheme}:{example}")
     return rest

@@ -36,6 +36,38 @@ def test_what_names_no_store_is_refused_with_what_to_write(text: str) -> None:
     assert "sqlite:" in caught.value.do
 
 
+def test_the_home_directory_is_meant_by_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert parse_store("sqlite:~/a.db") == StoreUrl("sqlite", "/home/ann/a.db")
+    assert parse_store("file:~/data/") == StoreUrl("file", "/home/ann/data")
+    assert parse_store("sqlite:./~a.db") == StoreUrl("sqlite", "./~a.db")
+    with pytest.raises(ConfigError, match="no home directory"):
+        parse_store("sqlite:~nobody-of-this-name/a.db")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["redis://h:6379/1/2", "redis://user:12/34@h/0", "redis+sentinel://user:12/34@h/0", "redis://h?ca=ca.pem",
+     "redis://h?verify=true", "rediss://h?verify=ture", "rediss://h?verify=", "redis://h?cluster=ja", "redis://h?root",
+     "redis://h?root=a&root=b", "nats://h?verify=off", "tls://h?tls_first=2", "s3://bucket?region=a&region=b",
+     "memory:x", "memory://x"],
+)  # fmt: skip
+def test_a_url_whose_parts_would_be_ignored_or_guessed_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_store(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["redis://me:pa?seven-up@h/0", "rediss://me:pa?root=1&seven-up@h/0", "nats://me:pa?seven-up@h",
+     "redis://me:pa/seven-up@h/0", "s3://bucket?access_key=a&secret_key=ab&seven-up", "redis://me:pa?seven-up=2@h/0"],
+)  # fmt: skip
+def test_a_password_that_is_not_encoded_is_not_quoted_in_the_error(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_store(text)
+    assert "seven" not in f"{caught.value} {caught.value.do}"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

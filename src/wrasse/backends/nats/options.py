@@ -10,8 +10,9 @@ import json
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
+from wrasse.backends.url_query import flag, parse_query
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import ConfigError
 
@@ -22,7 +23,6 @@ REPLICAS_MAX = 5  # the server's own limit
 _TEXTS = ("creds", "nkey", "name", "domain", "root", "streams_prefix", "storage")
 _TIMES = ("dial_timeout", "read_timeout", "ping_interval")
 _TLS = ("ca", "cert", "key", "verify", "tls_first")
-_YES = ("true", "yes", "1")
 _ROOT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DOMAIN = re.compile(r"[^\s.*>\\/]{0,64}")
 
@@ -164,14 +164,7 @@ def _node(text: str) -> tuple[str, int]:
 
 
 def _query(query: str) -> dict[str, str]:
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    known = {*_TEXTS, *_TIMES, *_TLS, "replicas", "patterns"}
-    if unknown := sorted(set(given) - known):
-        raise ConfigError(
-            f"the URL of a NATS server has no {unknown[0]!r}",
-            do=f"use one of: {', '.join(sorted(known))}; or remove it",
-        )
-    return given
+    return parse_query(query, {*_TEXTS, *_TIMES, *_TLS, "replicas", "patterns"}, "a NATS server")
 
 
 def _tls(given: dict[str, str]) -> Tls:
@@ -179,8 +172,8 @@ def _tls(given: dict[str, str]) -> Tls:
         given.get("ca", ""),
         given.get("cert", ""),
         given.get("key", ""),
-        given.get("verify", "true").lower() in _YES,
-        given.get("tls_first", "false").lower() in _YES,
+        flag(given, "verify", default=True),
+        flag(given, "tls_first", default=False),
     )
 
 

@@ -33,6 +33,7 @@ _SIZE_MAX = (1 << 63) - 1  # of a file, as the origin counts
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_SIZE_MAX)]
 _Ms = Annotated[int, msgspec.Meta(ge=bounded.MS_MIN, le=bounded.MS_MAX)]
 _Seconds = Annotated[float, msgspec.Meta(ge=-bounded.DURATION_SECONDS_MAX, le=bounded.DURATION_SECONDS_MAX)]
+_Timeout = Annotated[float, msgspec.Meta(ge=0, le=bounded.DURATION_SECONDS_MAX)]
 History = list[tuple[_Count, str, _Ms, _Ms, str, str]]
 
 _PLAIN = re.compile(r"[\w .,:;/@#%+=()*!?~^$|\[\]{}'`-]*", re.ASCII).fullmatch  # nothing here is ever escaped
@@ -57,7 +58,7 @@ class Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=F
     headers: dict[str, str] | None = None
     not_before: datetime | None = None
     delay: _Seconds = 0
-    timeout: _Seconds | None = None
+    timeout: _Timeout | None = None
     rescues: _Count = 0
     interruptions: _Count = 0
     attempts: _Count = 0
@@ -363,13 +364,21 @@ def _flag(value: object) -> bool:
     return value
 
 
+def _timeout_seconds(value: object) -> float:
+    found = bounded.seconds(value)
+    if found < 0:
+        raise ValueError(f"{bounded.shown(value)} seconds are less than none")
+    return found
+
+
 def _header_texts(value: object) -> dict[str, str]:
     return {name: bounded.text(each) for name, each in msgspec.convert(value, dict[str, object]).items()}
 
 
 _READERS: Mapping[str, Callable[[object], object]] = {
     **dict.fromkeys(("retries", "rescues", "interruptions", "attempts", "token"), bounded.integer),
-    **dict.fromkeys(("delay", "timeout", "window", "keep"), bounded.seconds),
+    **dict.fromkeys(("delay", "window", "keep"), bounded.seconds),
+    "timeout": _timeout_seconds,
     **dict.fromkeys(("counted", "lasting"), _flag),
     "filesize": lambda value: bounded.integer(value, 0, _SIZE_MAX),
     "creation_time": _created,

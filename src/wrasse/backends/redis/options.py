@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from wrasse.backends.url_query import flag, parse_query
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import ConfigError
 
@@ -34,6 +35,7 @@ _TEXTS = (
 )  # fmt: skip
 _NUMBERS = ("max_retries", "pool_size", "min_idle", "reply_bytes_max")
 _TIMES = ("dial_timeout", "read_timeout", "write_timeout")
+_TLS = ("ca", "cert", "key", "verify")
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TAG = re.compile(r"\{([^}]+)\}")
 
@@ -127,11 +129,16 @@ class RedisOptions:
         place, _, path = rest.partition("/")
         login, _, hosts = place.rpartition("@")
         user, _, password = login.partition(":")
-        given = _query(query)
+        given = _query(query, encrypted=scheme.startswith("rediss"))
         master, _, number = path.rpartition("/")
         by_sentinel = scheme.endswith("+sentinel")
         if by_sentinel and not number.isdecimal():
             master, number = path, ""  # redis+sentinel://host/mymaster names no database
+        if "@" in path or (master and not by_sentinel):
+            raise ConfigError(
+                "the URL of a Redis has more behind its host than a database",
+                do="write redis://host:6379/0; in a password write %2F for / and %40 for @",
+            )
         options = cls(
             nodes=_nodes(hosts, SENTINEL_PORT if by_sentinel else PORT),
             db=_number("the database", number) if number else 0,
@@ -256,21 +263,19 @@ class _Query:
     tls: Tls
 
 
-def _query(query: str) -> _Query:
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    known = {*_TEXTS, *_NUMBERS, *_TIMES, "queues", "cluster", "ca", "cert", "key", "verify"}
-    if unknown := sorted(set(given) - known):
+def _query(query: str, *, encrypted: bool) -> _Query:
+    given = parse_query(query, {*_TEXTS, *_NUMBERS, *_TIMES, "queues", "cluster", *_TLS}, "a Redis")
+    if not encrypted and (unused := [name for name in _TLS if name in given]):
         raise ConfigError(
-            f"the URL of a Redis has no {unknown[0]!r}", do=f"use one of: {', '.join(sorted(known))}; or remove it"
+            f"the URL of a Redis has {unused[0]!r}, and nothing encrypts the connection", do="write rediss://"
         )
     return _Query(
         {name: given[name] for name in _TEXTS if name in given},
         {name: _number(name, given[name]) for name in _NUMBERS if name in given},
         {name: parse_duration(given[name]) for name in _TIMES if name in given},
         json.loads(given["queues"]) if "queues" in given else {},
-        given.get("cluster", "false").lower() in ("true", "yes", "1"),
-        Tls(given.get("ca", ""), given.get("cert", ""), given.get("key", ""),
-            given.get("verify", "true").lower() in ("true", "yes", "1")),
+        flag(given, "cluster", default=False),
+        Tls(given.get("ca", ""), given.get("cert", ""), given.get("key", ""), flag(given, "verify", default=True)),
     )  # fmt: skip
 
 

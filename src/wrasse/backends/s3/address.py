@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from wrasse.errors import ConfigError, UnknownName
+from wrasse.backends.url_query import parse_query
+from wrasse.errors import ConfigError
 
 EXAMPLE = "s3://my-bucket/wrasse?region=eu-central-1"
 _KNOWN = ("endpoint", "region", "style", "profile", "access_key", "secret_key", "session_token")
@@ -40,12 +41,7 @@ class S3Address:
             # Not shown if it may be a login, which belongs elsewhere.
             shown = "what stands before the first slash" if {"@", ":"} & {*bucket} else repr(bucket)
             raise ConfigError(f"{shown} is not the name of a bucket", do=f"write {EXAMPLE}")
-        given: dict[str, str] = {}
-        for name, value in parse_qsl(query, keep_blank_values=True):
-            if name not in _KNOWN:
-                raise UnknownName(name, _KNOWN, what="part", where="the URL of the bucket")
-            given[name] = value
-        address = cls(bucket, unquote(prefix.strip("/")), **given)
+        address = cls(bucket, unquote(prefix.strip("/")), **parse_query(query, _KNOWN, "the bucket"))
         address.check()
         return address
 
