@@ -49,6 +49,15 @@ async def test_an_intent_is_kept_with_the_time_it_was_written(journal: Journal) 
     assert await lines(journal) == [Line(wanted, at)]
 
 
+async def test_long_lines_are_kept_and_settled(journal: Journal) -> None:
+    wanted = [Intent(f"{n:03}", "run", "sweep", "bury", "\x01" * 1_000, "é" * 2_000) for n in range(200)]
+    await journal.intend(wanted)
+    await journal.settle([Settled(each.id, Outcome.FAILED, "é" * 5_000) for each in wanted])
+    found = (await journal.page(LineFilter(), None, 1_000)).items
+    assert [line.intent for line in found] == wanted
+    assert {(line.outcome, line.detail[:300]) for line in found} == {(Outcome.FAILED, "é" * 300)}
+
+
 async def test_an_outcome_is_added_to_its_intent(journal: Journal, store: Store) -> None:
     intended_at = await journal.intend([intent("1"), intent("2")])
     await store.pass_time(STEP)

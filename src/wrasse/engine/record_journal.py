@@ -2,7 +2,8 @@
 
 One record per batch, under the smallest id of its lines, so that records are in the order of time and a page of old
 lines begins at the first record. A batch with an open line is due, so that open lines are found in the due index
-without a listing; once all its lines are settled it is not. A batch of more than BATCH_MAX lines is several records.
+without a listing; once all its lines are settled it is not. A batch of more than BATCH_MAX lines or half a record is
+several records; the other half is for what settles say, which is shortened if it is more.
 
 Records list in one direction only. Newest first is read in windows of time, which the ids carry: the last minute, then
 the eight before it, and so on, narrowed again where one holds too many records.
@@ -12,7 +13,7 @@ Instants are those of the store: this host's clock, corrected by the store's las
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -25,10 +26,12 @@ from wrasse.ids import first_at, made_at
 from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import Collection, Record, Records, Written, stored_name
+from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
 
 JOURNAL = Collection.named(".wrasse/journal")
-BATCH_MAX = 200  # lines in one record: their longest ids and reasons stay below what a record may hold
+BATCH_MAX = 200  # lines in one record
+BATCH_BYTES_MAX = VALUE_BYTES_MAX // 2  # of them as they are intended
+DETAIL_CHARS_MAX = 300  # of what was said at a settle, where a record is full
 OPEN_MAX = 10_000  # batches with open lines that one page looks at
 PAGE_MAX = 10_000
 WINDOW_MIN, WINDOW_FACTOR = timedelta(minutes=1), 8
@@ -52,8 +55,7 @@ class RecordJournal:
     async def intend(self, intents: Sequence[Intent]) -> datetime:
         now = await self._now()
         ordered, earliest = sorted(intents, key=lambda intent: intent.id), now
-        for start in range(0, len(ordered), BATCH_MAX):
-            lines = tuple(Line(intent, now) for intent in ordered[start : start + BATCH_MAX])
+        for lines in _batches([Line(intent, now) for intent in ordered]):
             earliest = min(earliest, await self._create(lines))
         return earliest
 
@@ -145,7 +147,7 @@ class RecordJournal:
         raise _undecided(record.key)
 
     async def _put(self, record: Record, lines: tuple[Line, ...]) -> Written:
-        value, due = msgspec.json.encode(lines), self._due(lines)
+        value, due = _encoded(lines), self._due(lines)
         written = await self._records.put(record.key, value, at=record.version, due_at=due)
         self._heard(written.at)
         if written and written.version is not None and due is not None:
@@ -244,6 +246,27 @@ class RecordJournal:
                 return None
             found.append(record)
         return found
+
+
+def _batches(lines: Sequence[Line]) -> Iterator[tuple[Line, ...]]:
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        longer = len(msgspec.json.encode(line)) + 1
+        if batch and (len(batch) == BATCH_MAX or size + longer > BATCH_BYTES_MAX):
+            yield tuple(batch)
+            batch, size = [], 0
+        batch.append(line)
+        size += longer
+    if batch:
+        yield tuple(batch)
+
+
+def _encoded(lines: Sequence[Line]) -> bytes:
+    value = msgspec.json.encode(lines)
+    if len(value) > VALUE_BYTES_MAX:
+        value = msgspec.json.encode([replace(line, detail=line.detail[:DETAIL_CHARS_MAX]) for line in lines])
+    return value
 
 
 def _settled(line: Line, settled: Settled | None, now: datetime) -> Line:
