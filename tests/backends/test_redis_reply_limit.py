@@ -15,9 +15,11 @@ from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.fitting import in_pieces
 from wrasse.backends.redis.served import ServedList
 from wrasse.errors import StoreBroken
-from wrasse.ports.groups import StartAt
+from wrasse.ports.groups import Delivery, StartAt
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Bury, Job, Place, Reason
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
+from wrasse.streams.letters import dead_letter, envelope_in
 
 S, KEY = "gbe.events.audit.change", "gbe:events:audit:change"
 LIMIT = 6 << 20  # beyond the bytes whose elements are not counted
@@ -90,6 +92,52 @@ async def test_deliveries_of_large_entries_come_a_few_at_a_time(server: Valkey) 
         assert (given[0], sum(given)) == (2, 5)  # 32 MiB each, and one more where their size is expected
     finally:
         await store.close()
+
+
+async def _delivered(redis: Redis, subjects: list[str], count: int) -> list[Delivery]:
+    found: list[Delivery] = []
+    for _ in range(3 * count):
+        found += await redis.groups.deliver(subjects, "g", "c", 1_000, ack_timeout=timedelta(minutes=5))
+        if len(found) >= count:
+            break
+    return found
+
+
+@pytest.mark.parametrize("subjects", [[S], [S, "gbe.events.audit.other"]], ids=["one stream", "two streams"])
+async def test_large_fields_of_other_programs_are_delivered_a_few_at_a_time(
+    redis: Redis, subjects: list[str]
+) -> None:
+    for subject in subjects:
+        await redis.groups.join(subject, "g", StartAt(first=True))
+    for _ in range(20):
+        for subject in subjects:
+            await redis.link.ask("XADD", subject.replace(".", ":"), "*", "small", "x", "large", LARGE[: 1 << 19])
+    connections = redis.link.connections
+    found = await _delivered(redis, subjects, 20 * len(subjects))
+    assert [each.number for each in found] == [1] * 20 * len(subjects)
+    assert redis.link.connections == connections
+
+
+async def test_many_small_fields_are_delivered(redis: Redis) -> None:
+    await redis.groups.join(S, "g", StartAt(first=True))
+    words = [word for n in range(500) for word in (f"n{n}", "")]
+    for _ in range(100):
+        await redis.link.ask("XADD", KEY, "*", *words)
+    connections = redis.link.connections
+    assert len(await _delivered(redis, [S], 100)) == 100
+    assert redis.link.connections == connections
+
+
+async def test_an_entry_that_no_reply_can_hold_is_delivered_as_its_size(redis: Redis) -> None:
+    await redis.groups.join(S, "g", StartAt(first=True))
+    await redis.streams.append([Draft(S, b"before")])
+    await redis.link.ask("XADD", KEY, "*", "large", b"x" * (2 * LIMIT))
+    await redis.streams.append([Draft(S, b"after")])
+    before, large, after = await _delivered(redis, [S], 3)
+    assert (before.entry.body, after.entry.body) == (b"before", b"after")
+    with pytest.raises(StoreBroken, match=f"an entry of {2 * LIMIT + 5 + 256} bytes, which no reply can hold"):
+        envelope_in(large.entry)
+    assert await redis.groups.answer([dead_letter(large, "too long", deliveries=1)]) == (Outcome.DONE,)
 
 
 @pytest.mark.parametrize("newest", [False, True])

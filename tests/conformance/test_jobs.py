@@ -14,6 +14,7 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     BATCH_MAX,
     ERROR_CHARS_MAX,
+    HEADERS_BYTES_MAX,
     HISTORY_MAX,
     PAYLOAD_BYTES_MAX,
     Budget,
@@ -67,6 +68,26 @@ async def test_an_id_may_have_any_printable_character(desk: Desk, id: str) -> No
     (taken,) = await desk.take(queues=[id])
     await desk.finish(taken.hold)
     assert ((await desk.record(id)).job.kind, await desk.ids(Place.DONE)) == (id, [id])
+
+
+async def test_headers_and_results_are_kept_up_to_their_limits(desk: Desk) -> None:
+    headers = {"é": "✓" * 20_000, "n": ""}
+    headers["n"] = "x" * (HEADERS_BYTES_MAX - sum(len(each.encode()) for pair in headers.items() for each in pair))
+    await desk.put(Job("a", headers=headers))
+    (taken,) = await desk.take()
+    assert taken.job.headers == headers
+    await desk.settle(Finish(taken.hold, bytes(PAYLOAD_BYTES_MAX)))
+    assert (await desk.record("a")).result == bytes(PAYLOAD_BYTES_MAX)
+
+
+async def test_headers_and_results_beyond_their_limits_are_refused(desk: Desk) -> None:
+    with pytest.raises(TooLarge, match=f"headers of {HEADERS_BYTES_MAX + 1} bytes"):
+        await desk.put(Job("good"), Job("bad", headers={"n": "x" * HEADERS_BYTES_MAX}))
+    assert await desk.place("good") is None
+    hold = await desk.held("a")
+    with pytest.raises(TooLarge, match=f"a result of {PAYLOAD_BYTES_MAX + 1} bytes"):
+        await desk.settle(Finish(hold, bytes(PAYLOAD_BYTES_MAX + 1)))
+    assert await desk.finish(hold) == [Outcome.DONE]
 
 
 async def test_a_put_is_all_or_none(desk: Desk) -> None:

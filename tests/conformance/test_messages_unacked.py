@@ -31,7 +31,7 @@ from conformance.stores import Store
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
 from stream_faults import FaultyGroups
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.streams import Draft, StreamLimits
+from wrasse.ports.streams import FIELDS_BYTES_MAX, FIELDS_MAX, Draft, StreamLimits
 from wrasse.streams.received import Received
 
 # Nothing is delivered again while a test lasts, however slow the machine is.
@@ -333,6 +333,19 @@ async def test_what_is_no_envelope_is_set_aside_as_it_is_and_blocks_nothing(desk
         await eventually(lambda: same(value(consumer.tally.dead), 1))
     (letter,) = await desk.entries(DEAD)
     assert (log.payloads, letter.body, letter.fields["reason"]) == ([b"good"], body, b"the entry is not an envelope")
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_dead_letter_that_would_be_too_large_names_the_entry_only(desk: Desk, many: bool) -> None:
+    fields = {str(n): b"" for n in range(FIELDS_MAX)} if many else {"x": b"x" * (FIELDS_BYTES_MAX - 600)}
+    (id,) = await desk.streams.append([Draft(S, b"", fields=fields)])
+    async with desk.consuming(Log(), AUTO) as consumer:
+        await eventually(lambda: same(value(consumer.tally.dead), 1))
+    (letter,) = await desk.entries(DEAD)
+    assert letter.fields is not None
+    named = b"too large to repeat here" in letter.fields["reason"]
+    assert named is (many or desk.store.name == "nats")  # NATS keeps 64 KiB of headers, whatever they are for
+    assert (letter.body, letter.fields["entry_id"], "raw.x" in letter.fields) == (b"", str(id).encode(), not named)
 
 
 async def test_fields_of_a_foreign_entry_are_kept_in_its_dead_letter(desk: Desk) -> None:

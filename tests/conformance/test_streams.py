@@ -15,6 +15,8 @@ from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import (
     APPENDS_MAX,
     BODY_BYTES_MAX,
+    FIELDS_BYTES_MAX,
+    FIELDS_MAX,
     START,
     Draft,
     Entry,
@@ -122,6 +124,23 @@ async def test_fields_beside_a_body_come_back(store: Store) -> None:
     fields = {"reason": b"no such user", "raw": bytes(range(256)), "é": b""}
     await store.backend.streams.append([Draft(S, b"body", fields=fields), Draft(S, b"plain")])
     assert [(e.body, e.fields) for e in await whole(store)] == [(b"body", fields), (b"plain", None)]
+
+
+@pytest.mark.parametrize("count", [1, FIELDS_MAX])
+async def test_fields_are_kept_and_delivered_up_to_their_limits(store: Store, count: int) -> None:
+    await store.backend.groups.join(S, "g", FIRST)
+    most = FIELDS_BYTES_MAX // (2 if store.name == "nats" else 1)  # there they are headers, with their names and signs
+    count = min(count, 1_000) if store.name == "nats" else count
+    fields = {f"{n:04}": b"x" * (most // count - 4) for n in range(count)}
+    await store.backend.streams.append([Draft(S, b"body", fields=fields)])
+    (read,), (given,) = await whole(store), await deliver(store, "g")
+    assert (read.fields, given.entry.fields, given.entry.body) == (fields, fields, b"body")
+    too_long = {"x": b"\xff" * (FIELDS_BYTES_MAX // 3)}
+    if store.name == "nats":
+        with pytest.raises(TooLarge, match=f"a NATS server keeps {FIELDS_BYTES_MAX}"):
+            await store.backend.streams.append([Draft(S, b"", fields=too_long)])
+    with pytest.raises(TooLarge, match=f"{FIELDS_MAX + 1} fields"):
+        await store.backend.streams.append([Draft(S, b"", fields={f"{n}": b"" for n in range(FIELDS_MAX + 1)})])
 
 
 async def test_a_body_beyond_the_limit_is_refused_with_its_whole_batch(store: Store) -> None:

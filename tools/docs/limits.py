@@ -70,6 +70,7 @@ MEANINGS = {
     "leases.transaction:PARTICIPANTS_MAX": "keys of one transaction",
     "ports.groups:GROUP_BYTES_MAX": "bytes of the name of a group",
     "ports.job:ID_BYTES_MAX": "bytes of the id of a job",
+    "ports.job:HEADERS_BYTES_MAX": "bytes of the headers of a job, names and values",
     "ports.job:PAYLOAD_BYTES_MAX": "bytes of a payload, and of a result",
     "ports.jobs:ERROR_CHARS_MAX": "characters kept of what a handler's error says",
     "ports.objects:DELETES_MAX": "objects deleted in one call",

@@ -15,16 +15,16 @@ from enum import Enum
 import msgspec
 
 from wrasse.duration import format_duration
-from wrasse.errors import BadPayload, OutOfResources, StoreFull, TooLarge, WrasseError, exhausted
+from wrasse.errors import BadPayload, OutOfResources, StoreFull, WrasseError, exhausted
 from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
 from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
-    PAYLOAD_BYTES_MAX,
     Budget,
     Bury,
     Reason,
     Requeue,
     TakenJob,
+    check_result,
 )
 
 _HELD_BACK = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
@@ -124,8 +124,7 @@ def encoded(result: object) -> bytes | None:
     if result is None:
         return None
     kept = result if isinstance(result, bytes) else msgspec.json.encode(result)
-    if len(kept) > PAYLOAD_BYTES_MAX:
-        raise TooLarge(f"a result of {len(kept)} bytes", do=f"results hold at most {PAYLOAD_BYTES_MAX} bytes")
+    check_result(kept)
     return kept
 
 

@@ -55,6 +55,7 @@ from wrasse.ports.jobs import (
     Taken,
     WorkerInfo,
     check_job,
+    check_settlements,
 )
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
@@ -168,9 +169,7 @@ class RecordedJobs:
         return Beaten(tuple(await _abreast(one, _bounded(holds))), at)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        for settlement in _bounded(settlements):
-            for job in settlement.puts if isinstance(settlement, Finish) else ():
-                _check(job)
+        check_settlements(settlements, _check)
         known = self._answers.settles.get(request)
         if known is not None:
             return known

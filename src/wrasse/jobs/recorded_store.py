@@ -23,11 +23,12 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
-from wrasse.errors import Gone, StoreBroken, StoreUnavailable, WrasseError
+from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
 from wrasse.jobs.recorded_names import Names, Sign, plain, read_sign
 from wrasse.jobs.task_time import StoreTime, whole
+from wrasse.ports.job import PAYLOAD_BYTES_MAX
 from wrasse.ports.job_transitions import StoredJob, check_stored
-from wrasse.ports.objects import ObjectDelete, Objects
+from wrasse.ports.objects import ObjectDelete, Objects, read_small
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record, Records
 
@@ -316,7 +317,9 @@ class RecordedStore:
 
     async def _read(self, part: Part) -> bytes:
         try:
-            return b"".join([chunk async for chunk in self._objects.read(part.name)])
+            return await read_small(self._objects, part.name, PAYLOAD_BYTES_MAX)
+        except TooLarge as large:
+            raise StoreBroken(f"of a job: {large.message}", do=large.do) from large
         except Gone:
             raise StoreBroken("the bytes of a job are not there", do="restore the object from a backup") from None
 

@@ -48,7 +48,6 @@ from wrasse.ports.jobs import (
     Cancel,
     Counts,
     Delete,
-    Finish,
     Hold,
     Job,
     JobFilter,
@@ -68,6 +67,7 @@ from wrasse.ports.jobs import (
     TakenJob,
     WorkerInfo,
     check_job,
+    check_settlements,
 )
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
@@ -228,9 +228,7 @@ class StreamedJobs:
         return Beaten(tuple(await abreast(calls)), at)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        for settlement in _bounded(settlements):
-            for job in settlement.puts if isinstance(settlement, Finish) else ():
-                self._check(job)
+        check_settlements(settlements, self._check)
         # Numbered, since one batch may name a hold twice, and only the first of the two is ever done.
         calls = [partial(self._settle, each, f"{request}#{n}") for n, each in enumerate(settlements)]
         return await _by_id([each.hold.id for each in settlements], calls)

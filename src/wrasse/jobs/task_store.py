@@ -26,8 +26,8 @@ from wrasse.jobs.task_names import names_in, queue_of, record_key
 from wrasse.jobs.task_spots import spot_of
 from wrasse.jobs.task_time import StoreTime
 from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import Place
-from wrasse.ports.objects import ObjectDelete, Objects
+from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Place
+from wrasse.ports.objects import ObjectDelete, Objects, read_small
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
@@ -266,7 +266,9 @@ class TaskStore:
         if self._objects is None:
             raise StoreBroken(f"a task names the object {key!r}", do="name backends.objects, where it lies")
         try:
-            return b"".join([chunk async for chunk in self._objects.read(key)])
+            return await read_small(self._objects, key, PAYLOAD_BYTES_MAX)
+        except TooLarge as large:
+            raise StoreBroken(f"of a task: {large.message}", do=large.do) from large
         except Gone as gone:
             raise StoreBroken(f"the object {key!r} of a task is gone", do="restore it, then requeue the task") from gone
 

@@ -13,6 +13,7 @@ from wrasse.errors import TooLarge, UsageError
 ID_BYTES_MAX = 255
 NAME_BYTES_MAX = 255  # queue, kind, priority
 PAYLOAD_BYTES_MAX = 16 << 20
+HEADERS_BYTES_MAX = 64 << 10  # names and values of all headers of a job; records that hold a job have room for them
 
 NOTHING: Mapping[str, str] = {}
 NONE = timedelta(0)
@@ -249,6 +250,12 @@ def _check_readable(job: Job) -> None:
                 do="give headers as a mapping of text to text",
             )
         _utf8(job, f"header {name!r}", name + text)
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in job.headers.items())
+    if size > HEADERS_BYTES_MAX:
+        raise TooLarge(
+            f"headers of {size} bytes for job {job.id!r}",
+            do=f"the headers of a job hold at most {HEADERS_BYTES_MAX} bytes; put the data into the payload",
+        )
 
 
 def _utf8(job: Job, what: str, text: str) -> bytes:

@@ -15,13 +15,14 @@ return, not what is stored. counts follows the number of queues and workers. `at
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
-from wrasse.errors import UsageError
+from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.job import (  # types of this port, for whoever uses it
+    HEADERS_BYTES_MAX as HEADERS_BYTES_MAX,
     ID_BYTES_MAX as ID_BYTES_MAX,
     NAME_BYTES_MAX as NAME_BYTES_MAX,
     NOTHING as NOTHING,
@@ -308,11 +309,22 @@ def bounded(batch: Sequence[T]) -> Sequence[T]:
     return batch
 
 
-def check_settlements(settlements: Sequence[Settlement]) -> None:
-    """Refuses a batch that is too large, or follow-up jobs that no backend could keep."""
+def check_settlements(settlements: Sequence[Settlement], check: Callable[[Job], None] = check_job) -> None:
+    """Refuses a batch that is too large, or results and follow-up jobs that no backend could keep."""
     for settlement in bounded(settlements):
-        for job in settlement.puts if isinstance(settlement, Finish) else ():
-            check_job(job)
+        if isinstance(settlement, Finish):
+            check_result(settlement.result)
+            for job in settlement.puts:
+                check(job)
+
+
+def check_result(result: bytes | None) -> None:
+    """Refuses a result that no backend could keep."""
+    if result is not None and len(result) > PAYLOAD_BYTES_MAX:
+        raise TooLarge(
+            f"a result of {len(result)} bytes",
+            do=f"results hold at most {PAYLOAD_BYTES_MAX} bytes; put the data elsewhere and return its name",
+        )
 
 
 def check_take(limit: int, silence: timedelta) -> None:

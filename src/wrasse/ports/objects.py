@@ -160,6 +160,21 @@ class KeepsVersions(Protocol):
         ...
 
 
+async def read_small(objects: Objects, key: str, bytes_max: int) -> bytes:
+    """An object as a whole; TooLarge if it has more bytes than these, of which no more are read."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in objects.read(key):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > bytes_max:
+            raise TooLarge(
+                f"the object {key!r} has more than {bytes_max} bytes, which is all that is read of it",
+                do="store less under this name, or read it as a stream in the handler",
+            )
+    return b"".join(chunks)
+
+
 def check_object_key(key: str) -> None:
     """Refuses what no store could keep, before anything is sent."""
     try:

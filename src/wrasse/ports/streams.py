@@ -30,9 +30,11 @@ from wrasse.ports.subjects import check_subject
 
 BODY_BYTES_MAX = 24 << 20  # 32 MiB in base64, which is what the file store of NATS keeps at most
 FIELDS_BYTES_MAX = 64 << 10  # so that the largest entry still has room for why it became a dead letter
+FIELDS_MAX = 3_000  # fields of an entry beside its body: Redis takes some 4,000 of a script
 APPENDS_MAX = 10_000
 KEY_BYTES_MAX = 255
 SEQ_MAX = (1 << 63) - 1
+TOO_LONG = "wrasse-too-long"  # stands, with its size, for an entry that no delivery can hold; the stream has it whole
 
 
 class EntryId(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -179,17 +181,28 @@ def check_drafts(drafts: Sequence[Draft]) -> None:
     for subject in {draft.subject for draft in drafts}:
         check_subject(subject)
     for draft in drafts:
-        if len(draft.body) > BODY_BYTES_MAX or (
-            draft.fields and draft_bytes(draft) > BODY_BYTES_MAX + FIELDS_BYTES_MAX
-        ):
+        if not is_appendable(draft):
+            fields = f" and {len(draft.fields)} fields" if draft.fields else ""
             raise TooLarge(
-                f"an entry of {draft_bytes(draft)} bytes for {draft.subject!r}",
-                do=f"entries hold at most {BODY_BYTES_MAX} bytes; put the data elsewhere and send its name",
+                f"an entry of {draft_bytes(draft)} bytes{fields} for {draft.subject!r}",
+                do=f"entries hold at most {BODY_BYTES_MAX} bytes, and {FIELDS_BYTES_MAX} more in at most {FIELDS_MAX} "
+                "fields; put the data elsewhere and send its name",
             )
         if draft.key and len(draft.key.encode()) > KEY_BYTES_MAX:
             raise UsageError(
                 f"a key of {len(draft.key.encode())} bytes for {draft.subject!r}", do=f"use at most {KEY_BYTES_MAX}"
             )
+
+
+def is_appendable(draft: Draft) -> bool:
+    """Whether an entry of this size can be kept, delivered, and set aside as a dead letter."""
+    if not draft.fields:
+        return len(draft.body) <= BODY_BYTES_MAX
+    return (
+        len(draft.body) <= BODY_BYTES_MAX
+        and len(draft.fields) <= FIELDS_MAX
+        and draft_bytes(draft) <= BODY_BYTES_MAX + FIELDS_BYTES_MAX
+    )
 
 
 def check_page(limit: int) -> None:

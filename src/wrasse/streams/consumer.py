@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
+from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, StartAt, check_group
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Streams
@@ -27,7 +27,7 @@ from wrasse.ports.subjects import check_pattern
 from wrasse.streams.calling import Caller, Handler
 from wrasse.streams.envelope import Envelope
 from wrasse.streams.flights import Flights
-from wrasse.streams.letters import dead_letter, envelope_in
+from wrasse.streams.letters import dead_letter, envelope_in, named_only
 from wrasse.streams.membership import Membership, consumer_name
 from wrasse.streams.outbox import Outbox
 from wrasse.streams.received import Received
@@ -261,6 +261,8 @@ class Consumer:
             self._settled(delivery, answer, sent.result())
         elif isinstance(error, StoreUnavailable) and not self._closing.is_set() and delivery in self._flights:
             self._post(delivery, answer)
+        elif isinstance(error, TooLarge) and isinstance(answer, DeadLetter) and delivery in self._flights:
+            self._post(delivery, named_only(answer))
 
     def _settled(self, delivery: Delivery, answer: Answer, outcome: Outcome) -> None:
         self._flights.answered(delivery)

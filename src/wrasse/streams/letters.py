@@ -1,14 +1,15 @@
 """Dead letters: what is written when a message is set aside, and how it is read back.
 
 The original bytes stay as they were; beside them stand `reason`, `stream`, `entry_id`, `group` and `deliveries`. Of an
-entry that a foreign program wrote, each field stands beside them as `raw.<name>`. Pure.
+entry that a foreign program wrote, each field stands beside them as `raw.<name>`. One that is larger than an entry may
+be is named only. Pure.
 """
 
 from __future__ import annotations
 
 from wrasse.errors import StoreBroken
 from wrasse.ports.groups import DeadLetter, Delivery
-from wrasse.ports.streams import Draft, Entry
+from wrasse.ports.streams import TOO_LONG, Draft, Entry, is_appendable
 from wrasse.streams.envelope import Envelope, decode
 from wrasse.streams.subjects import ROOT, dead_letter_subject, is_dead_letter_subject
 
@@ -27,11 +28,24 @@ def dead_letter(delivery: Delivery, reason: str, *, deliveries: int, root: str =
     }
     raw = {f"raw.{name}": value for name, value in (entry.fields or {}).items()}
     draft = Draft(dead_letter_subject(entry.subject, root), entry.body, fields=raw | fields)
-    return DeadLetter(entry.subject, delivery.group, entry.id, draft)
+    letter = DeadLetter(entry.subject, delivery.group, entry.id, draft)
+    return letter if is_appendable(draft) else named_only(letter)
+
+
+def named_only(letter: DeadLetter) -> DeadLetter:
+    """The same without what the entry held, for one that is too large: its stream has that until it is trimmed."""
+    fields = {name: value for name, value in (letter.draft.fields or {}).items() if not name.startswith("raw.")}
+    fields["reason"] += b" (too large to repeat here: see entry_id in stream)"
+    return DeadLetter(letter.subject, letter.group, letter.id, Draft(letter.draft.subject, b"", fields=fields))
 
 
 def envelope_in(entry: Entry, root: str = ROOT) -> Envelope:
     """The message in an entry; StoreBroken if there is none. A dead letter without an envelope is its bytes."""
+    if entry.fields and TOO_LONG in entry.fields:
+        size = entry.fields[TOO_LONG].decode()
+        raise StoreBroken(
+            f"an entry of {size} bytes, which no reply can hold", do="raise redis.reply_bytes_max, or publish less"
+        )
     try:
         return decode(entry.body)
     except StoreBroken:

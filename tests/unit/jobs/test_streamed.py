@@ -15,7 +15,20 @@ from wrasse.errors import TooLarge, UnknownName, UsageError
 from wrasse.jobs.streamed import StreamedJobs, TaskPorts
 from wrasse.jobs.task_names import TASKS, progress_of, queue_of
 from wrasse.ports.groups import StartAt
-from wrasse.ports.jobs import Budget, Cancel, Delete, Finish, Job, JobGroup, Place, Progress, Rate, Reason, Requeue
+from wrasse.ports.jobs import (
+    PAYLOAD_BYTES_MAX,
+    Budget,
+    Cancel,
+    Delete,
+    Finish,
+    Job,
+    JobGroup,
+    Place,
+    Progress,
+    Rate,
+    Reason,
+    Requeue,
+)
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START
@@ -310,19 +323,26 @@ async def test_a_dry_look_changes_nothing(world: TaskWorld) -> None:
 # Large parameters, and what tasks cannot have
 
 
-async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours_run(world: TaskWorld) -> None:
+@pytest.mark.parametrize(
+    ("there", "why"), [(b"", "is gone"), (bytes(PAYLOAD_BYTES_MAX + 1), f"has more than {PAYLOAD_BYTES_MAX} bytes")]
+)
+async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours_run(
+    world: TaskWorld, there: bytes, why: str
+) -> None:
     await world.desk.put(*(Job(f"task_{n}", payload=b"p" * (MAX + 1)) for n in range(3)))
     ref = (await world.fields("task_1"))["params_ref"]
     head = await world.memory.objects.head(ref)
     assert head is not None
     await world.memory.objects.delete([ObjectDelete(ref, head.info.version)])
+    if there:
+        await world.memory.objects.create(ref, there)
 
     answer = await world.jobs.take([MAIL], 10, worker="w1", silence=STEP, request="r1")
 
     dead = await world.desk.record("task_1")
     assert sorted(each.job.id for each in answer.jobs) == ["task_0", "task_2"]
     assert [each.id for each in answer.rejected] == ["task_1"]
-    assert (dead.state.place, dead.state.reason, "is gone" in dead.state.error) == (Place.DEAD, "invalid_payload", True)
+    assert (dead.state.place, dead.state.reason, why in dead.state.error) == (Place.DEAD, "invalid_payload", True)
 
 
 

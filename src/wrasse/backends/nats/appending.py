@@ -22,6 +22,7 @@ from wrasse.backends.nats.pub_acks import NotConfirmed, Outdated, Vanished
 from wrasse.backends.nats.steps import STEP_MAX, Batch, Begun, Steps
 from wrasse.backends.nats.stored import written_fields
 from wrasse.backends.nats.stream_time import ServerTime
+from wrasse.backends.nats.wire import HEADERS_MAX
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.ports.streams import Draft, EntryId, check_limits, draft_bytes
@@ -68,9 +69,14 @@ class Appender:
     def _fits(self, drafts: Sequence[Draft]) -> None:
         most = self._link.server.max_payload
         for draft in drafts:
-            if len(draft.body) + _HEADER_BYTES > most or (
-                draft.fields and len(draft.body) + len(written_fields(draft.fields)) + _HEADER_BYTES > most
-            ):
+            header = _HEADER_BYTES + (len(written_fields(draft.fields)) if draft.fields else 0)
+            if header > HEADERS_MAX:
+                raise TooLarge(
+                    f"fields beside an entry for {draft.subject!r} that take {header} bytes of headers, and a NATS "
+                    f"server keeps {HEADERS_MAX}",
+                    do="put the data into the body",
+                )
+            if len(draft.body) + header > most:
                 raise TooLarge(
                     f"an entry of {draft_bytes(draft)} bytes for {draft.subject!r}, and the server takes {most}",
                     do="raise max_payload of the NATS server, or put the data elsewhere and send its name",

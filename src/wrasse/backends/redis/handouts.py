@@ -22,10 +22,11 @@ from wrasse.backends.redis.failure import ReplyTooLarge, ours
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import deliveries_of, new_deliveries
 from wrasse.backends.redis.stream_keys import GroupKeys, StreamKeys
-from wrasse.backends.redis.wire import Refusal, Word
+from wrasse.backends.redis.wire import ELEMENT_BYTES, Refusal, Word
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
 from wrasse.ports.groups import Delivery
+from wrasse.ports.streams import Entry
 
 _MICROSECOND = timedelta(microseconds=1)
 _ANSWER_BYTES = 32 << 20  # what one answer is meant to hold at most
@@ -100,11 +101,14 @@ class Places:
 class Handouts:
     """Hands out entries of one Redis."""
 
-    __slots__ = ("_keys", "_link", "_sizes", "_taught", "_travelling")
+    __slots__ = ("_keys", "_link", "_most", "_sizes", "_taught", "_travelling")
 
     def __init__(self, link: Link, keys: StreamKeys) -> None:
         self._link = link
         self._keys = keys
+        # Bytes of a page, and of the entry that ends it: other programs append longer ones than a publish accepts.
+        page = min(_ANSWER_BYTES, link.options.reply_bytes_max // 3)
+        self._most = page, link.options.reply_bytes_max - page
         self._sizes: dict[str, _Size] = {}  # of streams that are read alone
         self._taught = 0  # the connection whose server is known to know the scripts
         self._travelling = asyncio.Lock()
@@ -130,7 +134,7 @@ class Handouts:
         await self._link.run(load("group_return"), places.names, args)
 
     async def _by_script(self, asking: Asking) -> Given:
-        answer = await self._link.run(load("group_deliver"), asking.names, [*asking.args, "all"])
+        answer = await self._link.run(load("group_deliver"), asking.names, [*asking.args, "all", *self._most])
         _check_group(answer, asking)
         now, due, count, words = answer
         return Given(now, _read(words, asking, now)) if count else Given(now, [], due, words)
@@ -144,9 +148,9 @@ class Handouts:
             await self._teach()
         head: list[Word] = [len(asking.names), *asking.names, link.told]
         size = self._sizes[subject]
-        most = min(asking.limit, _ANSWER_BYTES // size.longest + 1)
+        most = min(asking.limit, self._most[0] // size.longest + 1)
         steps: Sequence[Sequence[Word]] = (
-            ("EVALSHA", due.sha, *head, *asking.args, "due"),
+            ("EVALSHA", due.sha, *head, *asking.args, "due", *self._most),
             ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
             ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
         )
@@ -202,10 +206,15 @@ class Handouts:
         subject = asking.subjects[0]
         before = self._sizes.get(subject)
         if deliveries and (before is not None or len(self._sizes) < _SIZES_MAX):
-            sizes = [len(each.entry.body) for each in deliveries]
+            sizes = [_size_of(each.entry) for each in deliveries]
             self._sizes[subject] = _Size(sum(sizes), max(*sizes, 1))
         elif before is not None:
             self._sizes[subject] = replace(before, page=0)
+
+
+def _size_of(entry: Entry) -> int:
+    beside = entry.fields.items() if entry.fields else ()
+    return len(entry.body) + sum(len(name) + len(value) + 2 * ELEMENT_BYTES for name, value in beside)
 
 
 def _read(words: Sequence[Any], asking: Asking, now: int) -> list[Delivery]:

@@ -16,7 +16,7 @@ from wrasse.backends.redis.wire import Word
 from wrasse.errors import StoreFull
 from wrasse.ports.drains import PLAIN
 from wrasse.ports.groups import Delivery
-from wrasse.ports.streams import Draft, Entry, EntryId
+from wrasse.ports.streams import TOO_LONG, Draft, Entry, EntryId
 
 ENVELOPE = b"envelope"
 _numbers = msgspec.json.Decoder(list[int]).decode
@@ -67,8 +67,12 @@ def deliveries_of(
     while at < end:
         subject, id, number, length = subjects[words[at] - 1], words[at + 1], words[at + 2], words[at + 3]
         at += 4
-        plain = length == 1
-        entry = Entry(id_of(id), subject, words[at]) if plain else entry_of(subject, id, words[at : at + length])
+        if length == -1:
+            length, entry = 1, Entry(id_of(id), subject, b"", {TOO_LONG: b"%d" % words[at]})
+        elif length == 1:
+            entry = Entry(id_of(id), subject, words[at])
+        else:
+            entry = entry_of(subject, id, words[at : at + length])
         at += length
         given.append(Delivery(entry, group, consumer, number, until))
     return given

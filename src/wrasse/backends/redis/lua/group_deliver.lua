@@ -2,29 +2,37 @@
 -- KEYS: five of each stream: the stream, batches by deadline, single entries by deadline, the consumers, what wakes the group;
 --   then one of each: what is known of the stream
 -- ARGV: [2] group, [3] consumer, [4] how many at most, [5] for how long, us, [6] 'all', or 'due': new entries of the one stream are
---   read by a command of its own in the same step, and `group_noted` notes them
+--   read by a command of its own in the same step, and `group_noted` notes them; [7] bytes of a page, [8] the longest entry that fits
 -- Gives us; when the next entry is due, us (-1: none); how many there are; and of each: number of its stream, id, number of this
---   delivery, number of words, words: one word is an envelope alone, else names and values. Where there are none, of each stream:
+--   delivery, number of words, words: one word is an envelope alone, else names and values; -1 and its size, if it is too long. Where there are none, of each stream:
 --   how far the group has read, and the last id of what wakes it. If a stream has no such group: 'none', its number.
 -- What was handed out together is one batch: one entry by deadline, however many it holds. Batches become single entries when they
 -- are due; a single entry goes before the batch it was in.
 -- include entry_ids
 local group, consumer, limit, timeout = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local ends, streams = whole(us + timeout), #KEYS / 6
-local CHUNK, BATCHES_MAX, BYTES_MAX = 100, 1000, 33554432
+local CHUNK, BATCHES_MAX, WORD_BYTES, BYTES_MAX, ENTRY_MAX = 100, 1000, 128, tonumber(ARGV[7]), tonumber(ARGV[8])
 local handed, count, bytes = {}, 0, 0
 
+-- What an entry takes in a reply: each word counts for more than its bytes, as the reader counts it.
+local function size_of(entry)
+  local size = #entry[2] * WORD_BYTES
+  for _, word in ipairs(entry[2]) do size = size + #word end
+  return size
+end
+
 local function hand(i, entry, number)
-  local words, at = entry[2], #handed
+  local words, at, size = entry[2], #handed, size_of(entry)
   handed[at + 1], handed[at + 2], handed[at + 3] = i, entry[1], number
-  if #words == 2 and words[1] == 'envelope' then
-    handed[at + 4], handed[at + 5] = 1, words[2]
-    bytes = bytes + #words[2]
+  if size > ENTRY_MAX then
+    handed[at + 4], handed[at + 5] = -1, size
   else
-    handed[at + 4] = #words
-    for w = 1, #words do
-      handed[at + 4 + w] = words[w]
-      bytes = bytes + #words[w]
+    bytes = bytes + size
+    if #words == 2 and words[1] == 'envelope' then
+      handed[at + 4], handed[at + 5] = 1, words[2]
+    else
+      handed[at + 4] = #words
+      for w = 1, #words do handed[at + 4 + w] = words[w] end
     end
   end
   count = count + 1
@@ -152,9 +160,8 @@ local function take_new(i, wanted, take)
     if not found then break end
     local entries = found[1][2]
     for _, entry in ipairs(entries) do
-      local held = bytes
       take(i, entry)
-      longest = math.max(longest, bytes - held)
+      longest = math.max(longest, size_of(entry))
     end
     first, last = first or entries[1][1], entries[#entries][1]
     if #entries < asked then break end
@@ -170,12 +177,19 @@ local function hand_new_of_many()
   local peeked, cut = {}, nil
   local most = math.min(limit - count, CHUNK)
   for i = 1, streams do
-    local log = KEYS[5 * i - 4]
-    local found = redis.call('XRANGE', log, '(' .. delivered_to(log, group), '+', 'COUNT', most)
-    for _, entry in ipairs(found) do peeked[#peeked + 1] = {order = padded(entry[1]), stream = i} end
-    if #found == most then
-      local last = peeked[#peeked].order
-      if not cut or last < cut then cut = last end
+    local log, seen, held, step = KEYS[5 * i - 4], 0, 0, 1
+    local last = delivered_to(log, group)
+    while seen < most and held < BYTES_MAX do
+      local found = redis.call('XRANGE', log, '(' .. last, '+', 'COUNT', step)
+      for _, entry in ipairs(found) do
+        peeked[#peeked + 1] = {order = padded(entry[1]), stream = i}
+        held, last = held + size_of(entry), entry[1]
+      end
+      seen = seen + #found
+      if #found < step then break end
+      if (seen >= most or held >= BYTES_MAX) and (not cut or padded(last) < cut) then cut = padded(last) end
+      -- More at once while they are small.
+      step = math.max(1, math.min(most - seen, math.floor((BYTES_MAX - held) * seen / held)))
     end
   end
   table.sort(peeked, by_id)
@@ -188,12 +202,13 @@ local function hand_new_of_many()
   for i = 1, streams do
     if shares[i] then
       take_new(i, shares[i], function(stream, entry)
-        bytes = bytes + #(entry[2][2] or '')
+        bytes = bytes + size_of(entry)
         taken[#taken + 1] = {order = padded(entry[1]), stream = stream, entry = entry}
       end)
     end
   end
   table.sort(taken, by_id)
+  bytes = 0
   for _, each in ipairs(taken) do hand(each.stream, each.entry, 1) end
 end
 
