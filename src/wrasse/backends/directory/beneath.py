@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -92,3 +93,28 @@ class Parent:
     def __exit__(self, *_: object) -> None:
         if self.folder != self._root:
             os.close(self.folder)
+
+
+class Kept(threading.local):
+    """The directory of the last path, kept open for the next one while `used`: for a thread that asks about many paths,
+    most of them in one directory. Each is asked in the directory that stood there when the first of them was."""
+
+    used = False
+    _above: bytes | None = None
+    _folder = -1
+
+    def at(self, open: Opener, root: int, path: bytes) -> tuple[int, bytes]:
+        """The directory of this path, which stays open, and the name in it."""
+        above, slash, name = path.rpartition(b"/")
+        if not slash:
+            return root, name
+        if above != self._above:
+            self.close()
+            self._folder, self._above = open(root, above, _STEP, 0), above
+        return self._folder, name
+
+    def close(self) -> None:
+        """Closes what is kept."""
+        if self._above is not None:
+            self._above = None
+            os.close(self._folder)

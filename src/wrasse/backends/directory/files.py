@@ -18,11 +18,11 @@ import os
 import stat as modes
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import msgspec
 
-from wrasse.backends.directory.beneath import Opener, Parent, opener
+from wrasse.backends.directory.beneath import Kept, Opener, Parent, opener
 from wrasse.backends.directory.mount import Mount, mount_of
 from wrasse.private_files import FILE_MODE, FOLDER_MODE
 
@@ -55,6 +55,7 @@ class Files:
         self.root = root
         self._root = os.open(root, _FOLDER)
         self._open: Opener = opener(self._root)
+        self._kept = Kept()
         found = os.fstat(self._root)
         self.inode = found.st_ino
         self._group = found.st_mode & modes.S_IRWXG if found.st_mode & modes.S_ISGID else 0
@@ -62,6 +63,16 @@ class Files:
     def close_root(self) -> None:
         """Nothing may be asked afterwards."""
         os.close(self._root)
+
+    @contextmanager
+    def many(self) -> Iterator[None]:
+        """For a block in which this thread looks at, or unlinks, many paths: their directory is opened once."""
+        self._kept.used = True
+        try:
+            yield
+        finally:
+            self._kept.used = False
+            self._kept.close()
 
     # What changes something.
 
@@ -125,8 +136,13 @@ class Files:
 
     def unlink(self, path: bytes) -> None:
         """Takes a name away; what is not there is left so."""
-        with suppress(FileNotFoundError, NotADirectoryError), self._parent(path) as at:
-            os.unlink(at.name, dir_fd=at.folder)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self._kept.used:
+                folder, name = self._kept.at(self._open, self._root, path)
+                os.unlink(name, dir_fd=folder)
+                return
+            with self._parent(path) as at:
+                os.unlink(at.name, dir_fd=at.folder)
 
     def make_folder(self, path: bytes) -> None:
         """A new directory; FileExistsError if the name is taken."""
@@ -164,6 +180,9 @@ class Files:
     def state(self, path: bytes) -> FileState | None:
         """What stands at this path; a symbolic link is neither file nor folder."""
         try:
+            if self._kept.used:
+                folder, name = self._kept.at(self._open, self._root, path)
+                return _state(os.stat(name, dir_fd=folder, follow_symlinks=False))
             found = self._open(self._root, path, _LOOK, 0)
         except (FileNotFoundError, NotADirectoryError):
             return None

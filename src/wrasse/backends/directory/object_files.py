@@ -112,14 +112,15 @@ class ObjectFiles:
         """Takes objects away, each if it has the version named."""
         outcomes: list[Outcome] = []
         folders: set[bytes] = set()
-        for path, version in deletes:
-            try:
-                folder = self._delete(path, version)
-            except PermissionError:
-                outcomes.append(Outcome.FAILED)
-                continue
-            outcomes.append(Outcome.LOST if folder is None else Outcome.DONE)
-            folders |= {folder} if folder is not None else set()
+        with self._files.many():
+            for path, version in deletes:
+                try:
+                    folder = self._delete(path, version)
+                except PermissionError:
+                    outcomes.append(Outcome.FAILED)
+                    continue
+                outcomes.append(Outcome.LOST if folder is None else Outcome.DONE)
+                folders |= {folder} if folder is not None else set()
         # One wait for the disk per directory instead of one per object; nobody is told before it.
         for emptied in folders:
             self._places.sync(emptied)
@@ -134,7 +135,7 @@ class ObjectFiles:
         def begin() -> Walk:
             return Walk(self._files, _OBJECTS, folder, key, prefix, after)
 
-        with self._places.settled():
+        with self._places.settled(), self._files.many():
             return self._listings.cut(prefix, after, limit, begin, self._look)
 
     def clean(self) -> int:
