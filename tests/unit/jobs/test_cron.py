@@ -31,6 +31,8 @@ def slots(text: str, zone: str, start: datetime, count: int) -> list[str]:
         ("0 0 29 2 *", datetime(2026, 1, 1), datetime(2028, 2, 29)),
         ("0 0 13 * fri", datetime(2026, 11, 1), datetime(2026, 11, 6)),  # the 13th, or a Friday
         ("0 0 * * 7", datetime(2026, 5, 1), datetime(2026, 5, 3)),  # 7 is Sunday, too
+        ("0 0 L * *", datetime(2026, 2, 1), datetime(2026, 2, 28)),
+        ("0 9 * * mon#2", datetime(2026, 5, 1), datetime(2026, 5, 11, 9)),
         ("@weekly", datetime(2026, 5, 1), datetime(2026, 5, 3)),
         ("@YEARLY", datetime(2026, 5, 1), datetime(2027, 1, 1)),
     ],
@@ -61,14 +63,18 @@ def test_an_expression_for_every_hour_follows_real_time_through_both_nights() ->
     ("text", "told"),
     [
         ("* * * *", "4 fields"),
-        ("60 * * * *", "no minute"),
-        ("* 24 * * *", "no hour"),
-        ("* * 0 * *", "no day of month"),
-        ("* * * foo *", "no month"),
-        ("* * * * 8", "no day of week"),
-        ("*/0 * * * *", "no minute"),
-        ("5-1 * * * *", "no minute"),
-        ("0 0 30 2 *", "never comes true"),
+        ("60 * * * *", "bad minute"),
+        ("* 24 * * *", "bad hour"),
+        ("* * 0 * *", "bad day of month"),
+        ("* * * foo *", "bad month"),
+        ("* * * * 8", "bad day of week"),
+        ("*/0 * * * *", "bad minute"),
+        ("5-1 * * * *", "bad minute"),
+        ("0 0 30 2 *", "bad day of month"),
+        ("0 0 31 2 */2#1", "bad day of week"),
+        ("9" * 5_000 + " * * * *", "5008 characters"),
+        ("0 0 0 3 * * *", "7 fields"),
+        ("0 0 3 * * *", "6 fields"),
     ],
 )
 def test_a_mistake_is_told_with_its_field(text: str, told: str) -> None:
@@ -96,3 +102,14 @@ def test_a_slot_is_later_is_whole_minutes_and_nothing_lies_between(text: str, at
     middle = at + (slot - at) / 2
     assert cron.next_after(middle) == slot  # whoever asks in between gets the same slot
     assert cron.next_after(slot) > slot
+
+
+@pytest.mark.parametrize("text", ["17 2 * * *", "15,45 1-3 * * *", "0 0,2,3 * * *", "30 0-23 * * *", "*/20 * * * *"])
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-11-01"])
+def test_a_slot_is_later_at_every_moment_of_the_two_nights(text: str, day: str) -> None:
+    zone = "America/New_York" if day == "2026-11-01" else "Europe/Berlin"
+    cron, start = parse_cron(text, zone), datetime.fromisoformat(f"{day}T00:00Z") - timedelta(hours=3)
+    moments = [start + timedelta(minutes=5 * n) for n in range(144)]
+    slots = [cron.next_after(at) for at in moments]
+    assert all(slot > at for at, slot in zip(moments, slots, strict=True))
+    assert slots == sorted(slots)  # who asks later never gets an earlier slot
