@@ -120,3 +120,20 @@ async def test_a_root_that_is_a_link_is_a_store_like_any_other(tmp_path: Path) -
     await store.objects.create("a/b", b"ours")
     await store.close()
     assert (tmp_path / "real/a/b").read_bytes() == b"ours"
+
+
+async def test_no_directory_stays_open_after_a_call_that_asked_about_many_paths(
+    store: Directory, tmp_path: Path
+) -> None:
+    for key in ("a/b", "a/c", "d/e"):
+        await store.objects.create(key, b"ours", metadata={"m": "1"})
+    found = await listed(store.objects)
+    assert [await store.objects.head(each.key) is not None for each in found] == [True] * 3
+    await store.objects.delete([ObjectDelete(each.key, each.version) for each in found])
+    assert open_below(tmp_path / "data") == []
+
+
+def open_below(root: Path) -> list[str]:
+    """The directories below the root that this process has open."""
+    opened = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    return [each for each in opened if each.startswith(f"{root}/") and Path(each).is_dir()]

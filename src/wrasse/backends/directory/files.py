@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from wrasse.backends.directory.beneath import Kept, Opener, Parent, opener
+from wrasse.backends.directory.beneath import Kept, Opener, Parent, open_by_steps, opener
 from wrasse.backends.directory.mount import Mount, mount_of
 from wrasse.private_files import FILE_MODE, FOLDER_MODE
 
@@ -55,7 +55,7 @@ class Files:
         self.root = root
         self._root = os.open(root, _FOLDER)
         self._open: Opener = opener(self._root)
-        self._kept = Kept()
+        self._kept, self._kept_locks = Kept(), Kept()
         found = os.fstat(self._root)
         self.inode = found.st_ino
         self._group = found.st_mode & modes.S_IRWXG if found.st_mode & modes.S_ISGID else 0
@@ -66,13 +66,15 @@ class Files:
 
     @contextmanager
     def many(self) -> Iterator[None]:
-        """For a block in which this thread looks at, or unlinks, many paths: their directory is opened once."""
+        """For a block in which this thread looks at, opens, locks or unlinks more than one path: their directory is
+        opened once."""
         self._kept.used = True
         try:
             yield
         finally:
             self._kept.used = False
             self._kept.close()
+            self._kept_locks.close()
 
     # What changes something.
 
@@ -198,7 +200,7 @@ class Files:
     def open(self, path: bytes) -> int | None:
         """An open file for reading; None if there is none, or a symbolic link: nothing of ours."""
         try:
-            return self._open(self._root, path, _READ, 0)
+            return self._near(self._kept, path, _READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -246,7 +248,7 @@ class Files:
     def open_lock(self, path: bytes) -> int:
         """The file of a lock, made if need be. It is never taken away: that would let two hold it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        return self._shared(self._open(self._root, path, flags, FILE_MODE))
+        return self._shared(self._near(self._kept_locks, path, flags))
 
     def try_lock(self, file: int, *, shared: bool = False) -> bool:
         """Locks an open file until it is closed or the process ends; False if somebody else has it."""
@@ -255,6 +257,11 @@ class Files:
         except BlockingIOError:
             return False
         return True
+
+    def _near(self, kept: Kept, path: bytes, flags: int) -> int:
+        if self._kept.used:
+            return open_by_steps(*kept.at(self._open, self._root, path), flags, FILE_MODE)
+        return self._open(self._root, path, flags, FILE_MODE)
 
     def _parent(self, path: bytes) -> Parent:
         return Parent(self._open, self._root, path)

@@ -47,16 +47,17 @@ class ObjectFiles:
 
     def head(self, path: bytes) -> tuple[FileState, Mapping[str, str]] | None:
         """The object and its metadata, of one version."""
-        state = self.state(path)
-        while state is not None:
-            metadata = self._sidecars.read(path, state.stamp)
-            if metadata is not None:
-                return state, metadata
-            # None is kept, or it went with the version we saw.
-            before, state = state, self.state(path)
-            if state == before:
-                return state, {}
-        return None
+        with self._files.many():
+            state = self.state(path)
+            while state is not None:
+                metadata = self._sidecars.read(path, state.stamp)
+                if metadata is not None:
+                    return state, metadata
+                # None is kept, or it went with the version we saw.
+                before, state = state, self.state(path)
+                if state == before:
+                    return state, {}
+            return None
 
     def open(self, path: bytes) -> tuple[int, FileState] | None:
         """The object's file, open; its bytes stay readable whatever happens to the name."""
