@@ -252,7 +252,9 @@ def test_a_check_of_redis_finds_damage_and_a_repair_mends_it(client: redis.Redis
     assert [wrasse("jobs", "fsck", *args).code for args in (["--repair"], [])] == [0, 0]
 
 
-def test_a_backend_with_one_row_a_job_has_nothing_to_check_and_says_so(place: Path) -> None:
+def test_a_backend_with_one_record_a_job_has_nothing_to_check_and_says_so(place: Path) -> None:
+    (place / "wrasse.yaml").write_text("backends: {jobs: 'file:jobs'}")
+    wrasse("jobs", "put", "--kind=a", "{}")
     answer = wrasse("jobs", "fsck", "--json")
     assert (answer.code, answer.json["checked"]) == (0, False)
     assert "nothing to check" in answer.json["why"]

@@ -13,10 +13,8 @@ import pytest
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.run import Frame, run_once
-from wrasse.errors import StoreBroken
 from wrasse.ids import Ids
 from wrasse.ports.jobs import Delete, Hold, Job, JobFilter, Place, Reason, WorkerInfo
-from wrasse.ports.sightings import Evidence, Round, Seen, Sighting
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 SILENCE = timedelta(seconds=30)
@@ -153,7 +151,7 @@ async def test_a_place_that_is_none_is_shown_and_harms_nothing(yard: Yard) -> No
     assert found is not None
     assert (found.state.place, found.state.reason) == (Place.DEAD, Reason.INVALID_PAYLOAD)
     assert await yard.listed(Place.READY) == {"a": None, "c": None}
-    assert await yard.listed(Place.DEAD) == {}
+    assert await yard.listed(Place.DEAD) == {"bad": Reason.INVALID_PAYLOAD}
     assert await yard.take() == ["a", "c"]
     await store.close()
 
@@ -174,16 +172,4 @@ async def test_counts_go_past_instants_outside_of_the_calendar(yard: Yard) -> No
     yard.write(f"UPDATE workers SET until = {FAR}, beat_at = {BEFORE}")
     counts = await store.jobs.counts()
     assert (counts.queues[0].ready, len(counts.workers)) == (1, 1)
-    await store.close()
-
-
-async def test_an_invalid_sighting_is_named(yard: Yard) -> None:
-    store = await yard.open()
-    now = yard.clock.now()
-    seen = Seen(Sighting("unit/1", Evidence.OWNER_UNKNOWN, "f", 1, b"", 1, now, 1))
-    assert await store.sightings.commit(Round("root", "r", 1, now, now, 1, {}), [[seen]])
-    for how in (f"first_at = {FAR}", "evidence = ''", "state = 'nonsense'"):
-        yard.write(f"UPDATE sightings SET {how}")
-        with pytest.raises(StoreBroken, match="unit/1"):
-            await store.sightings.page("root", None, 10)
     await store.close()

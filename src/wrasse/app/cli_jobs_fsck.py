@@ -12,7 +12,7 @@ from wrasse.app.cli_table import printable, show_table
 from wrasse.app.progress import progress
 from wrasse.ports.damage import Damage, ShowsDamage
 
-NOTHING_TO_CHECK = "this backend keeps every job in one row, which cannot contradict another: there is nothing to check"
+NOTHING_TO_CHECK = "this backend keeps a job in one record, which cannot contradict another: there is nothing to check"
 
 
 @click.command()
@@ -22,7 +22,7 @@ def fsck(asked: Asked, repair: bool) -> None:
     """Look for damage in what is kept of jobs: what other programs, evictions or lost keys left contradictory.
 
     Safe while workers run; a repair loses no job, though one may run again. It ends with 1 if there is damage that was
-    not repaired. A backend that keeps every job in one row has nothing to check.
+    not repaired. A backend that keeps every job in one record has nothing to check.
 
     \b
     Examples:

@@ -46,6 +46,6 @@ class Page(Generic[T]):
 
 def number_in(cursor: str, text: str) -> int:
     """A number in a cursor, of 64 bits, as stores compare with; UsageError if it is none."""
-    if _NUMBER(text) is None or abs(int(text)) > _MAX:
+    if _NUMBER(text) is None or not -_MAX - 1 <= int(text) <= _MAX:
         raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of the same listing gave")
     return int(text)

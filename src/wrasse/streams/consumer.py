@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError
+from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, exhausted
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, StartAt, check_group
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Streams
@@ -38,6 +38,7 @@ _BATCH_MAX = 100
 _WAIT = timedelta(seconds=1)  # how long one question waits
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 _LEAVE_SECONDS_MAX = 10.0
+RELEASES_MAX = 10  # calls that end because this machine ran out of something, before that counts as a failure
 _LATEST = StartAt()
 _log = logging.getLogger(__name__)
 
@@ -206,8 +207,7 @@ class Consumer:
         received = Received(delivery, envelope, self)
         self._flights.handling(delivery, received)
         try:
-            async with asyncio.timeout(self._settings.timeout.total_seconds()):
-                await self._caller.call(delivery, envelope, received)
+            finished = await self._called(delivery, envelope, received)
         except asyncio.CancelledError:
             if not received.answered and not self._caller.plain:
                 self._post(delivery, self._nak(delivery))
@@ -215,10 +215,34 @@ class Consumer:
         except Exception as error:
             self._failed(delivery, received, error)
         else:
-            if self._settings.auto_ack and not received.answered:
+            if finished and self._settings.auto_ack and not received.answered:
                 self._post(delivery, Ack(delivery.entry.subject, self._group, delivery.entry.id))
         finally:
             self._flights.over(delivery)
+
+    async def _called(self, delivery: Delivery, envelope: Envelope, received: Received) -> bool:
+        """Calls the handler. Where this machine runs out of files, memory or disk it is called again with the same
+        delivery, so that none of `deliveries_max` is spent; False if the consumer ended before that."""
+        for tries in range(1, RELEASES_MAX + 2):
+            try:
+                async with asyncio.timeout(self._settings.timeout.total_seconds()):
+                    await self._caller.call(delivery, envelope, received)
+                return True
+            except Exception as error:
+                short = exhausted(error)
+                if not short or received.answered or received.lost or tries > RELEASES_MAX:
+                    raise
+                _log.warning(
+                    "a handler of messages waits: this machine ran out of something",
+                    extra={"source": delivery.entry.subject, "error": short, "attempt": delivery.number},
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.delay_after(tries).total_seconds()):
+                    await self._closing.wait()
+            if self._closing.is_set():
+                self._post(delivery, self._nak(delivery))
+                break
+        return False
 
     def _failed(self, delivery: Delivery, received: Received, error: Exception) -> None:
         self.tally.failed += 1

@@ -44,6 +44,12 @@ def write_rows(
         done += count
 
 
+def text(stored: bytes) -> str:
+    """A text that was read as a blob, with a mark for each byte that is no UTF-8. The driver raises for such a text,
+    and the rows after it would not be read."""
+    return stored.decode("utf-8", "replace")
+
+
 def numbers(values: Iterable[int]) -> apsw.CArrayBinding:
     """For `IN carray(?)`; not empty."""
     return apsw.carray(array("q", values))

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.entries import Range
+from wrasse.backends.sqlite.entries import Range, decode_fields
 
 _COLUMNS = """
     SELECT group_concat(ms || '-' || seq, ' '), json_group_array(length(body)), total(fields IS NOT NULL),
@@ -25,7 +25,6 @@ _BESIDE = """
     WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?) AND fields IS NOT NULL
 """
 _decode_lengths = msgspec.json.Decoder(list[int]).decode
-_decode_fields = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +53,4 @@ def taken_apart(loaded: Columns) -> tuple[Sequence[bytes], Sequence[bytes], Mapp
     if not loaded.beside:
         return ids, bodies, {}
     places = {id.decode(): place for place, id in enumerate(ids)}
-    return ids, bodies, {places[id]: _decode_fields(fields) for id, fields in loaded.beside.items()}
+    return ids, bodies, {places[id]: decode_fields(fields) for id, fields in loaded.beside.items()}

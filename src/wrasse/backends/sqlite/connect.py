@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wrasse.backends.sqlite.bells import Bells
 from wrasse.backends.sqlite.connection import File
+from wrasse.backends.sqlite.fsck import SqliteDamages
 from wrasse.backends.sqlite.groups import SqliteGroups
 from wrasse.backends.sqlite.jobs import SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
@@ -44,6 +45,7 @@ class Sqlite:
         self.namespaces = SqliteNamespaces(self._reader, clock)
         self.sightings = SqliteSightings(self._writer, self._reader, clock)
         self.streams = SqliteStreams(self._writer, self._reader, clock)
+        self.damages = SqliteDamages(self._writer, self._reader)
         self.groups = SqliteGroups(self._writer, self._reader, self._bells, clock)
 
     @classmethod

@@ -58,6 +58,8 @@ _NEW_IDS = """
 _HAND_OUT = """
     INSERT INTO pending (entry_group, seq, ms, until, number, consumer)
     SELECT ?, seq, ms, ?, 1, ? FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) AND (ms, seq) <= (?, ?)
+    -- Only where somebody set the group's position back: the entry is delivered again.
+    ON CONFLICT DO UPDATE SET until = excluded.until, number = number + 1, consumer = excluded.consumer
 """
 _READ = "UPDATE entry_groups SET delivered_ms = ?, delivered_seq = ? WHERE id = ?"
 _WAITS = """

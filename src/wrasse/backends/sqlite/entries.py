@@ -18,6 +18,7 @@ import msgspec
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
+from wrasse.bounded import UNREADABLE
 from wrasse.ports.streams import (
     START,
     Draft,
@@ -255,7 +256,15 @@ def taken_apart(loaded: Loaded) -> list[Entry]:
 
 
 def _fields(beside: Mapping[int, bytes], seq: int) -> Mapping[str, bytes] | None:
-    return _decode_fields(beside[seq]) if seq in beside else None
+    return decode_fields(beside[seq]) if seq in beside else None
+
+
+def decode_fields(stored: bytes) -> Mapping[str, bytes]:
+    """The fields beside a body; bytes that are none are kept in a field of their own."""
+    try:
+        return _decode_fields(stored)
+    except UNREADABLE:
+        return {"unreadable": stored}
 
 
 def _pair(id: EntryId) -> tuple[int, int]:

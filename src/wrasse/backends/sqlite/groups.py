@@ -13,9 +13,10 @@ import msgspec
 
 from wrasse.backends.sqlite import answers as answering, deliveries as handing, entries
 from wrasse.backends.sqlite.bells import CHANGED, Bell, Bells
+from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.deliveries import Granted, Want
 from wrasse.backends.sqlite.reader import Reader
-from wrasse.backends.sqlite.rows import span
+from wrasse.backends.sqlite.rows import in_calendar, span
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.trimming import floor
 from wrasse.backends.sqlite.writer import Writer
@@ -35,8 +36,8 @@ from wrasse.ports.streams import START, EntryId
 
 _SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
 _CONSUMERS = """
-    SELECT json_group_array(json_array(c.name, c.seen_at, c.until,
-      (SELECT count(*) FROM pending WHERE entry_group = c.entry_group AND consumer = c.name)))
+    SELECT CAST(json_group_array(json_array(c.name, c.seen_at, c.until,
+      (SELECT count(*) FROM pending WHERE entry_group = c.entry_group AND consumer = c.name))) AS BLOB)
     FROM consumers c WHERE c.entry_group = ?
 """
 _RETIRE = "DELETE FROM consumers WHERE entry_group = ? AND name = ? AND until <= ?"
@@ -142,10 +143,18 @@ class SqliteGroups:
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
         def run(db: apsw.Connection) -> list[_ConsumerRow]:
             id = answering.group_id(db, subject, group)
-            return [] if id is None else _decode_consumers(db.execute(_CONSUMERS, (id,)).get)
+            return [] if id is None else _decode_consumers(text(db.execute(_CONSUMERS, (id,)).get))
 
+        now = to_micros(self._clock.now())
         return tuple(
-            ConsumerState(subject, group, row.name, row.pending, from_micros(row.seen_at), from_micros(row.until))
+            ConsumerState(
+                subject,
+                group,
+                row.name,
+                row.pending,
+                from_micros(in_calendar(row.seen_at, now)),
+                from_micros(in_calendar(row.until, now)),
+            )
             for row in sorted(await self._reader.do(run), key=lambda row: row.name)
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import apsw
 
-from wrasse.backends.sqlite.bulk import texts, write_rows
+from wrasse.backends.sqlite.bulk import text, texts, write_rows
 from wrasse.backends.sqlite.reader import Reader
-from wrasse.backends.sqlite.rows import instant
+from wrasse.backends.sqlite.rows import in_calendar, instant
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
@@ -23,7 +24,8 @@ PAGE_MAX = 10_000
 _INTEND = "INSERT INTO lines (id, run, sweep, verb, suspect, reason, count, intended_at)"
 _SETTLED = """) UPDATE lines SET outcome = one.outcome, detail = one.detail, settled_at = one.settled_at
     FROM one WHERE lines.id = one.id AND (lines.outcome IS NULL OR lines.outcome = 'unknown')"""
-_LINES = "SELECT id, run, sweep, verb, suspect, reason, count, intended_at, outcome, detail, settled_at FROM lines"
+_TEXTS = ("id", "run", "sweep", "verb", "suspect", "reason", "outcome", "detail")
+_LINES = f"SELECT {', '.join(f'CAST({name} AS BLOB)' for name in _TEXTS)}, count, intended_at, settled_at FROM lines"
 _OLD = "SELECT id FROM lines WHERE outcome IS NOT NULL AND intended_at < ? ORDER BY intended_at, id LIMIT ?"
 
 
@@ -63,14 +65,16 @@ class SqliteJournal:
         limit = min(limit, PAGE_MAX)
         terms, values = _terms(where)
         if after is not None:
-            terms.append(f"id {'<' if newest else '>'} ?")
-            values.append(after)
+            terms.append(f"id {'<' if newest else '>'} CAST(? AS TEXT)")
+            values.append(after.encode("utf-8", "surrogateescape"))
         sql = f"{_LINES} WHERE {' AND '.join(terms) or 'true'} ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
 
         def run(db: apsw.Connection) -> Page[Line]:
-            lines = [_line(*row) for row in db.execute(sql, (*values, limit + 1))]
-            shown = tuple(lines[:limit])
-            return Page(shown, tuple(line.intent.id for line in shown), self._clock.now(), len(lines) > limit)
+            rows: list[Any] = db.execute(sql, (*values, limit + 1)).fetchall()
+            at = self._clock.now()
+            shown = tuple(_line(row[:8], *row[8:], now=to_micros(at)) for row in rows[:limit])
+            cursors = tuple(row[0].decode("utf-8", "surrogateescape") for row in rows[:limit])
+            return Page(shown, cursors, at, len(rows) > limit)
 
         return await self._reader.do(run)
 
@@ -82,13 +86,13 @@ class SqliteJournal:
         return await self._writer.do(run, limit)
 
 
-def _terms(where: LineFilter) -> tuple[list[str], list[str | int]]:
+def _terms(where: LineFilter) -> tuple[list[str], list[str | int | bytes]]:
     terms: list[str] = []
-    values: list[str | int] = []
-    for column, text in (("sweep", where.sweep), ("run", where.run), ("suspect", where.suspect)):
-        if text is not None:
+    values: list[str | int | bytes] = []
+    for column, name in (("sweep", where.sweep), ("run", where.run), ("suspect", where.suspect)):
+        if name is not None:
             terms.append(f"{column} = ?")
-            values.append(text)
+            values.append(name)
     if where.outcome is not None:
         terms.append("outcome = ?")
         values.append(where.outcome)
@@ -102,22 +106,18 @@ def _terms(where: LineFilter) -> tuple[list[str], list[str | int]]:
 
 
 def _line(
-    id: str,
-    run: str,
-    sweep: str,
-    verb: str,
-    suspect: str,
-    reason: str,
-    count: int,
-    intended_at: int,
-    outcome: str | None,
-    detail: str,
-    settled_at: int | None,
+    stored: Sequence[bytes | None], count: int, intended_at: int, settled_at: int | None, *, now: int
 ) -> Line:
+    """A row as a line; what no line has is shown as near as can be."""
+    *words, told, detail = ("" if each is None else text(each) for each in stored)
+    id, run, sweep, verb, suspect, reason = words
+    outcome = Outcome(told) if told in list(Outcome) else Outcome.UNKNOWN
+    if told != outcome and stored[6] is not None:
+        detail = f"the row has the outcome {told!r}, which is none; {detail}"
     return Line(
         Intent(id, run, sweep, verb, suspect, reason, count),
-        from_micros(intended_at),
-        None if outcome is None else Outcome(outcome),
+        from_micros(in_calendar(intended_at, now)),
+        None if stored[6] is None else outcome,
         detail,
-        instant(settled_at),
+        instant(in_calendar(settled_at, now)),
     )

@@ -13,7 +13,7 @@ from operator import attrgetter
 import apsw
 
 from wrasse.backends.sqlite.rows import StateRow, decode_states, state_columns, state_of
-from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, NOWHERE, READY
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
@@ -21,12 +21,14 @@ from wrasse.ports.page import Page, number_in
 
 PAGE_MAX = 10_000
 
-_NAMES = {READY: "ready", DELAYED: "delayed", HELD: "held", DONE: "done", DEAD: "dead"}
+_INVALID = DEAD + 1  # stands for every place that is none: listed after the dead
+_NAMES = {READY: "ready", DELAYED: "delayed", HELD: "held", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
 _CODES = {name: code for code, name in _NAMES.items()}
 _GOES_AT = "finished_at + keep"  # the expression that is indexed
-_ORDERS = {READY: "rank", DELAYED: "ready_at", HELD: "until", DONE: _GOES_AT, DEAD: _GOES_AT}
+_ORDERS = {READY: "rank", DELAYED: "ready_at", HELD: "until", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
 # The terms that lead SQLite to the index of each place.
 _PLACES = {code: f"place = {code}" if code < DONE else f"place >= 3 AND place = {code}" for code in _NAMES}
+_PLACES[_INVALID] = NOWHERE
 _position = attrgetter("order", "seq")
 
 
@@ -35,7 +37,7 @@ class Term:
     """One condition of a listing."""
 
     sql: str
-    values: tuple[int | str, ...]
+    values: tuple[int | str | bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def parse_cursor(cursor: str) -> Start:
 
 def _codes(place: Place, where: JobFilter) -> list[int]:
     if place is not Place.READY:
-        return [] if where.delayed else [_CODES[place]]
+        codes = [DEAD, _INVALID] if place is Place.DEAD else [_CODES[place]]
+        return [] if where.delayed else codes
     return {None: [READY, DELAYED], True: [DELAYED], False: [READY]}[where.delayed]
 
 
@@ -106,8 +109,9 @@ def _rows(
             terms.append(Term("queue = ?", (where.queue,)))
         return _select(db, code, terms, limit, newest=newest)
     # Turns are indexed by queue, for take; the turns of all queues are merged from the first few of each.
-    queues = [where.queue] if where.queue is not None else _queues(db)
-    parts = [_select(db, code, [Term("queue = ?", (queue,)), *terms], limit, newest=newest) for queue in queues]
+    queues = [where.queue.encode()] if where.queue is not None else _queues(db)
+    own = [Term("queue = CAST(? AS TEXT)", (queue,)) for queue in queues]
+    parts = [_select(db, code, [each, *terms], limit, newest=newest) for each in own]
     return list(heapq.merge(*parts, key=_position, reverse=newest))[:limit]
 
 
@@ -158,8 +162,8 @@ def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *
     return decode_states(found)
 
 
-def _queues(db: apsw.Connection) -> list[str]:
-    return [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0 AND n > 0")]
+def _queues(db: apsw.Connection) -> list[bytes]:
+    return [queue for (queue,) in db.execute("SELECT CAST(queue AS BLOB) FROM counts WHERE place = 0 AND n > 0")]
 
 
 def _bounded(limit: int) -> int:
@@ -172,7 +176,7 @@ def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobState]:
     shown = rows[:limit]
     return Page(
         items=tuple(state_of(row, now) for row in shown),
-        cursors=tuple(f"{_NAMES[row.place]}:{row.order}:{row.seq}" for row in shown),
+        cursors=tuple(f"{_NAMES.get(row.place, _NAMES[_INVALID])}:{row.order}:{row.seq}" for row in shown),
         at=from_micros(now),
         more=len(rows) > limit,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from apsw import Connection
 
+from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.clock import Clock
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.page import Page
 
-_NEXT = "SELECT min(collection) FROM records WHERE collection > ?"
+_NEXT = "SELECT CAST(min(collection) AS BLOB) FROM records WHERE collection > CAST(? AS TEXT)"
 
 
 class SqliteNamespaces:
@@ -26,9 +27,9 @@ class SqliteNamespaces:
 
 def _after(db: Connection, after: str | None, limit: int) -> list[str]:
     found: list[str] = []
-    place = "" if after is None else f"{after}/\U0010ffff"  # past every collection of that namespace
+    place = b"" if after is None else f"{after}/\U0010ffff".encode()  # past every collection of that namespace
     while len(found) < limit and (collection := db.execute(_NEXT, (place,)).get) is not None:
-        if name := namespace_of(collection):
+        if name := namespace_of(text(collection)):
             found.append(name)
         place = collection
     return found

@@ -11,6 +11,7 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.beats import SILENT_WORKERS_KEPT
+from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.given import job_of
 from wrasse.backends.sqlite.rows import (
     BODY,
@@ -24,7 +25,7 @@ from wrasse.backends.sqlite.rows import (
     state_columns,
     state_of,
 )
-from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, NOWHERE, READY
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import (
@@ -46,10 +47,14 @@ _ONE = f"""
     FROM jobs WHERE id = ?
 """
 _decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
-_HISTORY = "SELECT number, worker, taken_at, ended_at, reason, error FROM attempts WHERE seq = ? ORDER BY number"
+_HISTORY = """
+    SELECT number, CAST(worker AS BLOB), taken_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
+    WHERE seq = ? ORDER BY number
+"""
+_NOWHERE = f"SELECT CAST(queue AS BLOB) FROM jobs WHERE {NOWHERE}"
 # Turns below zero are served next, the newest of them first; the others wait in the order they came.
 _OLDEST = """
-    SELECT queue,
+    SELECT CAST(queue AS BLOB),
       (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
       (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
     FROM counts WHERE place = 0 AND n > 0
@@ -82,7 +87,8 @@ def _history(db: apsw.Connection, seq: int) -> Iterator[Attempt]:
     """Attempts that ended; not those whose rows are invalid."""
     for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (seq,)):
         with suppress(*UNREADABLE):
-            yield Attempt(number, worker, from_micros(taken_at), from_micros(ended_at), Reason(reason), error)
+            times = from_micros(taken_at), from_micros(ended_at)
+            yield Attempt(number, text(worker), *times, Reason(text(reason)), text(error))
 
 
 def _progress(text: bytes | None) -> Progress | None:
@@ -98,10 +104,12 @@ def _progress(text: bytes | None) -> Progress | None:
 def counts(db: apsw.Connection, now: int) -> Counts:
     """Jobs per queue and place, and the workers."""
     numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for queue, place, n in db.execute("SELECT queue, place, n FROM counts WHERE n > 0 ORDER BY queue"):
-        numbers[queue][place] = n
+    for queue, place, n in db.execute("SELECT CAST(queue AS BLOB), place, n FROM counts WHERE n > 0 ORDER BY queue"):
+        numbers[text(queue)][place] = n
+    for (queue,) in db.execute(_NOWHERE):  # listed among the dead, until fsck makes them so
+        numbers[text(queue)][DEAD] = numbers[text(queue)].get(DEAD, 0) + 1
     oldest = {
-        queue: min((at for at in (front, back) if at is not None), default=None)
+        text(queue): min((at for at in (front, back) if at is not None), default=None)
         for queue, front, back in db.execute(_OLDEST)
     }
     queues = tuple(
@@ -122,8 +130,13 @@ def counts(db: apsw.Connection, now: int) -> Counts:
 def _workers(db: apsw.Connection, now: int) -> tuple[WorkerState, ...]:
     horizon = now - span(SILENT_WORKERS_KEPT)
     return tuple(
-        WorkerState(WorkerInfo(id, host, pid, slots), *(from_micros(in_calendar(at, now)) for at in (beat_at, until)))
+        WorkerState(
+            WorkerInfo(text(id), text(host), pid, slots),
+            *(from_micros(in_calendar(at, now)) for at in (beat_at, until)),
+        )
         for id, host, pid, slots, beat_at, until in db.execute(
-            "SELECT id, host, pid, slots, beat_at, until FROM workers WHERE until >= ? ORDER BY id", (horizon,)
+            "SELECT CAST(id AS BLOB), CAST(host AS BLOB), pid, slots, beat_at, until FROM workers"
+            " WHERE until >= ? ORDER BY id",
+            (horizon,),
         )
     )

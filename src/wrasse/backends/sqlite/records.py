@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 import apsw
 import msgspec
 
+from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.entries import append
 from wrasse.backends.sqlite.reader import Reader
-from wrasse.backends.sqlite.rows import instant, micros
+from wrasse.backends.sqlite.rows import in_calendar, instant, micros
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
@@ -68,6 +69,7 @@ class Past(msgspec.Struct, frozen=True):
     writes: list[Write]
 
 
+_Row = tuple[bytes, bytes, int, int | None, int | None]  # name, value, version, due, turn
 _decode_writes = msgspec.json.Decoder(list[Write]).decode
 
 
@@ -118,7 +120,7 @@ class SqliteRecords:
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         where = f"{_COLUMNS} collection = ? AND name = ? AND value IS NOT NULL"
         found = await self._reader.do(lambda db: db.execute(where, (self._collection, _name(key))).get)
-        return None if found is None else _record(*found[:4])
+        return None if found is None else _record(*found[:4], now=to_micros(self._clock.now()))
 
     async def put(
         self,
@@ -145,8 +147,8 @@ class SqliteRecords:
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         start = _name(prefix)
         # One bound below, since SQLite seeks to one of two and reads on from there.
-        if after is not None and after.encode() >= start:
-            terms, values = "name > ?", [after.encode()]
+        if after is not None and _bytes(after) >= start:
+            terms, values = "name > ?", [_bytes(after)]
         else:
             terms, values = "name >= ?", [start]
         if start:
@@ -154,12 +156,13 @@ class SqliteRecords:
             terms += " AND name < ?"
             values.append(start[:-1] + bytes([start[-1] + 1]))
         sql = f"{_COLUMNS} collection = ? AND value IS NOT NULL AND {terms} ORDER BY name LIMIT ?"
-        return await self._page(sql, values, limit, lambda record, _: stored_name(record.key))
+        return await self._page(sql, values, limit, lambda row: _text(row[0]))
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         horizon = to_micros(self._clock.now() if before is None else before)
-        due, name = (-1 << 62, b"") if after is None else _moment(after)
-        sql = f"{_COLUMNS} collection = ? AND due <= ? AND (due, name) > (?, ?) ORDER BY due, name LIMIT ?"
+        due, name = (-_TURN_MAX - 1, b"") if after is None else _moment(after)
+        terms = "collection = ? AND value IS NOT NULL AND due <= ? AND (due, name) > (?, ?)"
+        sql = f"{_COLUMNS} {terms} ORDER BY due, name LIMIT ?"
         return await self._page(sql, [horizon, due, name], limit, _due_cursor)
 
     async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
@@ -190,8 +193,8 @@ class SqliteRecords:
         """See ShelvedRecords."""
         turn, name = (_TURN_MAX, b"\xff") if newest else (-_TURN_MAX - 1, b"")
         if after is not None:
-            turn, text = read_cursor(after)
-            name = text.encode()
+            turn, stored = read_cursor(after)
+            name = _bytes(stored)
         sql = _SHELF_DOWN if newest else _SHELF_UP
         return await self._page(sql, [shelf, turn, name], limit, _shelf_cursor)
 
@@ -253,7 +256,7 @@ class SqliteRecords:
         return version
 
     async def _page(
-        self, sql: str, values: Sequence[int | bytes | str], limit: int, cursor: Callable[[Record, int | None], str]
+        self, sql: str, values: Sequence[int | bytes | str], limit: int, cursor: Callable[[_Row], str]
     ) -> Page[Record]:
         if limit < 1:
             raise UsageError(f"a page of {limit} records", do="ask for at least one")
@@ -261,14 +264,14 @@ class SqliteRecords:
         def run(db: apsw.Connection) -> Page[Record]:
             found: list[Record] = []
             cursors: list[str] = []
-            size, more = 0, False
+            size, more, now = 0, False, to_micros(self._clock.now())
             for row in db.execute(sql, (self._collection, *values, min(limit, PAGE_MAX) + 1)):
                 size += len(row[1])
                 if len(found) == min(limit, PAGE_MAX) or (found and size > PAGE_BYTES_MAX):
                     more = True
                     break
-                found.append(_record(*row[:4]))
-                cursors.append(cursor(found[-1], row[4]))
+                found.append(_record(*row[:4], now=now))
+                cursors.append(cursor(row))
             return Page(tuple(found), tuple(cursors), self._clock.now(), more)
 
         return await self._reader.do(run)
@@ -289,8 +292,18 @@ def _name(key: str) -> bytes:
     return stored_name(key).encode()
 
 
-def _record(name: bytes, value: bytes, version: int, due: int | None) -> Record:
-    return Record(key_of(name.decode()), value, str(version), instant(due))
+def _record(name: bytes, value: bytes, version: int, due: int | None, *, now: int) -> Record:
+    """A name that is no UTF-8 and a time outside of the calendar are shown as near as can be."""
+    return Record(key_of(text(name)), value, str(version), instant(in_calendar(due, now)))
+
+
+def _text(name: bytes) -> str:
+    """A stored name in a cursor, whatever its bytes."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _version(at: str) -> int:
@@ -298,16 +311,15 @@ def _version(at: str) -> int:
     return int(at) if at.isdecimal() and len(at) < 19 else 1 << 62
 
 
-def _shelf_cursor(record: Record, turn: int | None) -> str:
-    assert turn is not None, "what stands on a shelf has a turn"
-    return spot_cursor(turn, stored_name(record.key))
+def _shelf_cursor(row: _Row) -> str:
+    assert row[4] is not None, "what stands on a shelf has a turn"
+    return spot_cursor(row[4], _text(row[0]))
 
 
-def _due_cursor(record: Record, _: int | None) -> str:
-    assert record.due_at is not None, "a record in the due index is due at some time"
-    return f"{to_micros(record.due_at)}:{stored_name(record.key)}"
+def _due_cursor(row: _Row) -> str:
+    return f"{row[3]}:{_text(row[0])}"
 
 
 def _moment(cursor: str) -> tuple[int, bytes]:
     due, colon, name = cursor.partition(":")
-    return number_in(cursor, due if colon else ""), name.encode(errors="surrogatepass")
+    return number_in(cursor, due if colon else ""), _bytes(name)

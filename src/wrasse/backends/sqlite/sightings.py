@@ -6,8 +6,10 @@ row is written when a unit becomes an orphan and again only when it ceases to be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import apsw
 import msgspec
@@ -43,6 +45,10 @@ _COLUMNS = (
     "unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, "
     "state, state_round, state_at, state_tick"
 )
+_READ = ", ".join(
+    f"CAST({name} AS BLOB)" if name in ("evidence", "fingerprint", "state", "state_round") else name
+    for name in _COLUMNS.split(", ")
+)
 _SEEN = f"INSERT INTO sightings (root, {_COLUMNS})"
 _OVER = """ON CONFLICT (root, unit) DO UPDATE SET
     (evidence, fingerprint, size, files, first_round, first_at, first_tick, state, state_round, state_at, state_tick)
@@ -57,7 +63,10 @@ _LAST = """SELECT id, number, at, snapshot_at, tick, counts FROM orphan_rounds
 _HERE = "root = ? AND unit = ? AND state = ? AND fingerprint = ?"
 _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 
+_log = logging.getLogger("wrasse.orphans")
+
 Row = tuple[bytes, str, str, int, bytes, int, int, int, str, str, int | None, int]
+_Stored = tuple[bytes, bytes, bytes, int, bytes, int, int, int, bytes, bytes, int | None, int]
 
 
 class SqliteSightings:
@@ -93,19 +102,20 @@ class SqliteSightings:
             raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
         limit = min(limit, PAGE_MAX)
         only = "" if state is None else " AND state = :state"
-        sql = f"SELECT {_COLUMNS} FROM sightings WHERE root = :root AND unit > :after{only} ORDER BY unit LIMIT :limit"
-        values = {"root": root, "after": b"" if after is None else _raw(after), "state": state, "limit": limit + 1}
+        sql = f"SELECT {_READ} FROM sightings WHERE root = :root AND unit > :after{only} ORDER BY unit"
+        values = {"root": root, "after": b"" if after is None else _raw(after), "state": state}
 
         def run(db: apsw.Connection) -> Page[Sighting]:
             with _small_cache(db):
-                found = [_sighting(row) for row in db.execute(sql, values)]
+                read = (_sighting(row) for row in db.execute(sql, values))
+                found = list(islice((each for each in read if each is not None), limit + 1))
             shown = tuple(found[:limit])
             return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(found) > limit)
 
         return await self._reader.do(run)
 
     async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
-        sql = f"SELECT {_COLUMNS} FROM sightings WHERE root = ? AND unit = ?"
+        sql = f"SELECT {_READ} FROM sightings WHERE root = ? AND unit = ?"
 
         def run(db: apsw.Connection) -> list[Sighting | None]:
             rows = [list(db.execute(sql, (root, _raw(unit)))) for unit in units]
@@ -212,29 +222,33 @@ def _row(each: Sighting) -> Row:
     )
 
 
-def _sighting(row: Row) -> Sighting:
+def _sighting(row: _Stored) -> Sighting | None:
+    """None for a row that is invalid: its unit counts as not seen, so that nothing is done to it."""
     try:
         return _read_sighting(row)
     except UNREADABLE as error:
-        raise StoreBroken(
-            f"the row of the unit {row[0]!r} in the table sightings is invalid: {why(error)}",
-            do="delete that row: the next round sees the unit anew; or restore the database from a backup",
-        ) from None
+        _log.error(
+            "the unit %r is passed over: its row in the table sightings is invalid (%s); delete the row, and the next"
+            " round sees the unit anew",
+            row[0],
+            why(error),
+        )
+        return None
 
 
-def _read_sighting(row: Row) -> Sighting:
+def _read_sighting(row: _Stored) -> Sighting:
     unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, state, by, at, tick = row
     return Sighting(
         unit.decode("utf-8", "surrogateescape"),
-        Evidence(evidence),
-        fingerprint,
+        Evidence(evidence.decode()),
+        fingerprint.decode(),
         size,
         files,
         first_round,
         from_micros(first_at),
         first_tick,
-        State(state),
-        by,
+        State(state.decode()),
+        by.decode(),
         instant(at),
         tick,
     )

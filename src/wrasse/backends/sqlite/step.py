@@ -18,6 +18,7 @@ from wrasse.clock import Clock, to_micros
 from wrasse.ports.jobs import REQUESTS_KEPT
 
 READY, DELAYED, HELD, DONE, DEAD = range(5)  # the column `place`
+NOWHERE = "(place < 0 OR place > 4)"  # what no step of ours writes; it has an index of its own
 
 # Monotonic time decides, for as long as the machine runs; what was written before it started is judged by the wall.
 _LOAD = """
@@ -28,7 +29,7 @@ _LOAD = """
          ELSE abs(:now - answered_at) <= 1000000 * :kept END)
     FROM numbers
 """
-_ADD = """) UPDATE counts SET n = counts.n + one.n FROM one
+_ADD = """) UPDATE counts SET n = max(0, min(counts.n + one.n, 1 << 53)) FROM one
     WHERE counts.queue = one.queue AND counts.place = one.place"""
 _KNOWN = "SELECT queue, place FROM counts WHERE queue IN carray(?)"
 _KEPT_SECONDS = REQUESTS_KEPT.total_seconds()
@@ -147,7 +148,9 @@ class Step:
     def _add_counts(self, moved: Sequence[tuple[str, int, int]]) -> None:
         """Rows that are not there yet: what comes to them is all that comes, so it is not negative."""
         known = set(self.db.execute(_KNOWN, (texts(queue for queue, _, _ in moved),)))
-        write_rows(self.db, "INSERT INTO counts (queue, place, n)", [row for row in moved if row[:2] not in known])
+        # A number that another program spoilt never ends a step; fsck counts again.
+        new = [(queue, place, max(0, n)) for queue, place, n in moved if (queue, place) not in known]
+        write_rows(self.db, "INSERT INTO counts (queue, place, n)", new)
 
     def _numbers(self) -> _Numbers:
         if self._loaded is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -10,10 +11,12 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite import columns, entries, trimming
+from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.rows import in_calendar
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
-from wrasse.clock import Clock, from_micros
+from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.drains import Stretch
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
@@ -31,13 +34,14 @@ from wrasse.ports.streams import (
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
 PAGE_MAX = 10_000
+_log = logging.getLogger("wrasse.streams")
 _END = EntryId(SEQ_MAX, SEQ_MAX)
 _LIMITS = "UPDATE streams SET entries_max = ?, bytes_max = ? WHERE id = ?"
 _FIRST = "SELECT ms, seq FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT 1"
 _GROUPS = """
-    SELECT json_group_array(json_array(g.name, g.delivered_ms, g.delivered_seq, p.ms, p.seq,
+    SELECT CAST(json_group_array(json_array(g.name, g.delivered_ms, g.delivered_seq, p.ms, p.seq,
       (SELECT count(*) FROM pending WHERE entry_group = g.id),
-      (SELECT count(*) FROM consumers WHERE entry_group = g.id)))
+      (SELECT count(*) FROM consumers WHERE entry_group = g.id))) AS BLOB)
     FROM entry_groups g LEFT JOIN pending p ON p.entry_group = g.id
       AND p.seq = (SELECT min(seq) FROM pending WHERE entry_group = g.id)
     WHERE g.stream = ?
@@ -133,7 +137,7 @@ class SqliteStreams:
                 appended=stream.last.seq,
                 first=EntryId(*first) if first else None,
                 last=stream.last if stream.last.seq else None,
-                groups=tuple(_groups(db, stream)),
+                groups=tuple(_groups(db, stream, to_micros(self._clock.now()))),
                 at=self._clock.now(),
             )
 
@@ -148,10 +152,13 @@ class SqliteStreams:
             bounds = "subject > ? AND subject < ?", [after, f"{start}\U0010ffff"]
 
         def run(db: apsw.Connection) -> list[str]:
-            sql = f"SELECT subject FROM streams WHERE {bounds[0]} ORDER BY subject"
+            sql = f"SELECT CAST(subject AS BLOB) FROM streams WHERE {bounds[0]} ORDER BY subject"
             found: list[str] = []
-            for (subject,) in db.execute(sql, bounds[1]):
-                if matches(pattern, subject):
+            for (stored,) in db.execute(sql, bounds[1]):
+                subject = text(stored)
+                if subject.encode() != stored:
+                    _log.error("a row of the table streams is passed over: its subject %r is not UTF-8", stored)
+                elif matches(pattern, subject):
                     found.append(subject)
                     if len(found) > min(limit, PAGE_MAX):
                         break
@@ -183,8 +190,8 @@ class _GroupRow(msgspec.Struct, frozen=True, array_like=True):
 _decode_groups = msgspec.json.Decoder(list[_GroupRow]).decode
 
 
-def _groups(db: apsw.Connection, stream: entries.Head) -> Iterator[GroupState]:
-    for row in sorted(_decode_groups(db.execute(_GROUPS, (stream.id,)).get), key=lambda row: row.name):
+def _groups(db: apsw.Connection, stream: entries.Head, now: int) -> Iterator[GroupState]:
+    for row in sorted(_decode_groups(text(db.execute(_GROUPS, (stream.id,)).get)), key=lambda row: row.name):
         delivered, oldest = EntryId(row.ms, row.seq), None
         if row.pending_ms is not None and row.pending_seq is not None:
             oldest = EntryId(row.pending_ms, row.pending_seq)
@@ -195,7 +202,7 @@ def _groups(db: apsw.Connection, stream: entries.Head) -> Iterator[GroupState]:
             floor=delivered if oldest is None else oldest.previous,
             delivered=delivered,
             pending=row.pending,
-            oldest_pending_at=None if oldest is None else from_micros(oldest.ms * 1_000),
+            oldest_pending_at=None if oldest is None else from_micros(in_calendar(oldest.ms * 1_000, now)),
             consumers=row.consumers,
             lag=stream.last.seq - following[1] + 1 if following else 0,
         )

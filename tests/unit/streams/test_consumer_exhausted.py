@@ -1,0 +1,64 @@
+"""A handler of messages on a machine that ran out of files, memory or disk: an interruption, and no failure."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from conformance.mail import AUTO, DEAD, Desk, eventually, same, value
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import SystemClock
+from wrasse.streams.consumer import RELEASES_MAX
+from wrasse.streams.received import Received
+
+QUICK = replace(AUTO, deliveries_max=1, nak_delay=timedelta(milliseconds=1), nak_delay_max=timedelta(milliseconds=1))
+
+
+@pytest.fixture
+def desk() -> Desk:
+    clock = SystemClock()
+    return Desk(SimpleNamespace(backend=Memory(clock), clock=clock))
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, None])
+async def test_what_runs_out_spends_no_delivery(desk: Desk, error: int | None) -> None:
+    calls: list[int] = []
+
+    async def handler(received: Received) -> None:
+        calls.append(received.number)
+        if len(calls) <= RELEASES_MAX:
+            raise MemoryError if error is None else OSError(error, "no more")
+
+    await desk.publish(b"1")
+    async with desk.consuming(handler, QUICK) as consumer:
+        await eventually(lambda: same(value(consumer.tally.acked), 1))
+    assert calls == [1] * (RELEASES_MAX + 1), "one delivery"
+    assert (consumer.tally.failed, await desk.entries(DEAD)) == (0, ())
+
+
+async def test_a_handler_that_always_runs_out_of_something_has_failed_in_the_end(desk: Desk) -> None:
+    async def handler(received: Received) -> None:
+        raise OSError(errno.ENOSPC, "no more")
+
+    await desk.publish(b"1")
+    async with desk.consuming(handler, QUICK) as consumer:
+        await eventually(lambda: same(value(consumer.tally.dead), 1))
+    assert (consumer.tally.failed, len(await desk.entries(DEAD))) == (1, 1)
+
+
+async def test_a_consumer_that_ends_meanwhile_gives_the_message_back(desk: Desk) -> None:
+    calls: list[int] = []
+
+    async def handler(received: Received) -> None:
+        calls.append(received.number)
+        raise OSError(errno.ENOSPC, "no more")
+
+    await desk.publish(b"1")
+    slow = replace(QUICK, nak_delay=timedelta(hours=1), nak_delay_max=timedelta(hours=1))
+    async with desk.consuming(handler, slow) as consumer:
+        await eventually(lambda: same(value(len(calls)), 1))
+    assert (consumer.tally.failed, consumer.tally.naked, len(calls)) == (0, 1, 1)
