@@ -293,3 +293,22 @@ def test_a_store_that_is_named_and_does_not_exist_is_said() -> None:
     typo = wrasse("jobs", "list", "--set=backends.jobs=sqlite:typo.db")
     assert (typo.code, "typo.db (command line: backends.jobs) does not exist yet" in typo.err) == (0, True)
     assert wrasse("jobs", "list").err == ""
+
+
+def test_a_name_that_is_no_text_is_refused_before_any_store_is_there(place: Path) -> None:
+    answer = typed("jobs", "show", "a\udcff", cwd=place)
+    assert answer.code == 2
+    assert "is not UTF-8" in answer.err
+
+
+def test_the_whole_story_of_an_error_hides_secrets(place: Path) -> None:
+    url = "redis://user:a-long-secret@127.0.0.1:1/0"
+    answer = typed("jobs", "stats", "--debug", "--set", f"backends.jobs={url}", cwd=place)
+    assert "Traceback" in answer.err
+    assert "a-long-secret" not in answer.err
+
+
+def test_doctor_says_what_it_would_check_in_a_store_that_is_not_there(place: Path) -> None:
+    answer = typed("doctor", cwd=place)
+    assert "not checked, since" in answer.out
+    assert not list(place.glob("*.db"))

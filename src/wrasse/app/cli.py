@@ -8,6 +8,7 @@ wrong is said in two lines, `error:` and `do:`, on stderr; the whole story is sh
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import NoReturn
 
 import click
@@ -71,18 +72,24 @@ def _run(args: list[str], *, debug: bool) -> int:
         return _say("interrupted", "", code=1)
     except WrasseError as why:
         if debug:
-            raise
+            return _story()
         return _say(why.message, why.do, code=why.exit_code)
     except UnicodeEncodeError as why:
         if debug:
-            raise
+            return _story()
         # Only an argument can be such a text: Python stands half a pair for each byte that is no UTF-8.
         return _say(f"{why.object[:80]!r} is not UTF-8", "write names in UTF-8, or give a payload with --file", code=2)
     except Exception as why:
         if debug:
-            raise
+            return _story()
         hint = "call the command with --debug for the whole story, and report it"
         return _say(f"{type(why).__name__}: {why}", hint, code=1)
+
+
+def _story() -> int:
+    """The traceback, without secrets: values that a driver puts into its errors stand in it, too."""
+    sys.stderr.write(hide(traceback.format_exc()))
+    return 1
 
 
 def _usage(why: click.ClickException) -> tuple[str, str]:

@@ -52,6 +52,9 @@ class Asked:
             text()
 
 
+_NAMES = {"id", "ids", "key", "queue", "subject", "pattern", "prefix", "names"}  # parameters that name what is stored
+
+
 def asks(function: Callable[..., T]) -> Callable[..., T]:
     """Adds the options of every command; the function gets them as its first argument."""
 
@@ -61,6 +64,9 @@ def asks(function: Callable[..., T]) -> Callable[..., T]:
     @click.option("--debug", is_flag=True, expose_value=False, help="Show the whole story of an error.")
     @functools.wraps(function)
     def wrapper(*args: Any, file: str | None, sets: Sequence[str], as_json: bool, **options: Any) -> T:
+        for name in _NAMES & options.keys():
+            for each in options[name] if isinstance(options[name], tuple) else (options[name] or "",):
+                each.encode()  # bytes that are no UTF-8 name nothing, whether or not the store is there to say so
         return function(Asked(file, dict(_pair(each) for each in sets), as_json), *args, **options)
 
     return wrapper

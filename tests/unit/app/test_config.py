@@ -164,6 +164,16 @@ def test_every_setting_has_a_variable(path: str) -> None:
     assert found.value not in (leaf.default, "")
 
 
+def test_the_provider_of_credentials_has_a_variable_beside_that_of_its_client() -> None:
+    names = {"WRASSE_REDIS_CLIENT": "redis-py", "WRASSE_REDIS_CREDENTIAL_PROVIDER": "shop.login:provider"}
+    config = loaded("", names)
+    assert config.sources["redis.credential_provider"] == "environment variable WRASSE_REDIS_CREDENTIAL_PROVIDER"
+    (found,) = [each for each in shown(config) if each.leaf.path == "redis.credential_provider"]
+    assert found.value == "shop.login:provider"
+    with pytest.raises(ConfigError, match="redis-py"):  # alone it is refused: only that client asks a provider
+        loaded("", {"WRASSE_REDIS_CREDENTIAL_PROVIDER": "shop.login:provider"})
+
+
 def test_a_mistake_within_a_section_names_the_variable_that_made_it() -> None:
     with pytest.raises(ConfigError, match=r"^environment variable WRASSE_REDIS_CLIENT: redis is not right"):
         loaded("", {"WRASSE_REDIS_CLIENT": "no such client"})
