@@ -243,3 +243,8 @@ async def test_a_package_that_is_not_installed_is_named_with_how_to_get_it(monke
     with pytest.raises(ConfigError, match="hiredis") as told:
         await open_store("redis://127.0.0.1:1/0")
     assert "wrasse[redis]" in told.value.do
+
+
+def test_a_blank_address_is_refused_and_not_taken_for_this_machine() -> None:
+    with pytest.raises(ConfigError, match="blank"):
+        parse_addresses("  ")

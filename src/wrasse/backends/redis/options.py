@@ -298,6 +298,8 @@ def _node(text: str, port: int) -> tuple[str, int]:
 
 def parse_addresses(text: str, *, sentinel: bool = False) -> tuple[tuple[str, int], ...]:
     """`host:port`, or several of them with commas, as `redis.addr` has it."""
+    if text and not text.strip():  # an empty one is as good as none; blanks are a mistake, not localhost
+        raise ConfigError("the address of a Redis is blank", do="write host:6379, or leave it out")
     return _nodes(",".join(part.strip() for part in text.split(",")), SENTINEL_PORT if sentinel else PORT)
 
 
