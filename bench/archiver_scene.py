@@ -31,7 +31,8 @@ from wrasse.backends.s3.connect import S3
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.ids import Ids
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.core import leases_in
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.streams import Draft
 from wrasse.streams.envelope import Envelope, encode
 
@@ -149,7 +150,7 @@ async def archived(
 ) -> float:
     """Archives the whole stream from one backend, with cursors and leases in another; gives seconds."""
     clock = SystemClock()
-    lessor = Lessor(engine.records(LEASES), clock, indexed=False)
+    lessor = LeaseManager(engine.records(LEASES), clock)
     ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
     prefix = f"archive-{os.urandom(4).hex()}"
     rule = Rule(SUBJECT, store.objects, "bench", prefix, limits=limits, form=Form(codec=codec))

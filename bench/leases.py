@@ -29,10 +29,10 @@ from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.engine.sweep import Action
+from wrasse.leases.cleanup import TOGETHER
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease import KEYS, KeyRecord
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Meta, encode
-from wrasse.leases.tidying import TOGETHER
 from wrasse.sweeps.expired_leases import ExpiredLeases
 
 CLOCK = SystemClock()
@@ -60,8 +60,8 @@ Part = tuple[list[Rate], list[Ratio]]
 
 async def _cycle(leases: Leases, key: str) -> None:
     leased = await leases.acquire(key, "bench")
-    await leases.update(NS, leased.held, STATE)
-    await leases.release(NS, leased.held)
+    await leases.update(leased.held, STATE)
+    await leases.release(leased.held)
 
 
 async def _timed(act: Callable[[], Awaitable[object]], clock: Callable[[], float] = CLOCK.monotonic) -> float:
@@ -288,7 +288,7 @@ async def _among(keys: int, rounds: int) -> tuple[float, float]:
     leases = Leases(memory.records, memory.objects, clock)
     records = memory.records(leases_in(NS))
     for number in range(keys):
-        await records.create(f"k/{number:07}", encode(Meta(1, updated_at=clock.now())), nonce="n")
+        await records.create(f"k/{number:07}", KEYS.encode(KeyRecord(1, updated_at=clock.now())), nonce="n")
     gc.collect()
     gc.freeze()  # what Python's collector makes of a large heap is not what is asked here
     cycles, sweeps = [], []

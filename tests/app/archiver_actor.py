@@ -33,7 +33,8 @@ from wrasse.archives.cursor import CURSORS
 from wrasse.archives.rule import Rule
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.core import leases_in
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.objects import NO_METADATA, Data, Objects, Stored
 
 PATTERN = "gbe.events.audit.*"
@@ -126,7 +127,7 @@ async def archiver(
         FaultyStreams(backend.streams, network),
         FaultyGroups(backend.groups, network),
         FaultyRecords(backend.records(CURSORS), network),
-        Lessor(leases, clock, indexed=False),
+        LeaseManager(leases, clock),
     )
     objects: FaultyObjects = STORES[store](await stores.open_objects(yard.objects), network)
     if isinstance(plan, Deadly):

@@ -18,7 +18,8 @@ from wrasse.archives.rule import Rule
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.core import leases_in
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.drains import PLAIN, Stretch
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
@@ -69,7 +70,7 @@ async def main(place: str, count: int) -> None:
     """Archives them."""
     clock, endless = SystemClock(), Endless()
     memory, directory = Memory(clock), await Directory.open(place, clock)
-    lessor = Lessor(memory.records(leases_in(".wrasse")), clock, indexed=False)
+    lessor = LeaseManager(memory.records(leases_in(".wrasse")), clock)
     ports = ArchivePorts(endless, endless, memory.records(CURSORS), lessor)  # type: ignore[arg-type]
     rule = Rule("gbe.>", directory.objects, place, limits=BatchLimits(size=1 << 40, bytes=64 << 20))
     archiver = Archiver(ports, [rule], clock, "one")

@@ -34,7 +34,7 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -169,7 +169,7 @@ def engine_on(store: Store, silence: timedelta, journal: Journal) -> Engine:
     )
     return Engine(
         [sweep],
-        lessor=Lessor(store.records(ENGINE_LEASES), CLOCK),
+        lessor=LeaseManager(store.records(ENGINE_LEASES), CLOCK),
         state=store.records(ENGINE_STATE),
         journal=journal,
         clock=CLOCK,

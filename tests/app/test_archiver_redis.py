@@ -36,7 +36,8 @@ from wrasse.archives.turns import Turns
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.core import leases_in
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.objects import Objects
 from wrasse.streams.publisher import Message, Publisher
 
@@ -54,7 +55,7 @@ class Scene:
 
     def archiver(self, size: int = 7, lease: timedelta = timedelta(milliseconds=30)) -> Archiver:
         clock = SystemClock()
-        lessor = Lessor(self.backend.records(leases_in(".wrasse")), clock, indexed=False)
+        lessor = LeaseManager(self.backend.records(leases_in(".wrasse")), clock)
         ports = ArchivePorts(self.backend.streams, self.backend.groups, self.backend.records(CURSORS), lessor)
         limits = BatchLimits(size, timeout=timedelta(milliseconds=200))
         rule = Rule("gbe.events.audit.*", self.objects, "there", limits=limits)

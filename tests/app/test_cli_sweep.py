@@ -122,11 +122,11 @@ def test_a_sweep_that_is_off_runs_only_when_it_is_named(place: Path) -> None:
 
 def test_a_sweep_that_another_process_runs_is_refused_with_its_name() -> None:
     from wrasse.engine.loop import ENGINE_LEASES
-    from wrasse.leases.lessor import Lessor
+    from wrasse.leases.manager import LeaseManager
 
     async def take() -> None:
         store = await open_store("sqlite:wrasse.db")
-        lessor = Lessor(store.records(ENGINE_LEASES), SystemClock(), indexed=False)
+        lessor = LeaseManager(store.records(ENGINE_LEASES), SystemClock())
         assert await lessor.acquire("sweep/stuck_jobs", "other-host-7", timedelta(minutes=1))
         await store.close()
 

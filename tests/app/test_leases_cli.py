@@ -14,9 +14,9 @@ from app.typed import Answer, wrasse
 from wrasse.app.wiring import open_store
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease import decode
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import decode
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -105,8 +105,8 @@ def kept_in(directory: Path, key: str, namespace: str = "default") -> None:
         store = await Directory.open(directory)
         leases = Leases(store.records, store.objects, SystemClock())
         lease = await leases.acquire(key, "ann", namespace=namespace)
-        await leases.update(namespace, lease.held, b"1")
-        await leases.release(namespace, lease.held)
+        await leases.update(lease.held, b"1")
+        await leases.release(lease.held)
         await leases.close()
         await store.close()
 
@@ -217,7 +217,7 @@ def test_a_lease_that_ended_is_cleared_by_the_sweep_on_the_command_line() -> Non
 async def _grants() -> list[object]:
     store = await open_store("sqlite:wrasse.db")
     try:
-        return [decode(each).meta.grant for each in await store.records(leases_in("default")).page("", None, 10)]
+        return [decode(each).lease for each in await store.records(leases_in("default")).page("", None, 10)]
     finally:
         await store.close()
 

@@ -31,7 +31,7 @@ async def dead(directory: Path) -> None:
     await desk.put("default", Job("m", queue="orders", payload=b"x", minted=True))
     (taken,) = await desk.take("default", "orders", "me", 1, timedelta(seconds=30), timedelta(0))
     state = await desk.take_state("default", taken, "me", timedelta(seconds=30), "")
-    await leases.update("default", state.held, b"1")
+    await leases.update(state.held, b"1")
     bury = Bury(taken.hold, Reason.FAILED, error="no such order")
     await desk.nack(Shown("default", "orders", taken.hold, state.held, stateful=True), bury)
     await desk.close()

@@ -38,10 +38,10 @@ async def left(directory: Path, clock: Clock, state: Decision) -> None:
     backend = await Directory.open(directory, clock)
     leases = Leases(backend.records, backend.objects, clock)
     held = await leases.acquire("a", "me", ttl=timedelta(seconds=30), transaction=ID)
-    await leases.update("default", held.held, b"1")
+    await leases.update(held.held, b"1")
     if state is not Decision.PENDING:
-        who = Participant("default", "a", held.grant.token)
-        await leases.transactions.book.decide(ID, state, (who,), held.grant.until, clock.now())
+        who = Participant("default", "a", held.held.token)
+        await leases.transactions.book.decide(ID, state, (who,), held.held.until, clock.now())
     await leases.close()
     await backend.close()
 

@@ -32,7 +32,7 @@ from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.streamed_takes import Claim, Takes
 from wrasse.jobs.task_events import Said
 from wrasse.jobs.task_store import Task, TaskStore as Tasks
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.groups import Ack, Delivery
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.streams import retention
@@ -76,7 +76,7 @@ async def run_engine(url: str, silence: timedelta) -> None:
     log("engine")
     await Engine(
         sweeps,
-        lessor=Lessor(backend.records(ENGINE_LEASES), CLOCK),
+        lessor=LeaseManager(backend.records(ENGINE_LEASES), CLOCK),
         state=backend.records(ENGINE_STATE),
         journal=journal,
         clock=CLOCK,

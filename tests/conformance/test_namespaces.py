@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.stores import CLUSTER, RECORDS_BACKENDS, Store
-from wrasse.leases.lessor import leases_in
+from wrasse.leases.core import leases_in
 
 pytestmark = pytest.mark.parametrize("open_store", [*RECORDS_BACKENDS, CLUSTER], indirect=True)
 

@@ -24,6 +24,7 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
+from wrasse.leases.lease import public
 from wrasse.leases.leases import Leases
 
 PIECE = 1 << 18
@@ -56,10 +57,10 @@ async def send(url: str, size: int) -> tuple[int, int]:
     async with LeaseClient(url, SystemClock()) as client:
         leased = await client.acquire("big", "me", ttl=timedelta(minutes=20))
         before = peak()
-        made = await client.attachments.attach("default", leased.held, Sent("big", size=size), stream())
-        await client.release("default", leased.held)
+        made = await client.attachments.attach(leased.held, Sent("big", size=size), stream())
+        await client.release(leased.held)
         summed, read = hashlib.sha256(), 0
-        async for chunk in (await client.attachments.fetch("default", "big", name="big")).chunks:
+        async for chunk in (await client.attachments.fetch(public("default", "big"), name="big")).chunks:
             summed.update(chunk)
             read += len(chunk)
         assert summed.hexdigest() == made.attachment.sha256

@@ -18,7 +18,8 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable, TooLarge
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.hold_key import hold_key
+from wrasse.leases.hold import hold_key
+from wrasse.leases.lease import public
 from wrasse.leases.operations import Operations
 from wrasse.leases.refusal import KeyRefused, Refusal
 
@@ -44,7 +45,7 @@ def held(operations: Operations) -> hold_key:
 
 
 async def committed(operations: Operations, name: str) -> bytes:
-    fetched = await operations.attachments.fetch("default", KEY, name=name)
+    fetched = await operations.attachments.fetch(public("default", KEY), name=name)
     return b"".join([chunk async for chunk in fetched.chunks])
 
 
@@ -54,8 +55,8 @@ async def test_a_file_is_committed_when_its_block_ends_well(operations: Operatio
     async with held(operations) as lease:
         made = await lease.attach("scan.pdf", tmp_path / "scan.pdf", content_type="application/pdf")
         mine = b"".join([piece async for piece in lease.fetch("scan.pdf")])
-        before = await operations.attachments.list("default", KEY)
-    found = await operations.attachments.list("default", KEY)
+        before = await operations.attachments.list(public("default", KEY))
+    found = await operations.attachments.list(public("default", KEY))
     assert (mine, before, [(each.name, each.sha256) for each in found], await committed(operations, "scan.pdf")) == (
         data, [], [("scan.pdf", hashlib.sha256(data).hexdigest())], data,
     )  # fmt: skip
@@ -70,7 +71,7 @@ async def test_a_body_that_raises_attaches_nothing(operations: Operations) -> No
 
     with pytest.raises(ZeroDivisionError):
         await body()
-    assert await operations.attachments.list("default", KEY) == []
+    assert await operations.attachments.list(public("default", KEY)) == []
 
 
 async def test_a_detached_file_is_gone(operations: Operations) -> None:
@@ -80,7 +81,7 @@ async def test_a_detached_file_is_gone(operations: Operations) -> None:
     async with held(operations) as lease:
         gone = [await lease.detach("a"), await lease.detach("nosuch")]
     with pytest.raises(KeyRefused) as refused:
-        await operations.attachments.fetch("default", KEY, name="a")
+        await operations.attachments.fetch(public("default", KEY), name="a")
     assert (gone, refused.value.code, await committed(operations, "b")) == (
         [True, False], Refusal.ATTACHMENT_NOT_FOUND, b"",
     )  # fmt: skip
@@ -94,8 +95,8 @@ async def test_more_than_is_allowed_is_refused(operations: Operations) -> None:
             yield b"x" * 1_000
 
     with pytest.raises((TooLarge, StoreUnavailable)):  # a server that hangs up may do so before its answer
-        await operations.attachments.attach("default", leased.held, Sent("a", bytes_max=2_000), stream())
-    assert await operations.attachments.list("default", leased.held) == []
+        await operations.attachments.attach(leased.held, Sent("a", bytes_max=2_000), stream())
+    assert await operations.attachments.list(leased.held) == []
 
 
 async def raw_lease(client: ClientSession) -> dict[str, str]:

@@ -13,7 +13,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import LeaseLost
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.hold_key import hold_key
+from wrasse.leases.hold import hold_key
 from wrasse.leases.leases import Leases
 from wrasse.leases.operations import Operations
 
@@ -112,8 +112,8 @@ async def test_who_waited_longer_than_its_lease_lasts_has_all_of_it_all_the_same
             waiting = group.create_task(client.acquire("orders/42", "you", ttl=TTL, wait=None))
             await until(lambda: server.api.waiting == 1)
             clock.advance(3 * TTL)
-            await client.release(first.namespace, first.held)
-        assert client.term(waiting.result()) - clock.monotonic() == pytest.approx(TTL.total_seconds(), abs=0.01)
+            await client.release(first.held)
+        assert client.term(waiting.result().held) - clock.monotonic() == pytest.approx(TTL.total_seconds(), abs=0.01)
 
 
 @pytest.mark.parametrize("where", ["here", "over HTTP"])
@@ -150,8 +150,8 @@ async def rob(server: Served) -> None:
 async def test_a_key_that_begins_like_its_namespace_is_one_key_here_and_there() -> None:
     async with served() as server, LeaseClient(server.url, CLOCK) as client:
         leased = await client.acquire("default/default/x", "me", ttl=timedelta(seconds=30))
-        await client.update(leased.namespace, leased.held, b"1")
-        await client.release(leased.namespace, leased.held)
+        await client.update(leased.held, b"1")
+        await client.release(leased.held)
         assert leased.held.key == "default/x"
         seen = await client.read_public("default", "default/x")
         assert seen is not None

@@ -16,7 +16,7 @@ from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.leases import attachments_client, client, leases as local
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.rules import Held
+from wrasse.leases.lease import shown
 
 OK = b"HTTP/1.1 200 OK\r\n"
 BOMB = gzip.compress(bytes(64 << 20))
@@ -37,15 +37,15 @@ ACTS: dict[str, Act] = {
     "garbage": sends(b"\x00\x01\x02\r\n\r\n"),
     "early close": sends(b""),
 }
-HELD = Held("k", "l", 1, "t")
+HELD = shown("", "k", "l", 1, "t")
 
 
 def calls(leases: LeaseClient) -> dict[str, Callable[[], Awaitable[object]]]:
     return {
         "acquire": lambda: leases.acquire("k", "me"),
         "decide": lambda: leases.decide("t", commit=True),
-        "list": lambda: leases.attachments.list("", HELD),
-        "fetch": lambda: leases.attachments.fetch("", HELD, name="a"),
+        "list": lambda: leases.attachments.list(HELD),
+        "fetch": lambda: leases.attachments.fetch(HELD, name="a"),
     }
 
 
@@ -91,7 +91,7 @@ async def test_a_lease_is_relied_on_for_no_longer_than_leases_last(said: bytes) 
     async with hostile_http() as server, client_of(server) as leases:
         server.plan = lambda method, target: json(granted, b"%s: %s\r\n" % (client.LASTS.encode(), said))
         leased = await leases.acquire("k", "me")
-        assert leases.term(leased) - SystemClock().monotonic() <= client.TTL_MAX.total_seconds()
+        assert leases.term(leased.held) - SystemClock().monotonic() <= client.TTL_MAX.total_seconds()
 
 
 @asynccontextmanager
@@ -124,7 +124,7 @@ async def test_an_attachment_that_trickles_is_cut_off(monkeypatch: pytest.Monkey
             await asyncio.sleep(0.05)
 
     async with serving(trickle) as address, LeaseClient(address, SystemClock(), token="secret") as leases:
-        fetched = await leases.attachments.fetch("", HELD, name="a")
+        fetched = await leases.attachments.fetch(HELD, name="a")
         with pytest.raises(StoreUnavailable, match="broke off: TimeoutError"):
             async for _ in fetched.chunks:
                 pass
@@ -142,7 +142,7 @@ async def test_a_server_that_reads_an_attachment_too_slowly_is_given_up(monkeypa
 
     async with serving(sip) as address, LeaseClient(address, SystemClock(), token="secret") as leases:
         with pytest.raises(StoreUnavailable, match="does not answer: TimeoutError"):
-            await leases.attachments.attach("", HELD, Sent("a"), bytes(64 << 20))
+            await leases.attachments.attach(HELD, Sent("a"), bytes(64 << 20))
 
 
 async def test_a_slow_source_is_not_the_servers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,11 +160,11 @@ async def test_a_slow_source_is_not_the_servers_fault(monkeypatch: pytest.Monkey
 
     async with serving(refuse) as address, LeaseClient(address, SystemClock(), token="secret") as leases:
         with pytest.raises(WrasseError, match="lease-api"):
-            await leases.attachments.attach("", HELD, Sent("a"), source())
+            await leases.attachments.attach(HELD, Sent("a"), source())
 
 
 async def test_a_state_that_no_client_would_read_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STATE_BYTES_MAX", 1_000)
     async with client_of(HostileHttp()) as remote:
         with pytest.raises(TooLarge, match="a state of 1001 bytes, and at most 1000 are allowed"):
-            await remote.update("", HELD, bytes(1_001))
+            await remote.update(HELD, bytes(1_001))

@@ -14,7 +14,8 @@ from leases_proof.places import NS, Backend
 from object_faults import FaultyObjects
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreUnavailable
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.objects import NO_METADATA, Data, Stored
 from wrasse.ports.records import Collection, Records
@@ -107,7 +108,7 @@ class Client:
             leased = await self.leases.acquire(
                 key, "me", ttl=timedelta(seconds=ttl), wait=timedelta(seconds=wait), if_not_exists=False
             )
-            self._scene.history.granted[key].append(leased.grant.token)
+            self._scene.history.granted[key].append(leased.held.token)
             await self._hold(leased)
 
     async def _look(self, key: str) -> None:
@@ -116,28 +117,28 @@ class Client:
             if seen is not None:
                 self._scene.history.read.append((key, seen.version, seen.data))
 
-    async def _hold(self, leased: Leased) -> None:
+    async def _hold(self, leased: KeyRecord) -> None:
         staged: bytes | None = None
         for _ in range(self._random.randrange(4)):
             step = self._random.random()
             if step < 0.5:
                 self._scene.made += 1
                 data = b'{"n":%d}' % self._scene.made
-                await self.leases.update(NS, leased.held, data)
+                await self.leases.update(leased.held, data)
                 staged = data
             elif step < 0.7:
-                await self.leases.renew(NS, leased.held, timedelta(seconds=self._random.uniform(1, 8)))
+                await self.leases.renew(leased.held, timedelta(seconds=self._random.uniform(1, 8)))
             elif self._delay:
                 await asyncio.sleep(self._random.choice((0.1, 1.0, 6.0)))
         if self._random.random() < 0.15:
             return  # walks away
         await self._give_back(leased, staged, commit=self._random.random() < 0.8)
 
-    async def _give_back(self, leased: Leased, staged: bytes | None, *, commit: bool) -> None:
+    async def _give_back(self, leased: KeyRecord, staged: bytes | None, *, commit: bool) -> None:
         history, key = self._scene.history, leased.held.key
         for _ in range(3):
             try:
-                meta = await self.leases.release(NS, leased.held, commit=commit)
+                meta = await self.leases.release(leased.held, commit=commit)
             except StoreUnavailable:
                 continue  # asks again, as clients do
             except KeyRefused as refused:

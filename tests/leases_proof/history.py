@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from wrasse.clock import Clock
-from wrasse.leases.meta import Meta, decode
+from wrasse.leases.lease import KeyRecord, decode
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records, Written, refuse_emit
@@ -25,7 +25,7 @@ class Step:
 
     over: str | None
     version: str
-    meta: Meta
+    meta: KeyRecord
     at: datetime
 
 
@@ -77,18 +77,18 @@ class History:
             assert data in values[key].values(), f"a commit of {key} is lost, and nobody was told"
 
 
-def check_step(before: Meta, step: Step) -> None:
+def check_step(before: KeyRecord, step: Step) -> None:
     """One holder, growing tokens, and commits that are whole."""
     after = step.meta
-    new = after.grant is not None and (before.grant is None or after.grant.id != before.grant.id)
+    new = after.lease is not None and (before.lease is None or after.lease.id != before.lease.id)
     assert after.token > before.token if new else after.token == before.token, "tokens grow with every grant"
-    if new and before.grant is not None:
-        assert step.at >= before.grant.until, "a lease was taken while it lasted"
+    if new and before.lease is not None:
+        assert step.at >= before.lease.until, "a lease was taken while it lasted"
     if after.version == before.version:
         assert after.state == before.state, "a state changed without a version"
         return
     assert before.staged is not None, "a version out of nothing"
-    assert after.grant is None, "a commit gives the key back"
+    assert after.lease is None, "a commit gives the key back"
     assert after.version == before.staged.version > before.version, "versions grow by what was staged"
     assert after.state == (before.state if before.staged.same else before.staged.state), "a torn commit"
 
@@ -158,7 +158,7 @@ class Witness:
 
     def _note(self, key: str, over: str | None, value: bytes, written: Written) -> None:
         if written and written.version is not None:
-            meta = decode(Record(key, value, written.version, None)).meta
+            meta = decode(Record(key, value, written.version, None))
             step = Step(over, written.version, meta, self._clock.now())
             self._history.steps[key].setdefault(written.version, step)
 
@@ -169,8 +169,8 @@ async def nothing_is_left(records: Records, objects: Objects, namespace: str, hi
     for key in history.steps:
         record = await records.get(key)
         assert record is not None, f"{key} has no record any more"
-        meta = decode(record).meta
-        assert (meta.grant, meta.staged) == (None, None), f"{key} is still held"
+        meta = decode(record)
+        assert (meta.lease, meta.staged) == (None, None), f"{key} is still held"
         named |= set() if meta.state is None else {meta.state.name}
     found, after = set(), None
     while True:

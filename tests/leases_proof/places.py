@@ -17,10 +17,9 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.backends.s3.connect import S3
 from wrasse.clock import Clock, ManualClock, SystemClock
 from wrasse.engine.sweep import Action
-from wrasse.leases.keys import EXACT
+from wrasse.leases.core import EXACT, leases_in
+from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.rules import Terms
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import ObjectInfo, Objects
 from wrasse.ports.records import Collection, Records

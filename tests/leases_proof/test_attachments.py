@@ -12,38 +12,40 @@ from leases_proof.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.errors import StoreBroken
 from wrasse.leases.attachments import ATTACHMENTS_MAX, Attached, AttachmentTooLarge, Sent
 from wrasse.leases.fsck import Fsck, Trouble
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord, Lease, public
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.rules import Held
 from wrasse.ports.objects import ObjectDelete
 
 KEY = "orders/42"
 FEW = pytest.mark.parametrize("place", ["memory", "directory"], indirect=True)
 
 
-async def acquire(leases: Leases, place: Place) -> Leased:
+async def acquire(leases: Leases, place: Place) -> KeyRecord:
     return await leases.acquire(KEY, "me", ttl=place.ttl)
 
 
-async def attach(leases: Leases, held: Held, name: str, data: bytes) -> Attached:
-    return await leases.attachments.attach(NS, held, Sent(name), data)
+async def attach(leases: Leases, held: Lease, name: str, data: bytes) -> Attached:
+    return await leases.attachments.attach(held, Sent(name), data)
 
 
-async def commit(leases: Leases, place: Place, name: str, data: bytes) -> Leased:
+async def commit(leases: Leases, place: Place, name: str, data: bytes) -> KeyRecord:
     leased = await acquire(leases, place)
     await attach(leases, leased.held, name, data)
-    await leases.release(NS, leased.held)
+    await leases.release(leased.held)
     await leases.close()
     return leased
 
 
-async def read(leases: Leases, whose: Held | str, name: str) -> bytes:
-    fetched = await leases.attachments.fetch(NS, whose, name=name)
+async def read(leases: Leases, whose: Lease | str, name: str) -> bytes:
+    whose = public(NS, whose) if isinstance(whose, str) else whose
+    fetched = await leases.attachments.fetch(whose, name=name)
     return b"".join([chunk async for chunk in fetched.chunks])
 
 
-async def names(leases: Leases, whose: Held | str) -> list[str]:
-    return [each.name for each in await leases.attachments.list(NS, whose)]
+async def names(leases: Leases, whose: Lease | str) -> list[str]:
+    whose = public(NS, whose) if isinstance(whose, str) else whose
+    return [each.name for each in await leases.attachments.list(whose)]
 
 
 async def test_an_attachment_is_seen_by_its_holder_at_once_and_by_others_after_the_commit(place: Place) -> None:
@@ -51,17 +53,17 @@ async def test_an_attachment_is_seen_by_its_holder_at_once_and_by_others_after_t
     leased = await acquire(leases, place)
     await attach(leases, leased.held, "scan.pdf", b"pages")
     before = (await read(leases, leased.held, "scan.pdf"), await names(other, KEY))
-    await leases.release(NS, leased.held)
+    await leases.release(leased.held)
     assert (before, await read(other, KEY, "scan.pdf")) == ((b"pages", []), b"pages")
 
 
 async def test_state_and_attachments_are_one_commit_and_one_version(place: Place) -> None:
     leases = await place.process()
     leased = await acquire(leases, place)
-    await leases.update(NS, leased.held, b'{"n":1}')
+    await leases.update(leased.held, b'{"n":1}')
     attached = await attach(leases, leased.held, "a", b"a")
     await attach(leases, leased.held, "b", b"b")
-    meta = await leases.release(NS, leased.held)
+    meta = await leases.release(leased.held)
     assert meta is not None
     seen = await leases.read_public(NS, KEY)
     assert (attached.version, meta.version, seen and seen.data, await names(leases, KEY)) == (
@@ -76,8 +78,8 @@ async def test_a_rollback_leaves_attachments_as_they_were_and_nothing_behind(pla
     leased = await acquire(leases, place)
     await attach(leases, leased.held, "a", b"new")
     await attach(leases, leased.held, "b", b"b")
-    await leases.attachments.remove(NS, leased.held, name="a")
-    await leases.release(NS, leased.held, commit=False)
+    await leases.attachments.remove(leased.held, name="a")
+    await leases.release(leased.held, commit=False)
     await leases.close()
     assert (await read(leases, KEY, "a"), len(await place.states(KEY))) == (b"old", 1)
 
@@ -86,13 +88,13 @@ async def test_a_rollback_leaves_attachments_as_they_were_and_nothing_behind(pla
 async def test_what_is_superseded_is_taken_away_after_the_answer(place: Place) -> None:
     leases = await place.process()
     await commit(leases, place, "a", b"first")
-    first = (await leases.attachments.list(NS, KEY))[0]
+    first = (await leases.attachments.list(public(NS, KEY)))[0]
     leased = await acquire(leases, place)
     for n in range(3):
         await attach(leases, leased.held, "a", b"%d" % n)
-    await leases.release(NS, leased.held)
+    await leases.release(leased.held)
     await leases.close()
-    last = (await leases.attachments.list(NS, KEY))[0]
+    last = (await leases.attachments.list(public(NS, KEY)))[0]
     assert (await place.states(KEY), last.id, last.created_at) == ([last.object.name], first.id, first.created_at)
 
 
@@ -102,11 +104,11 @@ async def test_a_removed_attachment_is_gone_with_the_commit(place: Place) -> Non
     await commit(leases, place, "a", b"a")
     leased = await acquire(leases, place)
     await attach(leases, leased.held, "b", b"b")
-    counts = [await leases.attachments.remove(NS, leased.held, name=name) for name in ("a", "nosuch")]
-    public = await names(leases, KEY)
-    await leases.release(NS, leased.held)
+    counts = [await leases.attachments.remove(leased.held, name=name) for name in ("a", "nosuch")]
+    committed = await names(leases, KEY)
+    await leases.release(leased.held)
     await leases.close()
-    assert (counts, public, await names(leases, KEY), len(await place.states(KEY))) == (
+    assert (counts, committed, await names(leases, KEY), len(await place.states(KEY))) == (
         [(1, 2), (0, 2)], ["a"], ["b"], 1,
     )  # fmt: skip
 
@@ -117,8 +119,8 @@ async def test_all_attachments_can_be_removed_at_once(place: Place) -> None:
     leased = await acquire(leases, place)
     for name in "abc":
         await attach(leases, leased.held, name, b"x")
-    count, _ = await leases.attachments.remove(NS, leased.held, every=True)
-    await leases.release(NS, leased.held)
+    count, _ = await leases.attachments.remove(leased.held, every=True)
+    await leases.release(leased.held)
     await leases.close()
     assert (count, await names(leases, KEY), await place.states(KEY)) == (3, [], [])
 
@@ -128,7 +130,7 @@ async def test_one_that_is_to_stay_stays(place: Place) -> None:
     leases = await place.process()
     await commit(leases, place, "a", b"old")
     leased = await acquire(leases, place)
-    attached = await leases.attachments.attach(NS, leased.held, Sent("a", keep=True), b"new")
+    attached = await leases.attachments.attach(leased.held, Sent("a", keep=True), b"new")
     assert (attached.staged, await read(leases, leased.held, "a")) == (False, b"old")
 
 
@@ -146,7 +148,7 @@ async def test_bytes_that_are_not_what_was_meant_stage_nothing_and_leave_nothing
     leases = await place.process()
     leased = await acquire(leases, place)
     with pytest.raises(error):
-        await leases.attachments.attach(NS, leased.held, sent, b"four")
+        await leases.attachments.attach(leased.held, sent, b"four")
     assert (await names(leases, leased.held), await place.states(KEY)) == ([], [])
 
 
@@ -162,7 +164,7 @@ async def test_nothing_is_read_of_a_stream_whose_sender_does_not_hold_the_key(pl
         yield b"x"
 
     with pytest.raises(KeyRefused) as refused:
-        await leases.attachments.attach(NS, leased.held, Sent("a"), stream())
+        await leases.attachments.attach(leased.held, Sent("a"), stream())
     assert (refused.value.code, asked) == (Refusal.LEASE_EXPIRED, [])
 
 
@@ -176,7 +178,7 @@ async def test_a_lease_that_ends_while_its_bytes_come_stages_nothing(place: Plac
         await place.expire()
 
     with pytest.raises(KeyRefused) as refused:
-        await leases.attachments.attach(NS, leased.held, Sent("a"), stream())
+        await leases.attachments.attach(leased.held, Sent("a"), stream())
     await leases.close()
     assert (refused.value.code, await place.states(KEY)) == (Refusal.LEASE_EXPIRED, [])
 
@@ -185,7 +187,7 @@ async def test_a_lease_that_ends_while_its_bytes_come_stages_nothing(place: Plac
 async def test_an_attachment_that_is_not_there_is_refused_by_name(place: Place) -> None:
     leases = await place.process()
     with pytest.raises(KeyRefused) as refused:
-        await leases.attachments.fetch(NS, KEY, name="nosuch")
+        await leases.attachments.fetch(public(NS, KEY), name="nosuch")
     assert refused.value.code is Refusal.ATTACHMENT_NOT_FOUND
 
 
@@ -222,7 +224,7 @@ async def test_what_a_crash_before_the_record_leaves_is_found_by_the_second_look
 async def test_a_reader_is_told_of_bytes_that_are_not_what_was_stored(place: Place) -> None:
     leases = await place.process()
     await commit(leases, place, "a", b"right")
-    stored = (await leases.attachments.list(NS, KEY))[0].object
+    stored = (await leases.attachments.list(public(NS, KEY)))[0].object
     await place.opened[0].objects.replace(stored.name, b"wrong", at=stored.version)
     with pytest.raises(StoreBroken):
         await read(leases, KEY, "a")
@@ -233,7 +235,7 @@ async def test_fsck_misses_an_attachment_whose_object_is_gone_and_takes_loose_on
     leases = await place.process()
     await commit(leases, place, "a", b"a")
     await commit(leases, place, "b", b"b")
-    kept = {each.name: each.object for each in await leases.attachments.list(NS, KEY)}
+    kept = {each.name: each.object for each in await leases.attachments.list(public(NS, KEY))}
     objects = place.opened[0].objects
     await objects.create(kept["b"].name[:-1] + "~", b"loose")
     sound = [each.trouble async for each in Fsck(leases, NS, repair=True).run()]
@@ -262,8 +264,8 @@ async def test_attachments_of_several_keys_are_committed_together_or_not_at_all(
         second = await leases.acquire("b", "me", ttl=place.ttl, transaction=first.held.transaction)
         for each in (first, second):
             await attach(leases, each.held, "file", b"bytes")
-        await leases.release(NS, second.held, commit=commit_it)
-        await leases.release(NS, first.held, commit=commit_it)
+        await leases.release(second.held, commit=commit_it)
+        await leases.release(first.held, commit=commit_it)
         await leases.close()
-        seen = [[each.name for each in await other.attachments.list(NS, key)] for key in ("a", "b")]
+        seen = [[each.name for each in await other.attachments.list(public(NS, key))] for key in ("a", "b")]
         assert seen == ([["file"], ["file"]] if commit_it else [[], []])

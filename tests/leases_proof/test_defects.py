@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from faults import CRASH, LOST_REPLY, Crashed, Script
 from leases_proof.between import Gate, behind, faulty
@@ -13,8 +14,8 @@ from leases_proof.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import WrasseError
-from wrasse.leases.leases import Leased, Leases
-from wrasse.leases.meta import DROPPED_MAX
+from wrasse.leases.lease import DROPPED_MAX, KeyRecord
+from wrasse.leases.leases import Leases
 from wrasse.leases.names import BadName
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.outcome import Outcome
@@ -25,14 +26,14 @@ KEY = "orders/42"
 OLD, NEW = b'{"n":1}', b'{"n":2}'
 
 
-async def acquire(leases: Leases, place: Place, owner: str = "me", key: str = KEY, **more: str) -> Leased:
+async def acquire(leases: Leases, place: Place, owner: str = "me", key: str = KEY, **more: str) -> KeyRecord:
     return await leases.acquire(key, owner, ttl=place.ttl, **more)  # type: ignore[arg-type]
 
 
-async def commit(leases: Leases, place: Place, data: bytes, owner: str = "me") -> Leased:
+async def commit(leases: Leases, place: Place, data: bytes, owner: str = "me") -> KeyRecord:
     leased = await acquire(leases, place, owner)
-    await leases.update(NS, leased.held, data)
-    await leases.release(NS, leased.held)
+    await leases.update(leased.held, data)
+    await leases.release(leased.held)
     return leased
 
 
@@ -48,16 +49,16 @@ async def test_a_public_read_never_shows_what_is_staged(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     await commit(leases, place, OLD)
     leased = await acquire(leases, place)
-    await leases.update(NS, leased.held, NEW)
-    seen = await leases.read(NS, leased.held)
+    await leases.update(leased.held, NEW)
+    seen = await leases.read(leased.held)
     assert (await public(leases), await public(other), seen and seen.data) == (OLD, OLD, NEW)
 
 
 async def test_what_a_holder_staged_through_one_process_it_reads_through_another(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     leased = await acquire(leases, place)
-    await other.update(NS, leased.held, NEW)
-    seen = await leases.read(NS, leased.held)
+    await other.update(leased.held, NEW)
+    seen = await leases.read(leased.held)
     assert seen is not None
     assert seen.data == NEW
 
@@ -70,15 +71,15 @@ async def test_a_commit_after_the_end_of_its_lease_is_refused(place: Place, clea
     leases, other = await place.process(), await place.process()
     await commit(leases, place, OLD)
     leased = await acquire(leases, place)
-    await leases.update(NS, leased.held, NEW)
+    await leases.update(leased.held, NEW)
     await place.expire()
     if cleared == "by the next holder":
         await acquire(other, place, "next")
     if cleared == "by whoever looked":
         with pytest.raises(KeyRefused):
-            await other.renew(NS, leased.held, place.ttl)
+            await other.renew(leased.held, place.ttl)
     with pytest.raises(KeyRefused) as refused:
-        await leases.release(NS, leased.held)
+        await leases.release(leased.held)
     assert (refused.value.code, await public(other)) == (Refusal.LEASE_EXPIRED, OLD)
 
 
@@ -88,13 +89,13 @@ async def test_a_commit_is_refused_however_many_others_have_failed_since(place: 
     held = []
     for n in range(DROPPED_MAX + 3):
         leased = await acquire(leases, place, f"holder-{n}")
-        await leases.update(NS, leased.held, NEW)
+        await leases.update(leased.held, NEW)
         held.append(leased.held)
         await place.expire()
     codes = []
     for each in held:
         with pytest.raises(KeyRefused) as refused:
-            await leases.release(NS, each)
+            await leases.release(each)
         codes.append(refused.value.code)
     assert set(codes) == {Refusal.LEASE_EXPIRED}
 
@@ -102,10 +103,10 @@ async def test_a_commit_is_refused_however_many_others_have_failed_since(place: 
 async def test_a_plain_unlock_after_the_end_is_no_error_nor_is_a_second_one(place: Place) -> None:
     leases = await place.process()
     done = await commit(leases, place, OLD)
-    again = await leases.release(NS, done.held)  # as a client does whose first reply was lost
+    again = await leases.release(done.held)  # as a client does whose first reply was lost
     leased = await acquire(leases, place)
     await place.expire()
-    assert (again, await leases.release(NS, leased.held)) == (None, None)
+    assert (again, await leases.release(leased.held)) == (None, None)
 
 
 # D5: an acquire whose reply was lost waited for its own lease
@@ -119,14 +120,14 @@ async def test_a_lost_reply_does_not_make_an_acquire_wait_for_itself(place: Plac
     leased = await acquire(leases, place)
     meta = await leases.describe(NS, KEY)
     assert meta is not None
-    assert meta.grant == leased.grant
+    assert meta.lease == replace(leased.held, key="", namespace="")
 
 
 async def test_an_acquire_asked_again_with_the_same_id_is_the_same_lease(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     first = await acquire(leases, place, id="000000000000000000a0")
     again = await acquire(other, place, id="000000000000000000a0")
-    assert (again.grant, again.held) == (first.grant, first.held)
+    assert again.held == first.held
 
 
 # D7: two processes that made the list of buckets at the same time lost one of them
@@ -144,7 +145,7 @@ async def test_two_processes_that_open_different_hours_at_once_lose_neither(plac
     await place.pass_time(HOURS)
     swept = await place.sweep(await place.process())
     metas = [await leases.describe(NS, key) for key in ("this-hour", "next-hour")]
-    assert (swept, [meta and meta.grant for meta in metas]) == (2, [None, None])
+    assert (swept, [meta and meta.lease for meta in metas]) == (2, [None, None])
 
 
 # D9: a paused holder overwrote what the next one read
@@ -157,10 +158,10 @@ async def test_a_paused_holder_changes_nothing_that_anybody_reads(place: Place, 
     await commit(other, place, OLD)
     leased = await acquire(paused, place, "paused")
     if step == "release":
-        await paused.update(NS, leased.held, NEW)
+        await paused.update(leased.held, NEW)
     gate.shut()
     late = asyncio.create_task(
-        paused.update(NS, leased.held, NEW) if step == "update" else paused.release(NS, leased.held)  # type: ignore[arg-type]
+        paused.update(leased.held, NEW) if step == "update" else paused.release(leased.held)  # type: ignore[arg-type]
     )
     await gate.reached.wait()
     await place.expire()
@@ -168,8 +169,8 @@ async def test_a_paused_holder_changes_nothing_that_anybody_reads(place: Place, 
     gate.open()
     with pytest.raises(KeyRefused) as refused:
         await late
-    seen = await other.read(NS, following.held)
-    assert (following.grant.token > leased.grant.token, seen and seen.data, await public(paused)) == (True, OLD, OLD)
+    seen = await other.read(following.held)
+    assert (following.held.token > leased.held.token, seen and seen.data, await public(paused)) == (True, OLD, OLD)
     assert refused.value.code in (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED)
 
 
@@ -191,7 +192,7 @@ async def test_a_lease_whose_clearing_lost_a_race_is_swept_later(place: Place) -
     await place.sweep(await place.process())
     meta = await leases.describe(NS, KEY)
     assert meta is not None
-    assert meta.grant is None
+    assert meta.lease is None
 
 
 @HOURS_PASS
@@ -221,7 +222,7 @@ async def test_a_new_process_sweeps_namespaces_it_has_never_seen(place: Place) -
     after = await place.process()
     await place.sweep(after)
     metas = [await after.describe(namespace, KEY) for namespace in ("billing", "shop", "a.b")]
-    assert [meta and meta.grant for meta in metas] == [None, None, None]
+    assert [meta and meta.lease for meta in metas] == [None, None, None]
 
 
 # D14: tokens began again after retention; a removal ignored its condition; `..` was a key
@@ -240,7 +241,7 @@ async def test_tokens_grow_also_after_retention_took_the_key(place: Place) -> No
         await sweep.apply([verdict])
     gone = await leases.describe(NS, KEY)
     after = await acquire(await place.process(), place)
-    assert (gone, await place.states(KEY), after.grant.token > before.grant.token) == (None, [], True)
+    assert (gone, await place.states(KEY), after.held.token > before.held.token) == (None, [], True)
 
 
 async def test_a_removal_of_another_version_is_refused(place: Place) -> None:
@@ -248,7 +249,7 @@ async def test_a_removal_of_another_version_is_refused(place: Place) -> None:
     await commit(leases, place, OLD)
     leased = await acquire(leases, place)
     with pytest.raises(KeyRefused) as refused:
-        await leases.remove(NS, leased.held, if_version=7)
+        await leases.remove(leased.held, if_version=7)
     assert (refused.value.code, refused.value.version) == (Refusal.VERSION_CONFLICT, 1)
 
 

@@ -18,8 +18,8 @@ ID = "0123456789abcdef"
 async def committed(leases: Leases, key: str) -> str:
     """A key with a state; the name of its object."""
     leased = await leases.acquire(key, "me", ttl=TTL)
-    _, state = await leases.update(NS, leased.held, b"1")
-    await leases.release(NS, leased.held)
+    _, state = await leases.update(leased.held, b"1")
+    await leases.release(leased.held)
     await leases.close()
     return state.name
 
@@ -72,4 +72,4 @@ async def test_a_lease_without_an_index_entry_gets_one_and_is_swept(place: Place
     await place.sweep(leases)
     meta = await leases.describe(NS, "orders/1")
     assert meta is not None
-    assert meta.grant is None
+    assert meta.lease is None

@@ -30,8 +30,8 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.client import LeaseClient
+from wrasse.leases.core import leases_in
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
 from wrasse.leases.refusal import KeyRefused, Refusal
 
 ACTOR = Path(__file__).with_name("lease_actor.py")
@@ -113,11 +113,11 @@ async def client(yard: Yard, name: str) -> None:
 
 async def append(yard: Yard, leases: LeaseClient, key: str, mark: str) -> None:
     leased = await leases.acquire(key, mark, ttl=yard.ttl)
-    seen = await leases.read(NS, leased.held)
+    seen = await leases.read(leased.held)
     marks = [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
-    await leases.update(NS, leased.held, msgspec.json.encode([*marks, mark]))
+    await leases.update(leased.held, msgspec.json.encode([*marks, mark]))
     try:
-        await leases.release(NS, leased.held)
+        await leases.release(leased.held)
     except KeyRefused as refused:
         if refused.code is Refusal.LEASE_EXPIRED:
             yard.refused.append(mark)

@@ -21,10 +21,10 @@ from wrasse.app.leases_http.queues_desk import QueueDesk, Shown, failure
 from wrasse.app.leases_http.queues_keys import state_key
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs.recorded_names import Names
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.rules import Terms
 from wrasse.leases.transaction import TRANSACTIONS
 from wrasse.ports.jobs import Job, Place as In, TakenJob
 
@@ -79,7 +79,7 @@ async def with_state(leases: Leases, desk: QueueDesk) -> bool:
     taken = await take(desk)
     assert taken is not None
     leased = await desk.take_state(NS, taken, "me", VISIBLE, "")
-    await leases.update(NS, leased.held, b'{"step":1}')
+    await leases.update(leased.held, b'{"step":1}')
     return await desk.ack(Shown(NS, QUEUE, taken.hold, leased.held, stateful=True), taken.attempt)
 
 
@@ -115,7 +115,7 @@ async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Pl
     first = await take(desk)
     assert first is not None
     leased = await desk.take_state(NS, first, "me", VISIBLE, "")
-    await leases.update(NS, leased.held, b'{"step":1}')
+    await leases.update(leased.held, b'{"step":1}')
     state = await desk.jobs(NS).state("m")
     assert state is not None
     await desk.nack(Shown(NS, QUEUE, first.hold, leased.held, stateful=True), failure(first.hold, state, "", VISIBLE))
@@ -134,7 +134,7 @@ async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place
     taken = await take(desk)
     assert taken is not None
     leased = await desk.take_state(NS, taken, "me", VISIBLE, "")
-    await leases.update(NS, leased.held, b'{"step":1}')
+    await leases.update(leased.held, b'{"step":1}')
     await place.pass_time(VISIBLE - timedelta(seconds=1))  # too late for its holder, too early for others
     acked = await desk.ack(Shown(NS, QUEUE, taken.hold, leased.held, stateful=True), 1)
     await desk.close()
@@ -152,7 +152,7 @@ async def together(place: Place, leases: Leases, desk: QueueDesk, ending: str) -
     assert taken is not None
     assert await desk.join(NS, taken, VISIBLE, MARK)
     account = await leases.acquire("account", "me", ttl=VISIBLE, transaction=MARK)
-    await leases.update(NS, account.held, b'{"paid":1}')
+    await leases.update(account.held, b'{"paid":1}')
     shown = Shown(NS, QUEUE, taken.hold, joined=True, transaction=MARK)
     if ending == "ack":
         return await desk.ack(shown, taken.attempt)
@@ -185,9 +185,9 @@ async def test_a_message_is_finished_if_and_only_if_its_transaction_is_committed
             await leases.close()
         again = await finish_all(place)
         account = await calm.acquire("account", "me")  # whoever needs the key settles its transaction
-        paid = account.meta.version > 0
-        await calm.remove(NS, account.held)
-        await calm.release(NS, account.held)
+        paid = account.version > 0
+        await calm.remove(account.held)
+        await calm.release(account.held)
         await forget(place, calm)
         assert (again, told in (None, paid)) == (0 if paid else 1, True), number
         assert await left(place) == [], number

@@ -6,15 +6,16 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from faults import CRASH, LOST_REQUEST, Network, Script
 from leases_proof.between import Gate, behind, faulty
 from leases_proof.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord, Terms
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.rules import Terms
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.expired_leases import Clear, ExpiredLeases, Tidy
 
@@ -22,10 +23,10 @@ KEY = "orders/42"
 OLD, NEW = b'{"n":1}', b'{"n":2}'
 
 
-async def commit(leases: Leases, place: Place, data: bytes) -> Leased:
+async def commit(leases: Leases, place: Place, data: bytes) -> KeyRecord:
     leased = await leases.acquire(KEY, "me", ttl=place.ttl)
-    await leases.update(NS, leased.held, data)
-    await leases.release(NS, leased.held)
+    await leases.update(leased.held, data)
+    await leases.release(leased.held)
     return leased
 
 
@@ -47,7 +48,7 @@ async def test_of_several_that_acquire_at_once_one_gets_the_key(place: Place) ->
         *(leases.acquire(KEY, f"o{n}", ttl=TTL) for n, leases in enumerate(processes)), return_exceptions=True
     )
     refused = [answer.code for answer in answers if isinstance(answer, KeyRefused)]
-    assert (len([answer for answer in answers if isinstance(answer, Leased)]), refused) == (1, [Refusal.WAITING] * 3)
+    assert (len([answer for answer in answers if isinstance(answer, KeyRecord)]), refused) == (1, [Refusal.WAITING] * 3)
 
 
 async def test_of_two_that_find_a_lease_over_one_gets_the_key(place: Place) -> None:
@@ -57,7 +58,7 @@ async def test_of_two_that_find_a_lease_over_one_gets_the_key(place: Place) -> N
     answers = await asyncio.gather(
         *(leases.acquire(KEY, "me", ttl=TTL) for leases in processes), return_exceptions=True
     )
-    assert len([answer for answer in answers if isinstance(answer, Leased)]) == 1
+    assert len([answer for answer in answers if isinstance(answer, KeyRecord)]) == 1
 
 
 @HOURS_PASS
@@ -71,7 +72,7 @@ async def test_a_sweep_that_comes_second_takes_no_lease_away(place: Place, by: s
     if by == "renewal":  # sent in time, and arrives after the sweep has looked
         renewing = await place.process(between=behind(records=(slow := Gate("put"))))
         slow.shut()
-        late = asyncio.create_task(renewing.renew(NS, first.held, timedelta(hours=3)))
+        late = asyncio.create_task(renewing.renew(first.held, timedelta(hours=3)))
         await slow.reached.wait()
     await place.pass_time(HOURS)
     verdict = await verdict_on_the_only_suspect(sweeping)
@@ -83,8 +84,8 @@ async def test_a_sweep_that_comes_second_takes_no_lease_away(place: Place, by: s
     outcome = await sweeping.apply([verdict])
     meta = await leases.describe(NS, KEY)
     assert meta is not None
-    assert meta.grant is not None
-    assert (list(outcome), meta.grant.id) == ([Outcome.LOST], first.grant.id)
+    assert meta.lease is not None
+    assert (list(outcome), meta.lease.id) == ([Outcome.LOST], first.held.id)
 
 
 async def test_a_renewal_after_the_next_holder_came_is_refused(place: Place) -> None:
@@ -92,7 +93,7 @@ async def test_a_renewal_after_the_next_holder_came_is_refused(place: Place) -> 
     leases, other = await place.process(between=behind(records=gate)), await place.process()
     leased = await leases.acquire(KEY, "me", ttl=place.ttl)
     gate.shut()
-    late = asyncio.create_task(leases.renew(NS, leased.held, TTL))
+    late = asyncio.create_task(leases.renew(leased.held, TTL))
     await gate.reached.wait()
     await place.expire()
     following = await other.acquire(KEY, "next", ttl=TTL)
@@ -100,18 +101,19 @@ async def test_a_renewal_after_the_next_holder_came_is_refused(place: Place) -> 
     with pytest.raises(KeyRefused) as refused:
         await late
     meta = await other.describe(NS, KEY)
-    assert (refused.value.code, meta and meta.grant) == (Refusal.LEASE_REQUIRED, following.grant)
+    theirs = replace(following.held, key="", namespace="")
+    assert (refused.value.code, meta and meta.lease) == (Refusal.LEASE_REQUIRED, theirs)
 
 
 async def test_a_renewal_and_an_update_of_the_same_holder_at_once_both_happen(place: Place) -> None:
     leases = await place.process()
     leased = await leases.acquire(KEY, "me", ttl=TTL)
     renewed, (version, _) = await asyncio.gather(
-        leases.renew(NS, leased.held, timedelta(minutes=5)), leases.update(NS, leased.held, NEW)
+        leases.renew(leased.held, timedelta(minutes=5)), leases.update(leased.held, NEW)
     )
     meta = await leases.describe(NS, KEY)
     assert meta is not None
-    assert (meta.grant, meta.staged and meta.staged.version) == (renewed.grant, version)
+    assert (meta.lease, meta.staged and meta.staged.version) == (replace(renewed, key="", namespace=""), version)
 
 
 @HOURS_PASS
@@ -124,7 +126,7 @@ async def test_what_a_dead_process_had_left_to_delete_goes_with_the_next_holder(
     await commit(dying, place, NEW)
     await dying.close()  # it died on the way to the superseded object
     following = await other.acquire(KEY, "next", ttl=TTL)
-    await other.release(NS, following.held)
+    await other.release(following.held)
     for _ in range(3):
         await place.pass_time(HOURS)
         await place.sweep(other)
@@ -151,12 +153,12 @@ async def test_nothing_of_a_later_holder_is_taken_by_whoever_cleans_for_an_earli
     await place.expire()
     following = await other.acquire(KEY, "next", ttl=TTL)
     gate.shut()
-    update = asyncio.create_task(other.update(NS, following.held, NEW))  # its object is there, nobody names it yet
+    update = asyncio.create_task(other.update(following.held, NEW))  # its object is there, nobody names it yet
     await gate.reached.wait()
-    cleaned = await leases.keys(NS).clean(KEY, following.grant.token - 1)
+    cleaned = await leases.keys(NS).clean(KEY, following.held.token - 1)
     gate.open()
     await update
-    await other.release(NS, following.held)
+    await other.release(following.held)
     assert (cleaned, await public(leases)) == (0, NEW)
 
 
@@ -166,14 +168,14 @@ async def test_an_object_written_after_the_end_of_its_lease_goes_with_the_second
     leases, other = await place.process(between=behind(objects=gate)), await place.process()
     leased = await leases.acquire(KEY, "paused", ttl=TTL)
     gate.shut()
-    late = asyncio.create_task(leases.update(NS, leased.held, NEW))
+    late = asyncio.create_task(leases.update(leased.held, NEW))
     await gate.reached.wait()
     await place.pass_time(HOURS)
     await place.sweep(other)  # clears the lease; the object is not there yet
     late.cancel()  # the process died, and its last request still arrives
     with pytest.raises(asyncio.CancelledError):
         await late
-    await other.keys(NS).versions.write(KEY, leased.grant.token, NEW)
+    await other.keys(NS).versions.write(KEY, leased.held.token, NEW)
     for _ in range(2):
         await place.pass_time(HOURS)
         await place.sweep(other)
@@ -190,15 +192,15 @@ async def test_a_failed_update_of_a_lease_that_goes_on_leaves_nothing(place: Pla
     failing = await place.process(between=behind(records=silent if fate == "without an answer" else gate))
     leased = await failing.acquire(KEY, "me", ttl=TTL)
     gate.shut()
-    update = asyncio.create_task(failing.update(NS, leased.held, OLD))
+    update = asyncio.create_task(failing.update(leased.held, OLD))
     if fate != "without an answer":
         await gate.reached.wait()  # its object is written, and its record is not
         update.cancel()
     with pytest.raises((StoreUnavailable, asyncio.CancelledError)):
         await update
     going_on = await place.process() if fate == "taken up by another process" else failing
-    await going_on.update(NS, leased.held, NEW)
-    await going_on.release(NS, leased.held)
+    await going_on.update(leased.held, NEW)
+    await going_on.release(leased.held)
     await going_on.close()
     for _ in range(4):
         await place.pass_time(HOURS)
@@ -243,7 +245,7 @@ async def test_an_entry_that_another_process_took_away_is_written_again(place: P
     first = await holding.acquire(KEY, "first", ttl=TTL)
     with pytest.raises(KeyRefused):
         await waiting.acquire(KEY, "waits", ttl=TTL)  # has announced itself in the index
-    await holding.release(NS, first.held)
+    await holding.release(first.held)
     await holding.close()
     await commit(other, place, NEW)
     await other.close()

@@ -23,8 +23,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreBroken
+from wrasse.leases.core import leases_in
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
 from wrasse.sweeps.expired_leases import ExpiredLeases
 
 CLIENTS = 4

@@ -17,11 +17,12 @@ import pytest
 from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, Fault, Network
 from leases_proof.between import behind
 from leases_proof.clients import WRITES
-from leases_proof.places import NS, Place
+from leases_proof.places import Place
 from leases_proof.together import KEYS, Told, check, marks, name_of, nothing_is_left, release, settle, stage
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transaction import Decision
 
@@ -59,7 +60,7 @@ def deaths_are_no_news(loop: asyncio.AbstractEventLoop, context: dict[str, objec
 class Caller:
     """Whose transaction it is: what it holds, and whether it got as far as its end."""
 
-    held: list[Leased] = field(default_factory=list)
+    held: list[KeyRecord] = field(default_factory=list)
     ready: bool = False
 
 
@@ -99,7 +100,7 @@ async def recover(place: Place, then: str, told: Told, caller: Caller) -> None:
         leased = await other.acquire(KEYS[1], "next")
         seen = MARK in await marks(other, KEYS[1])
         (told.committed if seen else told.undone).add(MARK)  # from then on it can only be so
-        await other.release(NS, leased.held)
+        await other.release(leased.held)
     await other.close()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from faults import Crashed, FaultyRecords, Network, Seeded
 from leases_proof.clients import WRITES, Mortal, calm
-from leases_proof.places import NS, Backend, Place
+from leases_proof.places import Backend, Place
 from leases_proof.test_together_crashes import deaths_are_no_news
 from leases_proof.together import KEYS, Told, check, name_of, nothing_is_left, release, settle, stage, sweep_all
 from object_faults import FaultyObjects
@@ -25,7 +25,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.leases import book as book_module
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transaction import Decision
 from wrasse.ports.records import Collection, Records
@@ -81,7 +82,7 @@ class Teller:
         mark = name_of(self._world.made)
         keys = self._draw.sample(KEYS, self._draw.choice((2, 3)))
         self._world.told.keys[mark] = keys
-        held: list[Leased] = []
+        held: list[KeyRecord] = []
         try:
             await self._change(mark, sorted(keys), held)
         except (KeyRefused, StoreUnavailable, UsageError):
@@ -90,7 +91,7 @@ class Teller:
                     await release(self.leases, leased, self._world.told, mark, commit=False)
             raise
 
-    async def _change(self, mark: str, keys: list[str], held: list[Leased]) -> None:
+    async def _change(self, mark: str, keys: list[str], held: list[KeyRecord]) -> None:
         ttl = timedelta(seconds=self._draw.uniform(4, 15))
         wait = timedelta(seconds=self._draw.choice((0.0, 10.0, 20.0)) * bool(self._delay))
         explicit = mark if self._draw.random() < 0.7 else ""
@@ -101,12 +102,12 @@ class Teller:
         for leased in held:
             await stage(self.leases, leased, mark)
             if self._draw.random() < 0.3:
-                await self.leases.renew(NS, leased.held, ttl)
+                await self.leases.renew(leased.held, ttl)
             if self._delay and self._draw.random() < 0.1:
                 await asyncio.sleep(self._draw.choice((1.0, 6.0)))
         await self._end(held, mark, explicit)
 
-    async def _end(self, held: list[Leased], mark: str, id: str) -> None:
+    async def _end(self, held: list[KeyRecord], mark: str, id: str) -> None:
         way = self._draw.random()
         for _ in range(3):
             with suppress(StoreUnavailable):

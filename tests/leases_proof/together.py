@@ -17,9 +17,9 @@ from leases_proof.places import HOURS, NS, Backend
 from wrasse.clock import ManualClock
 from wrasse.engine.run import AnySweep
 from wrasse.engine.sweep import Action
-from wrasse.leases.leases import Leased, Leases
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import decode
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease import KeyRecord, decode
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.transaction import DECISIONS, TRANSACTIONS
 from wrasse.sweeps.expired_leases import ExpiredLeases
@@ -51,17 +51,17 @@ async def marks(leases: Leases, key: str) -> list[str]:
     return [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
 
 
-async def stage(leases: Leases, leased: Leased, mark: str) -> None:
+async def stage(leases: Leases, leased: KeyRecord, mark: str) -> None:
     """Stages the key's state with one more mark, as its holder saw it."""
-    seen = await leases.read(NS, leased.held)
+    seen = await leases.read(leased.held)
     before = [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
-    await leases.update(NS, leased.held, msgspec.json.encode([*before, mark]))
+    await leases.update(leased.held, msgspec.json.encode([*before, mark]))
 
 
-async def release(leases: Leases, leased: Leased, told: Told, mark: str, *, commit: bool = True) -> None:
+async def release(leases: Leases, leased: KeyRecord, told: Told, mark: str, *, commit: bool = True) -> None:
     """Gives a key back; notes what was said about its transaction."""
     try:
-        await leases.release(NS, leased.held, commit=commit)
+        await leases.release(leased.held, commit=commit)
     except KeyRefused as refused:
         if commit and refused.code in UNDONE:
             told.undone.add(mark)
@@ -118,8 +118,8 @@ async def nothing_is_left(backend: Backend) -> None:
     records = backend.records(leases_in(NS))
     named = set()
     for record in await records.page("", None, 1_000):
-        meta = decode(record).meta
-        assert (meta.grant, meta.staged) == (None, None), f"{record.key} is still held"
+        meta = decode(record)
+        assert (meta.lease, meta.staged) == (None, None), f"{record.key} is still held"
         named |= {state.name for state in meta.objects()}
     found = {info.key for info in await backend.objects.page(f"{NS}/state/", None, 1_000)}
     assert (found - named, named - found) == (set(), set()), "objects that no record names, or the other way round"
@@ -136,7 +136,7 @@ async def held_by_nobody(leases: Leases, keys: Sequence[str] = KEYS) -> bool:
     for key in keys:
         with suppress(KeyRefused):
             leased = await leases.acquire(key, "probe", ttl=timedelta(seconds=5))
-            await leases.release(NS, leased.held)
+            await leases.release(leased.held)
             continue
         return False
     return True

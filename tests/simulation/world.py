@@ -25,7 +25,7 @@ from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.pulses import BackendRestarted, backend_guards
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Scheduled
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Cancel, JobFilter, JobState, Place, Revive
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -175,7 +175,7 @@ class World:
                 Scheduled(stuck, timedelta(seconds=5), guards=self.bug.guards(guards)),
                 Scheduled(finished, timedelta(seconds=15)),
             ],
-            lessor=Lessor(FaultyRecords(self.store.records(ENGINE_LEASES), network), clock, indexed=False),
+            lessor=LeaseManager(FaultyRecords(self.store.records(ENGINE_LEASES), network), clock),
             state=FaultyRecords(self.store.records(ENGINE_STATE), network),
             journal=FaultyJournal(self.journal, network),
             clock=clock,

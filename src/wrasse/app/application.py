@@ -58,7 +58,7 @@ from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.retry import Retry
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker
-from wrasse.leases.hold_key import HeldKey, hold_key
+from wrasse.leases.hold import HeldKey, hold_key
 from wrasse.leases.operations import Operations
 from wrasse.ports.jobs import JobQueue
 

@@ -19,7 +19,7 @@ from wrasse.archives.naming import Form, Layout
 from wrasse.archives.rule import PREFIX, Rule
 from wrasse.clock import Clock
 from wrasse.engine.loop import ENGINE_LEASES
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.streams.alerts import ALERTS
 
 
@@ -40,7 +40,7 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
     """What archivers work on. Cursors and leases live where engines on all hosts look."""
     where = homes(config)
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
-    lessor = Lessor(engine.records(ENGINE_LEASES), clock, margin=margin_of(engine), indexed=False)
+    lessor = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=margin_of(engine))
     return ArchivePorts(
         streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS)
     )

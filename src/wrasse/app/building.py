@@ -71,7 +71,7 @@ from wrasse.jobs.shut_queues import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
-from wrasse.leases.lessor import leases_in
+from wrasse.leases.core import leases_in
 from wrasse.orphans.desk import Desk
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.limiter import Limiter

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import click
+from msgspec.structs import replace
 
 from wrasse.app.ago import ago
 from wrasse.app.building import Opened, open_homes
@@ -101,10 +102,10 @@ async def _lease(opened: Opened, key: str) -> Lease | None:
         return None
     if meta is None:
         return None
-    now, grant = await leases.now(DEFAULT_NAMESPACE), meta.grant
-    if grant is None or grant.until <= now:
-        return Lease(key, "", meta.token, now, "")
-    return Lease(key, grant.owner, grant.token, grant.until, "")
+    now, lease = await leases.now(DEFAULT_NAMESPACE), meta.lease
+    if lease is None or lease.until <= now:
+        lease = Lease("", "", meta.token, now, "")
+    return replace(lease, key=key)
 
 
 async def _lines(opened: Opened, where: LineFilter) -> Sequence[Line]:

@@ -20,10 +20,9 @@ from wrasse.app.cli_table import show_table
 from wrasse.app.progress import progress
 from wrasse.leases.attachments import CONTENT_TYPE, Attached, Sent
 from wrasse.leases.attachments_files import FilePieces, write_file
+from wrasse.leases.lease import Attachment, Lease, public
 from wrasse.leases.leases import Leases
-from wrasse.leases.meta import Attachment
 from wrasse.leases.names import checked_key, checked_namespace
-from wrasse.leases.rules import Held
 from wrasse.ports.objects import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -61,10 +60,10 @@ def attach(
 
     async def work() -> Attached:
         async with lease_operations(asked) as leases:
-            space, held = await held_by(leases, namespace, key, holder)
+            held = await held_by(leases, namespace, key, holder)
             pieces = _stdin() if piped else aiter(FilePieces(source))
             with progress("bytes", size) as seen:
-                return await leases.attachments.attach(space, held, sent, _counted(pieces, seen))
+                return await leases.attachments.attach(held, sent, _counted(pieces, seen))
 
     attached = finish(work())
     found = attached.attachment
@@ -91,8 +90,7 @@ def detach(asked: Asked, key: str, name: str, holder: Holder, namespace: str) ->
 
     async def work() -> tuple[int, int]:
         async with lease_operations(asked) as leases:
-            space, held = await held_by(leases, namespace, key, holder)
-            return await leases.attachments.remove(space, held, name=name)
+            return await leases.attachments.remove(await held_by(leases, namespace, key, holder), name=name)
 
     count, version = finish(work())
     said = f"{key} will have version {version}, without {name}" if count else f"{key} has no attachment {name}"
@@ -114,8 +112,7 @@ def attachments(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
 
     async def work() -> Sequence[Attachment]:
         async with lease_operations(asked, create=False) as leases:
-            space, whose = await _whose(leases, namespace, key, holder)
-            return await leases.attachments.list(space, whose)
+            return await leases.attachments.list(await _whose(leases, namespace, key, holder))
 
     found = finish(work())
     rows = [(each.name, each.object.size, each.content_type, each.sha256[:12], each.updated_at) for each in found]
@@ -142,8 +139,7 @@ def fetch(asked: Asked, key: str, name: str, output: Path | None, holder: Holder
 
     async def work() -> Attachment:
         async with lease_operations(asked, create=False) as leases:
-            space, whose = await _whose(leases, namespace, key, holder)
-            fetched = await leases.attachments.fetch(space, whose, name=name)
+            fetched = await leases.attachments.fetch(await _whose(leases, namespace, key, holder), name=name)
             if output is not None:
                 await write_file(output, fetched.chunks)
             else:
@@ -156,13 +152,11 @@ def fetch(asked: Asked, key: str, name: str, output: Path | None, holder: Holder
         asked.answer(facts, lambda: click.echo(f"{output}: {found.object.size} bytes, sha256 {found.sha256}"))
 
 
-async def _whose(
-    leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder
-) -> tuple[str, Held | str]:
+async def _whose(leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder) -> Lease:
     if holder.lease:
         return await held_by(leases, namespace, key, holder)
     space = checked_namespace(namespace)
-    return space, checked_key(key, space)
+    return public(space, checked_key(key, space))
 
 
 async def _stdin() -> AsyncIterator[bytes]:

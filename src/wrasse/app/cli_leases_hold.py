@@ -18,9 +18,9 @@ from wrasse.app.cli_leases import lease_operations
 from wrasse.app.cli_leases_look import NAMESPACE
 from wrasse.app.cli_table import show_pairs
 from wrasse.errors import UsageError
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord, Lease, shown
+from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key, checked_namespace
-from wrasse.leases.rules import Held
 
 if TYPE_CHECKING:
     from wrasse.leases.client import LeaseClient
@@ -81,14 +81,15 @@ def acquire(
       wrasse leases acquire orders/43 --transaction=d5arif5qkajneqfrmsbg
     """
 
-    async def work() -> Leased:
+    async def work() -> KeyRecord:
         async with lease_operations(asked) as leases:
             return await leases.acquire(
                 key, owner or owner_name(), namespace=namespace, ttl=ttl, wait=wait, if_not_exists=if_not_exists,
                 transaction=transaction,
             )  # fmt: skip
 
-    _tell(asked, finish(work()))
+    record = finish(work())
+    _tell(asked, record.held, record.version)
 
 
 @click.command()
@@ -105,12 +106,13 @@ def keep(asked: Asked, key: str, holder: Holder, ttl: timedelta, namespace: str)
       wrasse leases keep orders/42 --lease=d5arif5qkajneqfrmsb0 --ttl=5m
     """
 
-    async def work() -> Leased:
+    async def work() -> tuple[Lease, int]:
         async with lease_operations(asked) as leases:
-            name, held = await held_by(leases, namespace, key, holder)
-            return await leases.renew(name, held, ttl)
+            lease = await leases.renew(await held_by(leases, namespace, key, holder), ttl)
+            known = await leases.describe(lease.namespace, lease.key)
+            return lease, 0 if known is None else known.version
 
-    _tell(asked, finish(work()))
+    _tell(asked, *finish(work()))
 
 
 @click.command()
@@ -133,8 +135,8 @@ def update(
 
     async def work() -> int:
         async with lease_operations(asked) as leases:
-            name, held = await held_by(leases, namespace, key, holder)
-            version, _ = await leases.update(name, held, state, if_version=if_version)
+            held = await held_by(leases, namespace, key, holder)
+            version, _ = await leases.update(held, state, if_version=if_version)
             return version
 
     _staged(asked, key, finish(work()))
@@ -155,8 +157,7 @@ def remove(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
 
     async def work() -> int | None:
         async with lease_operations(asked) as leases:
-            name, held = await held_by(leases, namespace, key, holder)
-            return await leases.remove(name, held)
+            return await leases.remove(await held_by(leases, namespace, key, holder))
 
     _staged(asked, key, finish(work()))
 
@@ -178,10 +179,10 @@ def release(asked: Asked, key: str, holder: Holder, rollback: bool, namespace: s
 
     async def work() -> tuple[bool, int | None]:
         async with lease_operations(asked) as leases:
-            name, held = await held_by(leases, namespace, key, holder)
-            meta = await leases.release(name, held, commit=not rollback)
+            held = await held_by(leases, namespace, key, holder)
+            meta = await leases.release(held, commit=not rollback)
             told = meta is None or isinstance(leases, Leases)  # a server does not tell the version
-            known = meta if told else await leases.describe(name, held.key)
+            known = meta if told else await leases.describe(held.namespace, held.key)
             return meta is not None, None if known is None else known.version
 
     released, version = finish(work())
@@ -189,9 +190,7 @@ def release(asked: Asked, key: str, holder: Holder, rollback: bool, namespace: s
     asked.answer({"key": key, "released": released, "version": version}, lambda: click.echo(said))
 
 
-async def held_by(
-    leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder
-) -> tuple[str, Held]:
+async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder) -> Lease:
     """What the holder would show. The store has what was not typed; a server does not tell it."""
     name = checked_namespace(namespace)
     stored = checked_key(key, name)
@@ -201,19 +200,18 @@ async def held_by(
                 "a lease at leases.server is shown with its token and transaction",
                 do="add --token and --transaction, as `wrasse leases acquire` gave them",
             )
-        return name, Held(stored, holder.lease, holder.token, holder.transaction)
+        return shown(name, stored, holder.lease, holder.token, holder.transaction)
     meta = await leases.describe(name, stored)
-    grant = None if meta is None else meta.grant
+    grant = None if meta is None else meta.lease
     if grant is None or grant.id != holder.lease:
-        return name, Held(stored, holder.lease, holder.token or 0, holder.transaction or holder.lease)
-    return name, Held(stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction)
+        return shown(name, stored, holder.lease, holder.token or 0, holder.transaction or holder.lease)
+    return shown(name, stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction)
 
 
-def _tell(asked: Asked, leased: Leased) -> None:
-    grant = leased.grant
+def _tell(asked: Asked, lease: Lease, version: int) -> None:
     facts: Mapping[str, object] = {
-        "namespace": leased.namespace, "key": leased.held.key, "lease": grant.id, "token": grant.token,
-        "owner": grant.owner, "until": grant.until, "version": leased.meta.version, "transaction": grant.transaction,
+        "namespace": lease.namespace, "key": lease.key, "lease": lease.id, "token": lease.token,
+        "owner": lease.owner, "until": lease.until, "version": version, "transaction": lease.transaction,
     }  # fmt: skip
     asked.answer(facts, lambda: show_pairs([(name, value) for name, value in facts.items()]))
 

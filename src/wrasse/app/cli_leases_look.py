@@ -13,10 +13,9 @@ from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_leases import lease_operations, opened_leases
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.errors import StoreBroken, UsageError
+from wrasse.leases.lease import KeyRecord, shown
 from wrasse.leases.leases import Leases, Seen
-from wrasse.leases.meta import Meta
 from wrasse.leases.names import checked_key, checked_namespace
-from wrasse.leases.rules import Held
 
 NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="Where the key is.  [default: default]")
 
@@ -50,7 +49,7 @@ async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: st
     async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
         page = await leases.page(name, prefix.lower(), after, limit)
-        found: list[tuple[str, Meta]] = []
+        found: list[tuple[str, KeyRecord]] = []
         invalid: list[tuple[str, str]] = []
         for key in page:
             try:
@@ -66,7 +65,7 @@ async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: st
 
 
 def _show_keys(
-    found: Sequence[tuple[str, Meta]], invalid: Sequence[tuple[str, str]], now: datetime, cursor: str | None
+    found: Sequence[tuple[str, KeyRecord]], invalid: Sequence[tuple[str, str]], now: datetime, cursor: str | None
 ) -> None:
     rows: list[tuple[object, ...]] = [(key, meta.version, meta.token or "", *_held(meta, now)) for key, meta in found]
     rows += [(key, "", "", "invalid", why) for key, why in invalid]
@@ -131,8 +130,8 @@ async def _get(asked: Asked, key: str, lease: str, namespace: str) -> Seen:
             if not isinstance(leases, Leases):
                 what = "a server shows staged state to the holder alone"
                 raise UsageError(what, do="leave --lease out, or use lease.state in a program")
-            token = 0 if meta is None or meta.grant is None else meta.grant.token
-            seen = await leases.read(name, Held(stored, lease, token, ""))
+            token = 0 if meta is None or meta.lease is None else meta.lease.token
+            seen = await leases.read(shown(name, stored, lease, token, ""))
         else:
             seen = await leases.read_public(name, stored)
     if seen is None:
@@ -140,9 +139,9 @@ async def _get(asked: Asked, key: str, lease: str, namespace: str) -> Seen:
     return seen
 
 
-def key_json(key: str, meta: Meta, now: datetime) -> Mapping[str, object]:
+def key_json(key: str, meta: KeyRecord, now: datetime) -> Mapping[str, object]:
     """A key for a program."""
-    grant = meta.grant if meta.grant is not None and meta.grant.until > now else None
+    grant = meta.lease if meta.lease is not None and meta.lease.until > now else None
     return {
         "key": key,
         "version": meta.version,
@@ -154,10 +153,10 @@ def key_json(key: str, meta: Meta, now: datetime) -> Mapping[str, object]:
     }
 
 
-def _held(meta: Meta, now: datetime) -> tuple[str, str]:
-    if meta.grant is None or meta.grant.until <= now:
+def _held(meta: KeyRecord, now: datetime) -> tuple[str, str]:
+    if meta.lease is None or meta.lease.until <= now:
         return "", ""
-    return meta.grant.owner, ago(meta.grant.until, now)
+    return meta.lease.owner, ago(meta.lease.until, now)
 
 
 def _write(data: bytes) -> None:

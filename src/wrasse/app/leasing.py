@@ -19,8 +19,8 @@ from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import Store, Stores, inside, margin_of
 from wrasse.engine.guard import Activity
 from wrasse.errors import ConfigError
+from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
-from wrasse.leases.rules import Terms
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page

@@ -24,7 +24,7 @@ from wrasse.engine.report import Totals
 from wrasse.engine.state import Held
 from wrasse.jobs.breakers import BreakerFacts
 from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
-from wrasse.leases.tally import LeaseTally
+from wrasse.leases.store import LeaseTally
 from wrasse.ports.jobs import Counts, QueueCount
 from wrasse.streams.tally import StreamTally
 from wrasse.streams.trimmer import RetentionTally

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
+from msgspec.structs import replace
+
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, LeaseFacts, SweepFacts
@@ -27,8 +29,7 @@ from wrasse.errors import WrasseError
 from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.shut_queues import ShutQueue, shut_queues
 from wrasse.jobs.tally import Tally
-from wrasse.leases.lease import Lease
-from wrasse.leases.meta import decode
+from wrasse.leases.lease import Lease, decode
 from wrasse.orphans.desk import Desk
 from wrasse.ports.jobs import Counts, JobQueue, JobState
 from wrasse.ports.journal import Journal, Line, LineFilter
@@ -268,8 +269,8 @@ class Watch:
         page = await self._subject.leases.due(ahead, None, LEASES)
         found = {}
         for record in page:
-            if (grant := decode(record).meta.grant) is not None:
-                found[record.key] = Lease(record.key, grant.owner, grant.token, grant.until, record.version)
+            if (lease := decode(record).lease) is not None:
+                found[record.key] = replace(lease, key=record.key)
         return Some(tuple(found.values()), page.more, page.at)
 
     async def _streams(self) -> Some[StreamState] | None:

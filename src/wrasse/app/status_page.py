@@ -18,7 +18,6 @@ from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.loop import SweepStatus
 from wrasse.engine.report import Report
-from wrasse.leases.lease import holder
 from wrasse.ports.journal import Line
 from wrasse.ports.streams import GroupState
 
@@ -214,7 +213,7 @@ def _leases(view: _View) -> str:
         Row(
             each.key,
             (code(each.key), code(each.owner), code(str(each.token)),
-             view.time(each.until, leases.at) + ("" if holder(each, leases.at) else f" {state('ended', 'warn')}")),
+             view.time(each.until, leases.at) + ("" if leases.at < each.until else f" {state('ended', 'warn')}")),
         )
         for each in leases.items
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from wrasse.engine.loop import ENGINE_LEASES, SweepHome
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.routed import RoutedJobs
 from wrasse.jobs.streamed import StreamedJobs
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.orphans.desk import Desk
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
@@ -102,7 +102,7 @@ class Opened:
 
 def sweep_home(store: KeepsRecords, clock: Clock) -> SweepHome:
     """The leases and states of sweeps, in the backend that they sweep."""
-    lessor = Lessor(store.records(ENGINE_LEASES), clock, margin=margin_of(store), indexed=False)
+    lessor = LeaseManager(store.records(ENGINE_LEASES), clock, margin=margin_of(store))
     return SweepHome(lessor, store.records(ENGINE_STATE))
 
 

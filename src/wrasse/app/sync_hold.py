@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from wrasse.leases.attachments import CONTENT_TYPE
 from wrasse.leases.attachments_files import write_file
-from wrasse.leases.hold_key import HeldKey
-from wrasse.leases.meta import Attachment
+from wrasse.leases.hold import HeldKey
+from wrasse.leases.lease import Attachment
 from wrasse.leases.transact import Change
 
 T = TypeVar("T", covariant=True)

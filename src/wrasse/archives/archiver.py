@@ -24,7 +24,7 @@ from wrasse.archives.tally import Tally
 from wrasse.archives.turns import TTL, Turns
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, WrasseError
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.groups import Groups
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams
@@ -49,7 +49,7 @@ class ArchivePorts:
     streams: Streams
     groups: Groups
     records: Records
-    lessor: Lessor
+    lessor: LeaseManager
     alerts: Records | None = None  # which alerts were told; without it, none are
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from wrasse.clock import Clock
 from wrasse.leases.lease import Lease
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 
 TTL = timedelta(seconds=30)
 _PREFIX = "archive/"
@@ -22,7 +22,7 @@ _HELD_MAX = 10_000  # beyond that, those that ended are forgotten
 class Turns:
     """The leases of one archiver."""
 
-    def __init__(self, lessor: Lessor, owner: str, clock: Clock, ttl: timedelta = TTL) -> None:
+    def __init__(self, lessor: LeaseManager, owner: str, clock: Clock, ttl: timedelta = TTL) -> None:
         self._lessor = lessor
         self._owner = owner
         self._clock = clock

@@ -25,7 +25,8 @@ from wrasse.engine.state import Held, SweepState, load
 from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, remember, take_turns
 from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.core import leases_in
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.journal import Journal, LineFilter
 from wrasse.ports.records import Records
 
@@ -97,7 +98,7 @@ class Engine:
         self,
         sweeps: Sequence[Scheduled],
         *,
-        lessor: Lessor,
+        lessor: LeaseManager,
         state: Records,
         journal: Journal,
         clock: Clock,

@@ -22,7 +22,7 @@ from wrasse.engine.state import Loaded, SweepState, after_run, load, save
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.hold import Holding, kept
 from wrasse.leases.lease import Lease
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.records import Records
 
 NO_WAIT = timedelta(0)
@@ -34,7 +34,7 @@ class SweepHome:
     """Where the leases and states of sweeps are: in the backend that they sweep, so that two engines take turns exactly
     if they sweep the same things."""
 
-    lessor: Lessor
+    lessor: LeaseManager
     state: Records
 
 

@@ -19,11 +19,9 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.ids import uuid7
-from wrasse.leases import rules
 from wrasse.leases.keys import Keys
-from wrasse.leases.meta import Attachment, Meta, State
+from wrasse.leases.lease import Attachment, KeyRecord, Lease, State, staged_attachments
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.rules import Held
 from wrasse.ports.objects import CHUNK_BYTES, Data
 
 ATTACHMENTS_MAX = 500  # of one key: their names and checksums stand in its record
@@ -67,33 +65,33 @@ class Fetched:
 
 
 class Attachments:
-    """The attachments of all keys of one store. `whose` is a `Held` for what its holder sees, or a key for what is
-    committed."""
+    """The attachments of all keys of one store. `whose`: the lease of a holder, who sees what it has staged, or
+    `public`."""
 
     def __init__(self, keys: Callable[[str], Keys], clock: Clock, traffic: Callable[[], None]) -> None:
         self._keys, self._clock, self._traffic = keys, clock, traffic
 
-    async def attach(self, namespace: str, held: Held, sent: Sent, data: Data) -> Attached:
+    async def attach(self, held: Lease, sent: Sent, data: Data) -> Attached:
         """Stages an attachment. Nothing is read of the data unless the caller holds the key."""
         self._traffic()
         check_sent(sent)
-        keys = self._keys(namespace)
-        meta = (await keys.checked(held, None, None)).meta
-        there = seen_by_holder(meta)
+        keys = self._keys(held.namespace)
+        record = await keys.checked(held)
+        there = seen_by_holder(record)
         old = _named(there, sent.name, "")
         if old is not None and sent.keep:
-            return Attached(old, meta.version if meta.staged is None else meta.staged.version, staged=False)
+            return Attached(old, record.version if record.staged is None else record.staged.version, staged=False)
         _check_room(there, sent.name)
         meter = Meter(data, sent)
         id = uuid7(self._clock)
 
-        def change(meta: Meta, state: State, at: datetime) -> Meta:
-            before = _named(seen_by_holder(meta), sent.name, "")
+        def change(record: KeyRecord, state: State, at: datetime) -> KeyRecord:
+            before = _named(seen_by_holder(record), sent.name, "")
             made = Attachment(id, sent.name, state, meter.sha256, sent.content_type, at, at)
             if before is not None:
                 made = replace(made, id=before.id, created_at=before.created_at)
-            rest = [each for each in seen_by_holder(meta) if each.name != sent.name]
-            return rules.staged_attachments(meta, (*rest, made), at)
+            rest = [each for each in seen_by_holder(record) if each.name != sent.name]
+            return staged_attachments(record, (*rest, made), at)
 
         writing = keys.versions.write_stream(held.key, held.token, meter)
         after = (await keys.stage_object(held, writing, change)).after
@@ -102,22 +100,22 @@ class Attachments:
         assert after.staged is not None, "an attachment is staged"
         return Attached(made, after.staged.version)
 
-    async def list(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
+    async def list(self, whose: Lease) -> Sequence[Attachment]:
         """All attachments, in the order of their names."""
         self._traffic()
-        return sorted(await self._seen(namespace, whose), key=lambda each: each.name)
+        return sorted(await self._seen(whose), key=lambda each: each.name)
 
-    async def fetch(self, namespace: str, whose: Held | str, *, name: str = "", id: str = "") -> Fetched:
+    async def fetch(self, whose: Lease, *, name: str = "", id: str = "") -> Fetched:
         """One attachment with its bytes, by its name or its id."""
         self._traffic()
         before: Attachment | None = None
         for _ in range(READS_MAX):
-            found = _named(await self._seen(namespace, whose), name, id)
+            found = _named(await self._seen(whose), name, id)
             if found is None:
                 raise _missing(whose, name or id)
             if found == before:
                 break
-            chunks = checked_chunks(found, self._keys(namespace).versions.stream(found.object))
+            chunks = checked_chunks(found, self._keys(whose.namespace).versions.stream(found.object))
             try:
                 first = await anext(chunks, b"")
             except Gone:
@@ -125,12 +123,12 @@ class Attachments:
                 continue
             return Fetched(found, _again(first, chunks))
         raise StoreBroken(
-            f"the record of {_key(whose)!r} names an attachment whose object is not there",
+            f"the record of {whose.key!r} names an attachment whose object is not there",
             do="run `wrasse leases fsck`; restore the object from a backup, or remove the attachment",
         )
 
     async def remove(
-        self, namespace: str, held: Held, *, name: str = "", id: str = "", every: bool = False
+        self, held: Lease, *, name: str = "", id: str = "", every: bool = False
     ) -> tuple[int, int]:
         """Stages the removal of one attachment, or of every one; gives how many, and the version there will be."""
         self._traffic()
@@ -138,22 +136,22 @@ class Attachments:
         def goes(each: Attachment) -> bool:
             return every or (each.name == name if name else each.id == id)
 
-        def change(meta: Meta, at: datetime) -> Meta | None:
-            there = seen_by_holder(meta)
+        def change(record: KeyRecord, at: datetime) -> KeyRecord | None:
+            there = seen_by_holder(record)
             left = tuple(each for each in there if not goes(each))
-            return None if len(left) == len(there) else rules.staged_attachments(meta, left, at)
+            return None if len(left) == len(there) else staged_attachments(record, left, at)
 
-        changed = await self._keys(namespace).stage_change(held, change)
+        changed = await self._keys(held.namespace).stage_change(held, change)
         staged = changed.after.staged
         count = len(seen_by_holder(changed.before)) - len(seen_by_holder(changed.after))
         return count, changed.after.version if staged is None else staged.version
 
-    async def _seen(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
-        keys = self._keys(namespace)
-        if isinstance(whose, Held):
+    async def _seen(self, whose: Lease) -> Sequence[Attachment]:
+        keys = self._keys(whose.namespace)
+        if whose.id:
             return seen_by_holder(await keys.read_held(whose))
-        kept = await keys.look(whose)
-        return () if kept is None else kept.meta.attachments
+        kept = await keys.look(whose.key)
+        return () if kept is None else kept.attachments
 
 
 class Meter:
@@ -231,10 +229,10 @@ async def checked_chunks(attachment: Attachment, chunks: AsyncIterable[bytes]) -
         yield last
 
 
-def seen_by_holder(meta: Meta) -> tuple[Attachment, ...]:
+def seen_by_holder(record: KeyRecord) -> tuple[Attachment, ...]:
     """The attachments as the holder sees them: what it has staged, if it has."""
-    staged = meta.staged
-    return meta.attachments if staged is None or staged.attachments is None else staged.attachments
+    staged = record.staged
+    return record.attachments if staged is None or staged.attachments is None else staged.attachments
 
 
 async def _again(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
@@ -256,9 +254,6 @@ def _check_room(there: Sequence[Attachment], name: str) -> None:
         )
 
 
-def _missing(whose: Held | str, wanted: str) -> KeyRefused:
-    return KeyRefused(Refusal.ATTACHMENT_NOT_FOUND, f"{_key(whose)!r} has no attachment {wanted!r}")
+def _missing(whose: Lease, wanted: str) -> KeyRefused:
+    return KeyRefused(Refusal.ATTACHMENT_NOT_FOUND, f"{whose.key!r} has no attachment {wanted!r}")
 
-
-def _key(whose: Held | str) -> str:
-    return whose.key if isinstance(whose, Held) else whose

@@ -18,9 +18,8 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.leases.attachments import Attached, Fetched, Sent, check_sent, checked_chunks, pieces
-from wrasse.leases.meta import Attachment, State
+from wrasse.leases.lease import Attachment, Lease, State
 from wrasse.leases.names import DEFAULT_NAMESPACE, spoken
-from wrasse.leases.rules import Held
 from wrasse.ports.objects import CHUNK_BYTES, Data
 
 SENDS_MAX = 3
@@ -80,12 +79,12 @@ class RemoteAttachments:
     def __init__(self, session: ClientSession, asks: Asks) -> None:
         self._session, self._asks = session, asks
 
-    async def attach(self, namespace: str, held: Held, sent: Sent, data: Data) -> Attached:
+    async def attach(self, held: Lease, sent: Sent, data: Data) -> Attached:
         """Stages an attachment."""
         check_sent(sent)
-        params = {**_where(namespace, held), "name": sent.name, "content_type": sent.content_type}
+        params = {**_where(held), "name": sent.name, "content_type": sent.content_type}
         params |= {"max_bytes": str(sent.bytes_max), "prevent_overwrite": "1" if sent.keep else "0"}
-        headers = {**_shown(held), "Content-Type": "application/octet-stream"}
+        headers = {**shown_headers(held), "Content-Type": "application/octet-stream"}
         headers |= {"X-Expected-SHA256": sent.sha256} if sent.sha256 else {}
         headers |= {"X-Expected-Bytes": str(sent.size)} if sent.size is not None else {}
         again = isinstance(data, bytes) or aiter(data) is not data
@@ -94,7 +93,7 @@ class RemoteAttachments:
                 status, body = await self._send(params, headers, data)
                 if status < 500:
                     self._asks.refuse(status, body)
-                    answer = _decoded(body, _Attached)
+                    answer = decoded(body, _Attached)
                     return Attached(_attachment(answer.attachment), answer.version, staged=not answer.noop)
                 trouble = f"the lease server answered {status}"
             except (ClientError, TimeoutError, OSError) as error:
@@ -104,27 +103,27 @@ class RemoteAttachments:
             await asyncio.sleep(0.2 * tried)
         raise StoreUnavailable(trouble, do="see whether the server runs and can be reached; nothing was staged")
 
-    async def list(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
+    async def list(self, whose: Lease) -> Sequence[Attachment]:
         """All attachments, in the order of their names."""
-        body = await self._asks.ask("GET", "/v1/attachments", _where(namespace, whose), _shown(whose))
-        return [_attachment(each) for each in _decoded(body, _Listed).attachments or ()]
+        body = await self._asks.ask("GET", "/v1/attachments", _where(whose), shown_headers(whose))
+        return [_attachment(each) for each in decoded(body, _Listed).attachments or ()]
 
-    async def fetch(self, namespace: str, whose: Held | str, *, name: str = "", id: str = "") -> Fetched:
+    async def fetch(self, whose: Lease, *, name: str = "", id: str = "") -> Fetched:
         """One attachment with its bytes, by its name or its id."""
         wanted = {"name": name} if name else {"id": id}
-        chunks = self._chunks({**_where(namespace, whose), **wanted}, _shown(whose))
+        chunks = self._chunks({**_where(whose), **wanted}, shown_headers(whose))
         head = await anext(chunks)
         assert isinstance(head, Attachment), "the first is the attachment itself"
         return Fetched(head, checked_chunks(head, _bytes(chunks)))
 
     async def remove(
-        self, namespace: str, held: Held, *, name: str = "", id: str = "", every: bool = False
+        self, held: Lease, *, name: str = "", id: str = "", every: bool = False
     ) -> tuple[int, int]:
         """Stages the removal of one attachment, or of every one."""
         wanted = {"name": name} if name else {"id": id}
         path, more = ("/v1/attachments", {}) if every else ("/v1/attachment", wanted)
-        body = await self._asks.ask("DELETE", path, {**_where(namespace, held), **more}, _shown(held))
-        answer = _decoded(body, _Removed)
+        body = await self._asks.ask("DELETE", path, {**_where(held), **more}, shown_headers(held))
+        answer = decoded(body, _Removed)
         return int(answer.deleted), answer.version
 
     async def _send(self, params: Mapping[str, str], headers: Mapping[str, str], data: Data) -> tuple[int, bytes]:
@@ -211,7 +210,8 @@ def no_lease_api(status: int) -> WrasseError:
     return WrasseError(f"the server answered {status} with something that is no lease API", do="check the address")
 
 
-def _decoded(body: bytes, type: type[T]) -> T:
+def decoded(body: bytes, type: type[T]) -> T:
+    """An answer as one of our structs."""
     try:
         return msgspec.json.decode(body, type=type)
     except (ValueError, RecursionError):  # a DecodeError is a ValueError
@@ -244,13 +244,13 @@ def _attachment(info: _Info) -> Attachment:
     return Attachment(info.id, info.name, state, info.plaintext_sha256, info.content_type, created, updated)
 
 
-def _where(namespace: str, whose: Held | str) -> dict[str, str]:
-    if isinstance(whose, Held):
-        return {"key": spoken(namespace, whose.key), "namespace": namespace}
-    return {"key": spoken(namespace, whose), "namespace": namespace or DEFAULT_NAMESPACE, "public": "1"}
+def _where(whose: Lease) -> dict[str, str]:
+    where = {"key": spoken(whose.namespace, whose.key), "namespace": whose.namespace or DEFAULT_NAMESPACE}
+    return where if whose.id else {**where, "public": "1"}
 
 
-def _shown(whose: Held | str) -> dict[str, str]:
-    if isinstance(whose, str):
+def shown_headers(whose: Lease) -> dict[str, str]:
+    """The headers by which a holder shows its lease."""
+    if not whose.id:
         return {}
     return {"X-Lease-ID": whose.id, "X-Fencing-Token": str(whose.token), "X-Txn-ID": whose.transaction}

@@ -10,15 +10,13 @@ made the record; one read more elsewhere. The end: a decision record, and a dele
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.tally import LeaseTally
+from wrasse.leases.store import RACES_MAX, LeaseTally, Recent, Writes, contended
 from wrasse.leases.transaction import (
     DECISION_KEPT,
     DECISIONS,
@@ -35,13 +33,9 @@ from wrasse.leases.transaction import (
     encode,
     enlisted,
 )
-from wrasse.leases.writes import Writes
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Records
-
-RACES_MAX = 16
-REMEMBERED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +55,8 @@ class Book:
         self._transactions = Writes(records(TRANSACTIONS), clock, named=False)
         self._decisions = Writes(records(DECISIONS), clock, named=False)
         self.tally = tally
-        self._seen: OrderedDict[str, KeptTransaction] = OrderedDict()  # may be out of date
-        self._over: OrderedDict[str, Decided] = OrderedDict()  # a decision never changes
+        self._seen: Recent[KeptTransaction] = Recent()  # may be out of date
+        self._over: Recent[Decided] = Recent()  # a decision never changes
 
     async def now(self) -> datetime:
         """The store's time, a little late rather than early."""
@@ -72,7 +66,7 @@ class Book:
         """The transaction's record as it is now; one that was made after its id was over is none."""
         record = await self._transactions.records.get(id)
         if record is None:
-            self._seen.pop(id, None)
+            self._seen.forget(id)
             return None
         return await self.confirmed(decode_transaction(record))
 
@@ -107,7 +101,7 @@ class Book:
             kept = await self._put(kept, after)
             if kept is not None:
                 return
-        raise _contended(id)
+        raise contended(f"the transaction {id}")
 
     async def decide(
         self, id: str, state: Decision, participants: Sequence[Participant], until: datetime, at: datetime
@@ -132,7 +126,7 @@ class Book:
             kept = await self._put(kept, after)
             if kept is not None:
                 return Verdict(kept.transaction.state, kept)
-        raise _contended(id)
+        raise contended(f"the transaction {id}")
 
     async def settle(self, id: str) -> Decision | None:
         """What counts for a lease that has ended and is about to be cleared: what was decided; or nothing was, and now
@@ -150,7 +144,7 @@ class Book:
                 return kept.transaction.state
             if await self._put(kept, after) is not None:
                 return Decision.ROLLBACK
-        raise _contended(id)
+        raise contended(f"the transaction {id}")
 
     async def outcome(self, id: str) -> Decision | None:
         """What became of a transaction; None if nobody knows it, or no longer."""
@@ -171,12 +165,12 @@ class Book:
         if over.expires_at <= await self.now():
             await self.delete_decision(record)
             return None
-        self._remember(over)
+        self._over.note(over.id, over)
         return over
 
     async def delete_decision(self, record: Record) -> Outcome:
         """Takes a decision record away, as it was read, with its index entry."""
-        self._over.pop(record.key, None)
+        self._over.forget(record.key)
         deleted = await self._decisions.delete(record.key, record.version)
         if deleted:
             self.tally.decisions_deleted += 1
@@ -192,9 +186,9 @@ class Book:
             written = await self._decisions.write(transaction.id, encode(over), None, over.expires_at)
             there = over if written else await self.decision(transaction.id)
             if there is not None:
-                self._remember(there)
+                self._over.note(there.id, there)
                 await self._transactions.delete(transaction.id, kept.version)
-                self._seen.pop(transaction.id, None)
+                self._seen.forget(transaction.id)
                 return
 
     async def _begin(self, made: Transaction) -> KeptTransaction | Decided:
@@ -213,7 +207,7 @@ class Book:
             kept = KeptTransaction(made, written.version)
             over = await self._over_already(kept)
             return self._note(kept) if over is None else over
-        raise _contended(made.id)
+        raise contended(f"the transaction {made.id}")
 
     async def _over_already(self, kept: KeptTransaction) -> Decided | None:
         """The decision that stood before this record was made; the record is taken away then. A decision is written
@@ -221,7 +215,7 @@ class Book:
         over = await self.decision(kept.transaction.id)
         if over is not None:
             await self._transactions.delete(kept.transaction.id, kept.version)
-            self._seen.pop(kept.transaction.id, None)
+            self._seen.forget(kept.transaction.id)
         return over
 
     async def _put(self, kept: KeptTransaction, after: Transaction) -> KeptTransaction | None:
@@ -230,7 +224,7 @@ class Book:
         if written:
             assert written.version is not None, "what is written has a version"
             return self._note(KeptTransaction(after, written.version))
-        self._seen.pop(after.id, None)
+        self._seen.forget(after.id)
         if written.outcome is Outcome.LOST:
             return None
         current = await self.look(after.id)
@@ -241,24 +235,13 @@ class Book:
         if over is None:
             return None
         if over.expires_at <= await self.now():
-            del self._over[id]
+            self._over.forget(id)
             return None
         return over
 
     def _note(self, kept: KeptTransaction) -> KeptTransaction:
-        id = kept.transaction.id
-        kept = KeptTransaction(replace(kept.transaction, confirmed=True), kept.version)
-        self._seen[id] = kept
-        self._seen.move_to_end(id)
-        if len(self._seen) > REMEMBERED_MAX:
-            self._seen.popitem(last=False)
-        return kept
-
-    def _remember(self, over: Decided) -> None:
-        self._over[over.id] = over
-        self._over.move_to_end(over.id)
-        if len(self._over) > REMEMBERED_MAX:
-            self._over.popitem(last=False)
+        transaction = replace(kept.transaction, confirmed=True)
+        return self._seen.note(transaction.id, KeptTransaction(transaction, kept.version))
 
 
 def refused(id: str, state: Decision) -> KeyRefused:
@@ -266,9 +249,3 @@ def refused(id: str, state: Decision) -> KeyRefused:
     if state is Decision.COMMIT:
         return KeyRefused(Refusal.TRANSACTION_COMMITTED, f"the transaction {id} was committed already")
     return KeyRefused(Refusal.TRANSACTION_ROLLED_BACK, f"the transaction {id} was rolled back")
-
-
-def _contended(id: str) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"the transaction {id} changed under every one of {RACES_MAX} tries", do="see what else writes there"
-    )

@@ -18,18 +18,25 @@ from typing import Self, TypeVar
 
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientSSLError, ClientTimeout, DummyCookieJar, TCPConnector
+from msgspec.structs import replace
 
 from wrasse.clock import Clock
-from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError, WrasseError
-from wrasse.leases.acquiring import NO_WAIT
-from wrasse.leases.attachments_client import ANSWER_BYTES_MAX, RemoteAttachments, no_lease_api, read_whole
-from wrasse.leases.leases import STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, Leased, Seen, check_state
-from wrasse.leases.meta import Grant, Meta, State
+from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError
+from wrasse.leases.attachments_client import (
+    ANSWER_BYTES_MAX,
+    RemoteAttachments,
+    decoded,
+    no_lease_api,
+    read_whole,
+    shown_headers,
+)
+from wrasse.leases.lease import KeyRecord, Lease, State
+from wrasse.leases.leases import STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, Seen, check_state
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
 from wrasse.leases.operations import LASTS
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.rules import Held
 from wrasse.leases.transaction import Decision
+from wrasse.leases.waiting import NO_WAIT
 from wrasse.leases.xid import Xids
 from wrasse.ports.page import Page
 
@@ -122,7 +129,7 @@ class LeaseClient:
         if_not_exists: bool = False,
         id: str = "",
         transaction: str = "",
-    ) -> Leased:
+    ) -> KeyRecord:
         """The lease; see `Leases.acquire`."""
         namespace = checked_namespace(namespace)
         key = checked_key(key, namespace)
@@ -143,20 +150,19 @@ class LeaseClient:
                     await asyncio.sleep(min(left, 0.1))
                 continue
             self._terms[answer.lease_id] = _term(answer, asked, ttl)
-            return self._leased(key, answer)
+            return _leased(key, answer)
 
-    async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
+    async def renew(self, held: Lease, ttl: timedelta) -> Lease:
         """The lease, `ttl` from now."""
         asked = self._clock.monotonic()
-        body = {**_named(namespace, held), "ttl_seconds": _whole(ttl)}
-        answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=_shown(held))
+        body = {**_named(held), "ttl_seconds": _whole(ttl)}
+        answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=shown_headers(held))
         self._terms[held.id] = _term(answer, asked, ttl)
-        grant = Grant(held.id, "", held.token, _instant(answer.expires_at_unix), held.transaction)
-        return Leased(namespace, held, Meta(held.token, grant))
+        return replace(held, until=_instant(answer.expires_at_unix))
 
-    async def read(self, namespace: str, held: Held) -> Seen | None:
+    async def read(self, held: Lease) -> Seen | None:
         """The state as its holder sees it, staged changes included."""
-        return await self._read(namespace, held.key, {}, _shown(held))
+        return await self._read(held.namespace, held.key, {}, shown_headers(held))
 
     async def read_public(self, namespace: str, key: str) -> Seen | None:
         """The committed state."""
@@ -166,49 +172,47 @@ class LeaseClient:
         """Keys that begin with the prefix."""
         asked = {"namespace": namespace, "prefix": prefix, "limit": str(limit), "after": after or ""}
         body = await self.ask("GET", "/v1/keys", asked, {})
-        found = _decoded(body, _Keys)
+        found = decoded(body, _Keys)
         keys = found.keys or ()
         return Page(keys, (found.next_cursor,) * len(keys), self._clock.now(), bool(found.next_cursor))
 
-    async def describe(self, namespace: str, key: str) -> Meta | None:
+    async def describe(self, namespace: str, key: str) -> KeyRecord | None:
         """What the server tells about a key, which leaves out tokens and transactions; None if there is no such key."""
-        where = {"key": spoken(namespace, key), "namespace": namespace}
-        told = _decoded(await self.ask("GET", "/v1/describe", where, {}), _Answer)
-        grant = Grant(told.lease_id, told.owner, 0, _instant(told.expires_at_unix), "") if told.lease_id else None
-        if grant is None and not told.updated_at_unix:
+        told = decoded(await self.ask("GET", "/v1/describe", _where(namespace, key), {}), _Answer)
+        lease = Lease(told.lease_id, told.owner, 0, _instant(told.expires_at_unix), "") if told.lease_id else None
+        if lease is None and not told.updated_at_unix:
             return None
         state = State("", "", told.state_etag, 0) if told.state_etag else None
-        return Meta(0, grant, told.version, state, updated_at=_instant(told.updated_at_unix))
+        return KeyRecord(0, lease, told.version, state, updated_at=_instant(told.updated_at_unix))
 
     async def now(self, namespace: str) -> datetime:
         """The time by which leases end, as far as this machine knows it."""
         return self._clock.now()
 
     async def update(
-        self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+        self, held: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, State]:
         """Stages a new state; gives the version that it will have."""
         check_state(data)
-        headers = {**_shown(held), **_seen(if_version, if_etag)}
-        where = {"key": spoken(namespace, held.key), "namespace": namespace}
+        headers = {**shown_headers(held), **_seen(if_version, if_etag)}
+        where = _where(held.namespace, held.key)
         answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)
         return answer.new_version, State("", "", answer.new_state_etag, answer.bytes)
 
     async def remove(
-        self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
+        self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None
     ) -> int | None:
         """Stages the removal of the state; None if there was nothing to remove."""
-        headers = {**_shown(held), **_seen(if_version, if_etag)}
-        where = {"key": spoken(namespace, held.key), "namespace": namespace}
-        answer, _ = await self._ask("POST", "/v1/remove", params=where, headers=headers)
+        headers = {**shown_headers(held), **_seen(if_version, if_etag)}
+        answer, _ = await self._ask("POST", "/v1/remove", params=_where(held.namespace, held.key), headers=headers)
         return answer.new_version if answer.removed else None
 
-    async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
+    async def release(self, held: Lease, *, commit: bool = True) -> KeyRecord | None:
         """Gives the key back; the server says no more than that it is so."""
-        body = {**_named(namespace, held), "rollback": not commit}
-        await self._ask("POST", "/v1/release", json=body, headers=_shown(held))
+        body = {**_named(held), "rollback": not commit}
+        await self._ask("POST", "/v1/release", json=body, headers=shown_headers(held))
         self._terms.pop(held.id, None)
-        return Meta(held.token)
+        return KeyRecord(held.token)
 
     async def decide(self, transaction: str, *, commit: bool) -> Decision:
         """Commits or rolls back every key of a transaction; gives what counts."""
@@ -218,23 +222,15 @@ class LeaseClient:
             raise no_lease_api(200)
         return Decision(answer.state)
 
-    def term(self, leased: Leased) -> float:
+    def term(self, held: Lease) -> float:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
-        return self._terms[leased.held.id]
-
-    def _leased(self, key: str, answer: _Answer) -> Leased:
-        grant = Grant(
-            answer.lease_id, answer.owner, answer.fencing_token, _instant(answer.expires_at_unix), answer.txn_id
-        )
-        state = State("", "", answer.state_etag, 0) if answer.state_etag else None
-        held = Held(key, answer.lease_id, answer.fencing_token, answer.txn_id)
-        return Leased(answer.namespace, held, Meta(answer.fencing_token, grant, answer.version, state))
+        return self._terms[held.id]
 
     async def _read(
         self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]
     ) -> Seen | None:
-        where = {"key": spoken(namespace, key), "namespace": namespace or DEFAULT_NAMESPACE, **more}
-        _, seen = await self._ask("POST", "/v1/get", params=where, headers=headers, raw=True)
+        where = _where(namespace, key)
+        _, seen = await self._ask("POST", "/v1/get", params={**where, **more}, headers=headers, raw=True)
         return seen
 
     async def _ask(
@@ -304,6 +300,13 @@ def _check_trusted(error: BaseException) -> None:
         ) from error
 
 
+def _leased(key: str, answer: _Answer) -> KeyRecord:
+    until, token = _instant(answer.expires_at_unix), answer.fencing_token
+    lease = Lease(answer.lease_id, answer.owner, token, until, answer.txn_id, key=key, namespace=answer.namespace)
+    state = State("", "", answer.state_etag, 0) if answer.state_etag else None
+    return KeyRecord(token, lease, answer.version, state)
+
+
 def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool) -> tuple[_Answer, Seen | None]:
     if status == 204:
         return _Answer(), None
@@ -316,7 +319,7 @@ def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
     except (ValueError, OverflowError, OSError, RecursionError):  # a DecodeError is a ValueError
         raise no_lease_api(status) from None
     if status == 200:
-        return msgspec.structs.replace(answer, lasts=_lasts(headers.get(LASTS, ""))), None
+        return replace(answer, lasts=_lasts(headers.get(LASTS, ""))), None
     if answer.error in _CODES:
         raise KeyRefused(
             _CODES[answer.error],
@@ -328,13 +331,6 @@ def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
     if status == 413:
         raise TooLarge(answer.detail, do="make it smaller")
     raise UsageError(f"{answer.error}: {answer.detail}", do="see docs/how-to/lease-api.md")
-
-
-def _decoded(body: bytes, kind: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError:
-        raise WrasseError("the server's answer is not that of a lease API", do="check the address") from None
 
 
 def _lasts(text: str) -> float | None:
@@ -351,13 +347,12 @@ def _term(answer: _Answer, asked: float, ttl: timedelta) -> float:
     return asked + (min(_whole(ttl), TTL_MAX.total_seconds()) if answer.lasts is None else answer.lasts)
 
 
-def _named(namespace: str, held: Held) -> dict[str, object]:
-    key = spoken(namespace, held.key)
-    return {"namespace": namespace, "key": key, "lease_id": held.id, "txn_id": held.transaction}
+def _named(held: Lease) -> dict[str, object]:
+    return {**_where(held.namespace, held.key), "lease_id": held.id, "txn_id": held.transaction}
 
 
-def _shown(held: Held) -> dict[str, str]:
-    return {"X-Lease-ID": held.id, "X-Fencing-Token": str(held.token), "X-Txn-ID": held.transaction}
+def _where(namespace: str, key: str) -> dict[str, str]:
+    return {"key": spoken(namespace, key), "namespace": namespace or DEFAULT_NAMESPACE}
 
 
 def _seen(if_version: int | None, if_etag: str | None) -> dict[str, str]:

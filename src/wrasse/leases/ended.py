@@ -14,9 +14,9 @@ from datetime import datetime
 import msgspec
 
 from wrasse.errors import UsageError
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease import KeyRecord, decode_listed
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Kept, decode_listed
 from wrasse.ports.namespaces import Namespaces, in_order
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
@@ -31,7 +31,7 @@ class EndedKey:
 
     namespace: str
     key: str
-    kept: Kept
+    kept: KeyRecord
     entry_at: datetime
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wrasse.errors import UsageError
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease import KeyRecord, decode_listed
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Kept, decode_listed
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
@@ -27,7 +27,7 @@ class FoundKey:
 
     namespace: str
     key: str
-    kept: Kept | None
+    kept: KeyRecord | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class EveryKey:
         return Page((FoundKey(name, "", None),), (name,), at, more=True)
 
 
-def _shown(name: str, page: Page[Record], kept: Sequence[Kept | None]) -> Page[FoundKey]:
+def _shown(name: str, page: Page[Record], kept: Sequence[KeyRecord | None]) -> Page[FoundKey]:
     ends = len(page) - 1
     cursors = [
         name if number == ends and not page.more else f"{name}{_APART}{place}"

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from wrasse.leases.core import leases_in
 from wrasse.leases.keys import Keys
+from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, decode, decode_listed, first_token, over
 from wrasse.leases.leases import Leases
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Meta, decode, decode_listed, first_token
 from wrasse.leases.names import key_of_state, token_of
-from wrasse.leases.rules import LOOK_AGAIN, over
 from wrasse.ports.records import Record, Records
 
 PAGE = 500
@@ -87,7 +86,7 @@ class Fsck:
                 if kept is None:
                     seen.invalid.add(record.key)
                     continue
-                for each in kept.meta.objects():
+                for each in kept.objects():
                     seen.named[each.name] = record.key
                 if record.due_at is not None:
                     seen.due[record.key] = record
@@ -105,7 +104,7 @@ class Fsck:
                 known = left.get(record.key)
                 if known is not None and known.due_at == record.due_at:
                     del left[record.key]
-                elif record.due_at is not None and _stale(decode(record).meta, record.due_at, page.at):
+                elif record.due_at is not None and _stale(decode(record), record.due_at, page.at):
                     yield await self._stale(record, record.due_at)
             after = page.cursor
             if after is None:
@@ -117,7 +116,7 @@ class Fsck:
 
     async def _stale(self, record: Record, entry_at: datetime) -> Damage:
         if self._repair:
-            await self._keys.clean(record.key, decode(record).meta.token)
+            await self._keys.clean(record.key, decode(record).token)
             await self._keys.leave(record.key, entry_at)
         return Damage(self._namespace, Trouble.STALE, record.key, repaired=self._repair)
 
@@ -146,9 +145,9 @@ class Fsck:
                 break
         for name, key in left.items():
             kept = await self._keys.look(key)
-            if kept is not None and kept.meta.names(name) and not await self._keys.versions.there(name):
+            if kept is not None and kept.names(name) and not await self._keys.versions.there(name):
                 again = await self._keys.look(key)
-                if again is not None and again.meta.names(name):
+                if again is not None and again.names(name):
                     yield Damage(self._namespace, Trouble.MISSING, key, name)
 
     async def _ceiling(self, key: str, name: str) -> int | None:
@@ -156,17 +155,17 @@ class Fsck:
         kept, token, at = await self._keys.look(key), token_of(name) or 0, await self._keys.now()
         if kept is None:
             highest = first_token(at - LOOK_AGAIN)
-        elif kept.meta.names(name) or (kept.meta.look_at is not None and at < kept.meta.look_at):
+        elif kept.names(name) or (kept.look_at is not None and at < kept.look_at):
             return None  # named by now, or a sweep will look for it
         else:
-            grant = kept.meta.grant
+            grant = kept.lease
             if grant is not None and over(grant, at, self._leases.terms):
                 return None  # whoever clears the lease takes it away
-            highest = kept.meta.token if grant is None else grant.token - 1
+            highest = kept.token if grant is None else grant.token - 1
         return highest if token <= highest else None
 
 
-def _stale(meta: Meta, entry_at: datetime, at: datetime) -> bool:
-    if meta.grant is not None or (meta.look_at is not None and at < meta.look_at):
+def _stale(meta: KeyRecord, entry_at: datetime, at: datetime) -> bool:
+    if meta.lease is not None or (meta.look_at is not None and at < meta.look_at):
         return False
     return entry_at + 2 * LOOK_AGAIN <= at  # the sweep had its chance

@@ -11,14 +11,9 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 from wrasse.leases.fsck import AHEAD, PAGE, Damage, Trouble
+from wrasse.leases.lease import LOOK_AGAIN
 from wrasse.leases.leases import Leases
-from wrasse.leases.rules import LOOK_AGAIN
-from wrasse.leases.transaction import (
-    DECISIONS,
-    KeptTransaction,
-    decode_decision,
-    decode_transaction,
-)
+from wrasse.leases.transaction import DECISIONS, KeptTransaction, decode_decision, decode_transaction
 from wrasse.ports.records import Record, Records
 
 

@@ -1,48 +1,55 @@
-"""Holding a lease for as long as something takes.
+"""Holding a key with its state, for as long as something takes.
 
-    async with hold(lessor, "orders/42", owner, ttl, clock) as holding:
-        ...                        # holding.token is the fencing token
+    async with hold_key(leases, "orders/42", owner, ttl, clock) as lease:
+        lease.state["paid"] = True         # what was committed last, decoded
+        await lease.save(lease.state)      # staged; committed when the block ends well
 
 The lease is renewed at a third of its time. When it is lost (changed hands, or could not be renewed before its term
-ended on this host's monotonic clock) the body is cancelled and LeaseLost is raised in its place, so that nobody goes
-on working under a lease that somebody else may hold. What the body writes should still carry the token: the lease
-saves work, the token saves data.
+ended on this host's monotonic clock) the body is cancelled and LeaseLost is raised in its place, so that no work goes
+on under a lease that somebody else may hold. What the body writes elsewhere should still carry `lease.token`: the lease
+saves work, the token saves data. A body that raises changes nothing: what was staged is rolled back. A commit that
+came too late is told by LeaseLost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.errors import LeaseLost, StoreUnavailable
-from wrasse.leases.lease import Lease
+from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
+from wrasse.leases.attachments import CONTENT_TYPE, Sent
+from wrasse.leases.attachments_files import FilePieces
+from wrasse.leases.lease import Attachment, KeyRecord, Lease
+from wrasse.leases.operations import AttachmentOperations, Operations
+from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.ports.objects import Data
 
 RETRY = 0.25  # seconds between two tries to renew while the store does not answer
 RELEASE_MAX = 5.0  # seconds; a lease that cannot be given back ends by itself
+OVER = (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED, Refusal.FENCING_MISMATCH)
 
 
 class Grantor(Protocol):
-    """Who grants, renews and takes back: a Lessor, or keys with state under it."""
+    """Renews and takes back: a LeaseManager, or keys with state."""
 
-    async def acquire(self, key: str, owner: str, ttl: timedelta, *, wait: timedelta | None) -> Lease | None:
-        """The lease, or None if somebody else held it for the whole wait."""
+    async def renew(self, held: Lease, ttl: timedelta) -> Lease | None:
+        """The same lease, `ttl` from now; None or KeyRefused if it is over."""
         ...
 
-    async def renew(self, lease: Lease, ttl: timedelta) -> Lease | None:
-        """The same lease, `ttl` from now; None if it is over."""
+    async def release(self, held: Lease, *, commit: bool) -> object:
+        """Gives it back; false if it was over."""
         ...
 
-    async def release(self, lease: Lease) -> bool:
-        """Gives it back; False if it was over."""
-        ...
-
-    def term(self, lease: Lease) -> float:
+    def term(self, held: Lease) -> float:
         """Our monotonic time until which its holder may rely on it."""
         ...
 
@@ -50,13 +57,11 @@ class Grantor(Protocol):
 class Holding:
     """A lease that is kept alive. `alive` is what to ask before every step that needs it."""
 
-    __slots__ = ("_clock", "_ends", "_lessor", "_ttl", "lease", "lost")
-
-    def __init__(self, lessor: Grantor, lease: Lease, ttl: timedelta, clock: Clock) -> None:
-        self._lessor = lessor
+    def __init__(self, grantor: Grantor, lease: Lease, ttl: timedelta, clock: Clock) -> None:
+        self._grantor = grantor
         self._ttl = ttl
         self._clock = clock
-        self._ends = lessor.term(lease)
+        self._ends = grantor.term(lease)
         self.lease = lease
         self.lost = False
 
@@ -103,14 +108,22 @@ class Holding:
             if self._left() > 0:
                 with contextlib.suppress(StoreUnavailable, TimeoutError):
                     async with asyncio.timeout(self._left()):
-                        renewed = await self._lessor.renew(self.lease, self._ttl)
+                        renewed = await self._asked()
                         if renewed is None:
                             return
             if renewed is not None:
-                self.lease, self._ends = renewed, self._lessor.term(renewed)
+                self.lease, self._ends = renewed, self._grantor.term(renewed)
                 pause = third = self._third()
             elif self._left() <= 0:
                 return
+
+    async def _asked(self) -> Lease | None:
+        try:
+            return await self._grantor.renew(self.lease, self._ttl)
+        except KeyRefused as refused:
+            if refused.code in OVER:
+                return None
+            raise
 
     def _third(self) -> float:
         """A third of the time that was granted, which may be less than was asked for."""
@@ -123,7 +136,7 @@ class Holding:
         """Gives the lease back; False if it was over. A store that does not answer lets it end by itself."""
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(RELEASE_MAX):
-                return await self._lessor.release(self.lease)
+                return bool(await self._grantor.release(self.lease, commit=False))
         return False
 
 
@@ -142,74 +155,187 @@ async def kept(holding: Holding) -> AsyncIterator[Holding]:
             await holding.release()
 
 
-class hold:
-    """The context manager, a verb like asyncio.timeout. It waits for the key up to `wait` (None: for ever) and raises
-    LeaseLost after that."""
+class HeldKey(Holding):
+    """A key that is held: its token, its state, and a way to change it."""
 
-    __slots__ = ("_asked", "_body", "_cancelling", "_cause", "_clock", "_holding", "_keeper", "_lessor", "_ours")
+    def __init__(self, operations: Operations, record: KeyRecord, ttl: timedelta, clock: Clock) -> None:
+        super().__init__(operations, record.held, ttl, clock)
+        self._operations, self._empty = operations, record.state is None
+        self.state: Any = None  # as it was committed last, or saved since; None if there is none
+        self.staged = False
+
+    async def load(self) -> None:
+        """Reads the state of a key that was just leased; that it has none is known from the acquire."""
+        if not self._empty:
+            seen = await self._operations.read(self.lease)
+            self.state = None if seen is None else msgspec.json.decode(seen.data)
+
+    async def save(self, state: Any) -> int:
+        """Stages a new state, which is committed when the block ends well; gives the version it will have."""
+        try:
+            data = msgspec.json.encode(state)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"the state cannot be written as JSON: {error}", do="use dicts, lists, texts and numbers"
+            ) from None
+        version, _ = await self._operations.update(self.lease, data)
+        self.state, self.staged = state, True
+        return version
+
+    async def remove(self) -> bool:
+        """Stages the removal of the state; False if there is none."""
+        removed = await self._operations.remove(self.lease) is not None
+        self.state, self.staged = None, self.staged or removed
+        return removed
+
+    async def attach(self, name: str, data: Data | Path, *, content_type: str = CONTENT_TYPE) -> Attachment:
+        """Stages a file that rides along with the state: bytes, a path, or pieces as they come. It is committed when
+        the block ends well, and nobody else sees it before."""
+        pieces = FilePieces(data) if isinstance(data, Path) else data
+        attached = await self._files.attach(self.lease, Sent(name, content_type), pieces)
+        self.staged = True
+        return attached.attachment
+
+    async def attachments(self) -> Sequence[Attachment]:
+        """What is attached, staged changes included, in the order of names."""
+        return await self._files.list(self.lease)
+
+    async def fetch(self, name: str) -> AsyncGenerator[bytes]:
+        """The bytes of an attachment, as they come: `async for piece in lease.fetch(name)`."""
+        async with contextlib.aclosing((await self._files.fetch(self.lease, name=name)).chunks) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def detach(self, name: str) -> bool:
+        """Stages the removal of an attachment; False if there is none of this name."""
+        count, _ = await self._files.remove(self.lease, name=name)
+        self.staged = self.staged or bool(count)
+        return bool(count)
+
+    @property
+    def _files(self) -> AttachmentOperations:
+        return self._operations.attachments
+
+
+class Keeper:
+    """Renews the leases that the current task works under, and cancels it when one of them is lost."""
+
+    def __init__(self) -> None:
+        body = asyncio.current_task()
+        assert body is not None, "a lease is held by a task"
+        self._body, self._cancelling = body, body.cancelling()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.lost: Holding | None = None
+        self._cause: Exception | None = None
+        self.ending = False
+
+    def keep(self, holding: Holding) -> None:
+        """Renews this lease, too."""
+        self._tasks.append(asyncio.create_task(self._keep(holding)))
+
+    async def stop(self) -> None:
+        """Renews nothing any more."""
+        self.ending = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def raise_if_lost(self, error: BaseException | None, what: str, do: str) -> None:
+        """At the end of a body that ended with this error. As in asyncio.timeout, only our own cancellation becomes
+        LeaseLost; one from outside goes on as it is."""
+        if self.lost is None:
+            return
+        from_outside = self._body.uncancel() > self._cancelling
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if not (cancelled and from_outside) and (cancelled or error is None):
+            raise LeaseLost(f"the lease of {self.lost.key!r} {what}", do=do) from self._cause
+
+    async def _keep(self, holding: Holding) -> None:
+        try:
+            await holding.keep()
+        except Exception as error:
+            self._cause = error
+        if self.lost is None and not self.ending:
+            self.lost = holding
+            self._body.cancel()
+
+
+async def acquire_held(
+    operations: Operations,
+    key: str,
+    owner: str,
+    ttl: timedelta,
+    clock: Clock,
+    *,
+    namespace: str,
+    wait: timedelta | None,
+    transaction: str = "",
+) -> HeldKey:
+    """The key, held; LeaseLost if somebody else held it for the whole wait."""
+    try:
+        record = await operations.acquire(
+            key, owner, namespace=namespace, ttl=ttl, wait=wait, transaction=transaction
+        )
+    except KeyRefused as refused:
+        if refused.code is not Refusal.WAITING or wait is None:
+            raise
+        raise LeaseLost(
+            f"{key!r} was held by somebody else for all of {format_duration(wait)}",
+            do="wait longer, see who holds it, or hold several keys in one order everywhere, as hold_all does",
+        ) from None
+    return HeldKey(operations, record, ttl, clock)
+
+
+class hold_key:
+    """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for the key, None for ever."""
 
     def __init__(
         self,
-        lessor: Grantor,
+        operations: Operations,
         key: str,
         owner: str,
         ttl: timedelta,
         clock: Clock,
         *,
+        namespace: str = "",
         wait: timedelta | None = None,
     ) -> None:
-        self._asked = (key, owner, ttl, wait)
-        self._lessor = lessor
-        self._clock = clock
+        self._operations = operations
+        self._acquiring = (key, owner, ttl, clock)
+        self._namespace, self._wait = namespace, wait
 
-    async def __aenter__(self) -> Holding:
-        key, owner, ttl, wait = self._asked
-        lease = await self._lessor.acquire(key, owner, ttl, wait=wait)
-        if lease is None:
-            assert wait is not None, "an acquire without end came back empty"
-            raise LeaseLost(
-                f"{key!r} was held by somebody else for all of {format_duration(wait)}",
-                do="wait longer, or see who holds it",
-            )
-        body = asyncio.current_task()
-        assert body is not None, "a lease is held by a task"
-        self._body, self._cancelling = body, body.cancelling()
-        self._ours = False
-        self._cause: Exception | None = None
-        self._holding = Holding(self._lessor, lease, ttl, self._clock)
-        self._keeper = asyncio.create_task(self._keep())
-        return self._holding
-
-    async def _give_back(self, error: BaseException | None) -> None:
-        """At the end of the body, which may have failed."""
-        await self._holding.release()
-
-    async def _keep(self) -> None:
+    async def __aenter__(self) -> HeldKey:
+        self._held = await acquire_held(self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait)
+        self._keeper = Keeper()
+        self._keeper.keep(self._held)
         try:
-            await self._holding.keep()
-        except Exception as error:
-            self._cause = error
-        self._ours = True
-        self._body.cancel()
+            await self._held.load()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self._held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._keeper.cancel()
+        held = self._held
         try:
-            await asyncio.wait([self._keeper])
+            await self._keeper.stop()
         finally:
-            if not self._holding.lost:
-                await self._give_back(error)
-        if not self._ours:
-            return
-        # As in asyncio.timeout: only our own cancellation becomes LeaseLost; one from outside goes on as it is.
-        from_outside = self._body.uncancel() > self._cancelling
-        cancelled = isinstance(error, asyncio.CancelledError)
-        if cancelled and from_outside:
-            return
-        if cancelled or error is None:
-            raise LeaseLost(
-                f"the lease of {self._holding.key!r} with token {self._holding.token} ended while it was needed",
-                do="do it again under a new lease; writes that carry the old token are refused",
-            ) from self._cause
+            if not held.lost:
+                await (self._commit() if error is None and held.staged else held.release())
+        self._keeper.raise_if_lost(
+            error,
+            f"with token {held.token} ended while it was needed",
+            "do it again under a new lease; writes that carry the old token are refused",
+        )
+
+    async def _commit(self) -> None:
+        try:
+            await self._operations.release(self._held.lease, commit=True)
+        except KeyRefused as refused:
+            if refused.code not in OVER:
+                raise
+            message = f"the lease of {self._held.key!r} ended before its commit: nothing was changed"
+            raise LeaseLost(message, do=refused.do) from refused

@@ -11,27 +11,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
-from wrasse.leases.acquiring import NO_WAIT, Acquiring
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.attachments import Attachments
 from wrasse.leases.book import Book
-from wrasse.leases.joining import Joining
-from wrasse.leases.keys import EXACT, Keys
-from wrasse.leases.lessor import leases_in
-from wrasse.leases.meta import Grant, Kept, Meta, State
+from wrasse.leases.core import EXACT, leases_in
+from wrasse.leases.enlistment import InTransaction, Joining
+from wrasse.leases.keys import Keys
+from wrasse.leases.lease import Asked, KeyRecord, Lease, Over, Staged, State, Terms
 from wrasse.leases.names import checked_key, checked_namespace
-from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.repeated import holds, staged_over
+from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.replay import Replay
-from wrasse.leases.rules import Asked, Held, Terms
-from wrasse.leases.taking_part import InTransaction
-from wrasse.leases.tally import LeaseTally
+from wrasse.leases.store import LeaseTally
 from wrasse.leases.transaction import Decision
 from wrasse.leases.transactions import Transactions
-from wrasse.leases.waiting import Lines
+from wrasse.leases.waiting import NO_WAIT, Acquiring
 from wrasse.leases.xid import Xids, checked_transaction
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
@@ -46,21 +44,6 @@ STATE_BYTES_MAX = 100 << 20
 READS_MAX = 8  # how often a reader follows a record that changes under it
 NO_REPLAY = timedelta(0)
 NAMESPACES_MAX = 1_000  # remembered; any number may exist
-
-
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """A lease that was granted, and the key as its holder finds it."""
-
-    namespace: str
-    held: Held
-    meta: Meta
-
-    @property
-    def grant(self) -> Grant:
-        """Who holds it, under which token, until when."""
-        assert self.meta.grant is not None, "a lease stands in its record"
-        return self.meta.grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +79,22 @@ class Leases(Counting):
         self.records, self.objects, self.clock, self.terms = records, objects, clock, terms
         self._ttl_max, self._noted = ttl_max, traffic
         self._keys: dict[str, Keys] = {}
-        self._lines = Lines()
         self._afterwards = Afterwards()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
-        self._acquiring = Acquiring(self._lines, clock, self._afterwards, self.tally, self._wake)
+        self._acquiring = Acquiring(clock, self.tally, self._afterwards)
+        self.heard = self._acquiring.heard  # told of each key that may have become free
         self._book = Book(records, clock, self.tally)
-        self._joining = Joining(self.keys, records, clock, namespaces)
-        self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, self._wake)
+        self._joining = Joining(lambda namespace: self.keys(namespace).part, records, clock, namespaces)
+        wake = self._acquiring.wake
+        self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, wake)
         self._replay = Replay(self.transactions, clock, replay)
-        self.heard: list[Callable[[str, str], None]] = []  # told of each key that may have become free
         self.attachments = Attachments(self.keys, clock, self.note_traffic)
 
     @property
     def waiting(self) -> int:
         """How many callers wait for a key."""
-        return self._lines.waiting()
+        return self._acquiring.lines.waiting()
 
     def keys(self, namespace: str) -> Keys:
         """The keys of a namespace, whose name has been checked."""
@@ -143,9 +126,10 @@ class Leases(Counting):
         if_not_exists: bool = False,
         id: str = "",
         transaction: str = "",
-    ) -> Leased:
-        """The lease. While somebody else holds the key it waits up to `wait` (None: for ever), then refuses. Asking
-        again with the same `id` gives the same lease. With a `transaction` the key changes together with its others."""
+    ) -> KeyRecord:
+        """The key with the lease on it. While somebody else holds the key it waits up to `wait` (None: for ever), then
+        refuses. Asking again with the same `id` gives the same lease. With a `transaction` the key changes together
+        with its others."""
         self.note_traffic()
         if not owner:
             raise UsageError(f"an acquire of {key!r} names no owner", do="say who you are")
@@ -161,31 +145,29 @@ class Leases(Counting):
         asked = Asked(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
         kept = await self._acquiring.acquired(self.keys(namespace), key, asked, wait, named=bool(id))
         self.tally.acquired += 1
-        grant = kept.meta.grant
-        assert grant is not None, "an acquire that succeeds leaves a lease"
-        return Leased(namespace, Held(key, grant.id, grant.token, grant.transaction), kept.meta)
+        return replace(kept, lease=replace(kept.held, key=key, namespace=namespace))
 
     @counted("keepalive")
-    async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
+    async def renew(self, held: Lease, ttl: timedelta) -> Lease:
         """The lease, `ttl` from now."""
         self.note_traffic()
         ttl = self._lasting(ttl)
-        meta = await self.keys(namespace).renew(held, ttl)
+        record = await self.keys(held.namespace).renew(held, ttl)
         self.tally.renewed += 1
-        return Leased(namespace, held, meta)
+        return replace(record.held, key=held.key, namespace=held.namespace)
 
     @counted("get")
-    async def read(self, namespace: str, held: Held) -> Seen | None:
+    async def read(self, held: Lease) -> Seen | None:
         """The state as its holder sees it, staged changes included; None if there is none."""
         self.note_traffic()
-        keys = self.keys(namespace)
+        keys = self.keys(held.namespace)
         for _ in range(READS_MAX):
-            meta = await keys.read_held(held)
-            staged = meta.staged
-            state = meta.state if staged is None or staged.same else staged.state
+            record = await keys.read_held(held)
+            staged = record.staged
+            state = record.state if staged is None or staged.same else staged.state
             if state is None:
                 return None
-            version = meta.version if staged is None else staged.version
+            version = record.version if staged is None else staged.version
             with suppress(Gone):  # superseded while we came: the record names another by now
                 return Seen(await keys.versions.read(state), version, state.etag, held.token)
         raise _lost(held.key)
@@ -195,55 +177,55 @@ class Leases(Counting):
         """The committed state; None if there is none. Never anything staged."""
         self.note_traffic()
         keys = self.keys(namespace)
-        before: Kept | None = None
+        before: KeyRecord | None = None
         for _ in range(READS_MAX):
             kept = await keys.look(key)
-            if kept is None or kept.meta.state is None:
+            if kept is None or kept.state is None:
                 return None
-            if before is not None and _same(before, kept):
+            if before is not None and before.stored == kept.stored and before.state == kept.state:
                 raise _lost(key)
             try:
-                data = await keys.versions.read(kept.meta.state)
+                data = await keys.versions.read(kept.state)
             except Gone:
                 before = kept  # superseded and taken away while we came: the record names another by now
                 continue
-            return Seen(data, kept.meta.version, kept.meta.etag, kept.meta.token)
+            return Seen(data, kept.version, kept.etag, kept.token)
         raise _lost(key)
 
     @counted("update")
     async def update(
-        self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+        self, held: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, State]:
         """Stages a new state; gives the version that it will have, and its object."""
         check_state(data)
         self.note_traffic()
-        keys = self.keys(namespace)
+        keys = self.keys(held.namespace)
         try:
             staged = (await keys.stage(held, data, if_version, if_etag)).staged
         except KeyRefused as refused:
-            staged = await staged_over(keys, held, refused, if_version, if_etag)
-            if staged is None or not await holds(keys, staged, data):
+            staged = await _staged_over(keys, held, refused, if_version, if_etag)
+            if staged is None or not await _holds(keys, staged, data):
                 raise
         assert staged is not None, "an update stages"
         assert staged.state is not None, "an update has a state"
         return staged.version, staged.state
 
-    async def check(self, namespace: str, held: Held) -> None:
+    async def check(self, held: Lease) -> None:
         """Refuses who does not hold the key, before anything large is read for them."""
         self.note_traffic()
-        await self.keys(namespace).checked(held, None, None)
+        await self.keys(held.namespace).checked(held, None, None)
 
     @counted("remove")
     async def remove(
-        self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
+        self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None
     ) -> int | None:
         """Stages the removal of the state; gives the version, or None if there was nothing to remove."""
         self.note_traffic()
-        keys = self.keys(namespace)
+        keys = self.keys(held.namespace)
         try:
             changed = await keys.stage_removal(held, if_version, if_etag)
         except KeyRefused as refused:
-            done = await staged_over(keys, held, refused, if_version, if_etag)
+            done = await _staged_over(keys, held, refused, if_version, if_etag)
             if done is None or done.same or done.state is not None:
                 raise
             return done.version
@@ -251,34 +233,34 @@ class Leases(Counting):
         return None if changed.after is changed.before or staged is None else staged.version
 
     @counted("metadata")
-    async def hide(self, namespace: str, held: Held, hidden: bool, *, if_version: int | None = None) -> int:
+    async def hide(self, held: Lease, hidden: bool, *, if_version: int | None = None) -> int:
         """Stages whether queries leave the key out; gives the version."""
         self.note_traffic()
-        keys = self.keys(namespace)
+        keys = self.keys(held.namespace)
         try:
             staged = (await keys.stage_hidden(held, hidden, if_version)).staged
         except KeyRefused as refused:
-            staged = await staged_over(keys, held, refused, if_version, None)
+            staged = await _staged_over(keys, held, refused, if_version, None)
             if staged is None or staged.hidden is not hidden:
                 raise
         assert staged is not None, "a change of attributes stages"
         return staged.version
 
     @counted("release")
-    async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
+    async def release(self, held: Lease, *, commit: bool = True) -> KeyRecord | None:
         """Gives the key back, with what is staged or without it; see `Keys.release`. In a transaction that decides for
         all of its keys, unless nothing is staged under this one and it is only given back."""
         self.note_traffic()
         try:
-            meta = await self.keys(namespace).release(held, commit=commit)
+            record = await self.keys(held.namespace).release(held, commit=commit)
         except InTransaction:
-            meta = await self.transactions.end(namespace, held, commit=commit)
+            record = await self.transactions.end(held, commit=commit)
         finally:
-            self._wake(namespace, held.key)
+            self._acquiring.wake(held.namespace, held.key)
         self.tally.released += 1
-        if meta is not None and commit:
+        if record is not None and commit:
             self.tally.committed += 1
-        return meta
+        return record
 
     @counted("decide")
     async def decide(self, transaction: str, *, commit: bool) -> Decision:
@@ -289,12 +271,10 @@ class Leases(Counting):
         return await self.transactions.decide(checked_transaction(transaction), state)
 
     @counted("describe")
-    async def describe(self, namespace: str, key: str) -> Meta | None:
+    async def describe(self, namespace: str, key: str) -> KeyRecord | None:
         """Everything about a key, as it is stored now; its lease may have ended."""
         self.note_traffic()
-        keys = self.keys(namespace)
-        kept = await keys.look(key)
-        return None if kept is None else kept.meta
+        return await self.keys(namespace).look(key)
 
     async def now(self, namespace: str) -> datetime:
         """The store's time, a little late rather than early."""
@@ -307,9 +287,9 @@ class Leases(Counting):
         page = await self.records(leases_in(namespace)).page(prefix, after, limit)
         return Page(tuple(record.key for record in page), page.cursors, page.at, page.more)
 
-    def term(self, leased: Leased) -> float:
+    def term(self, held: Lease) -> float:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
-        return self.keys(leased.namespace).term(leased.grant)
+        return self.keys(held.namespace).term(held)
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
@@ -331,15 +311,6 @@ class Leases(Counting):
         self._noted()
         self._replay.nudge()
 
-    def _wake(self, namespace: str, key: str) -> None:
-        self._lines.wake(f"{namespace}/{key}")
-        for each in self.heard:
-            each(namespace, key)
-
-
-def _same(one: Kept, other: Kept) -> bool:
-    return one.version == other.version and one.meta.state == other.meta.state
-
 
 def _lost(key: str) -> StoreBroken:
     return StoreBroken(
@@ -355,3 +326,35 @@ def check_state(data: bytes) -> None:
             f"a state of {len(data)} bytes, and at most {STATE_BYTES_MAX} are allowed",
             do="keep the data as an attachment of the key",
         )
+
+
+async def _staged_over(
+    keys: Keys, held: Lease, refused: KeyRefused, if_version: int | None, if_etag: str | None
+) -> Staged | None:
+    """What this lease has staged over the version that a refused caller saw; None if the refusal stands. A caller whose
+    change was carried out, and whose reply was lost, asks again with the version that it saw then: it is the same
+    change if it was staged over that version, committed or staged before by the same lease, and says the same."""
+    if refused.code not in (Refusal.VERSION_CONFLICT, Refusal.ETAG_MISMATCH):
+        return None
+    record = await keys.read_held(held)
+    return record.staged if _saw(record, if_version, if_etag) else None
+
+
+async def _holds(keys: Keys, staged: Staged, data: bytes) -> bool:
+    """Whether it is this state that is staged."""
+    state = staged.state
+    if state is None or staged.same or state.size != len(data):
+        return False
+    try:
+        return await keys.versions.read(state) == data
+    except Gone:
+        return False
+
+
+def _saw(record: KeyRecord, if_version: int | None, if_etag: str | None) -> bool:
+    befores = [Over(record.version, record.etag)]
+    if record.staged is not None and isinstance(record.staged.over, Over):
+        befores.append(record.staged.over)
+    return any(
+        if_version in (None, over.version) and (if_etag is None or if_etag.strip('"') == over.etag) for over in befores
+    )

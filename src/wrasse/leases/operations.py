@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from wrasse.leases.attachments import Attached, Fetched, Sent
-from wrasse.leases.leases import Leased, Seen
-from wrasse.leases.meta import Attachment, Meta, State
-from wrasse.leases.rules import Held
+from wrasse.leases.lease import Attachment, KeyRecord, Lease, State
+from wrasse.leases.leases import Seen
 from wrasse.leases.transaction import Decision
 from wrasse.ports.objects import Data
 
@@ -17,22 +16,22 @@ LASTS = "X-Lease-Lasts"  # the header that says for how many seconds a lease may
 
 
 class AttachmentOperations(Protocol):
-    """Attachments, wherever the store is. `whose`: a `Held` for what its holder sees, a key for what is committed."""
+    """Attachments, wherever the store is. `whose`: the lease of a holder, or `public`."""
 
-    async def attach(self, namespace: str, held: Held, sent: Sent, data: Data) -> Attached:
+    async def attach(self, held: Lease, sent: Sent, data: Data) -> Attached:
         """Stages an attachment."""
         ...
 
-    async def list(self, namespace: str, whose: Held | str) -> Sequence[Attachment]:
+    async def list(self, whose: Lease) -> Sequence[Attachment]:
         """All attachments, in the order of their names."""
         ...
 
-    async def fetch(self, namespace: str, whose: Held | str, *, name: str = "", id: str = "") -> Fetched:
+    async def fetch(self, whose: Lease, *, name: str = "", id: str = "") -> Fetched:
         """One attachment with its bytes, by its name or its id."""
         ...
 
     async def remove(
-        self, namespace: str, held: Held, *, name: str = "", id: str = "", every: bool = False
+        self, held: Lease, *, name: str = "", id: str = "", every: bool = False
     ) -> tuple[int, int]:
         """Stages the removal of one attachment, or of every one; gives how many, and the version there will be."""
         ...
@@ -57,15 +56,15 @@ class Operations(Protocol):
         if_not_exists: bool = False,
         id: str = "",
         transaction: str = "",
-    ) -> Leased:
-        """The lease, or a refusal."""
+    ) -> KeyRecord:
+        """The key with the lease on it, or a refusal."""
         ...
 
-    async def renew(self, namespace: str, held: Held, ttl: timedelta) -> Leased:
+    async def renew(self, held: Lease, ttl: timedelta) -> Lease:
         """The lease, `ttl` from now."""
         ...
 
-    async def read(self, namespace: str, held: Held) -> Seen | None:
+    async def read(self, held: Lease) -> Seen | None:
         """The state as its holder sees it."""
         ...
 
@@ -74,18 +73,18 @@ class Operations(Protocol):
         ...
 
     async def update(
-        self, namespace: str, held: Held, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+        self, held: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, State]:
         """Stages a new state."""
         ...
 
     async def remove(
-        self, namespace: str, held: Held, *, if_version: int | None = None, if_etag: str | None = None
+        self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None
     ) -> int | None:
         """Stages the removal of the state."""
         ...
 
-    async def release(self, namespace: str, held: Held, *, commit: bool = True) -> Meta | None:
+    async def release(self, held: Lease, *, commit: bool = True) -> KeyRecord | None:
         """Gives the key back, with what is staged or without it."""
         ...
 
@@ -93,6 +92,6 @@ class Operations(Protocol):
         """Commits or rolls back every key of a transaction; gives what counts."""
         ...
 
-    def term(self, leased: Leased) -> float:
+    def term(self, held: Lease) -> float:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
         ...

@@ -19,10 +19,8 @@ from functools import partial
 from types import TracebackType
 
 from wrasse.clock import Clock
-from wrasse.duration import format_duration
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
-from wrasse.leases.hold import RELEASE_MAX, RETRY, Holding
-from wrasse.leases.hold_key import HeldKey, KeyGrantor, read_state
+from wrasse.leases.hold import RELEASE_MAX, RETRY, HeldKey, Keeper, acquire_held
 from wrasse.leases.operations import Operations
 from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transaction import Decision
@@ -48,30 +46,26 @@ class Change:
         self.id = id
         self._operations, self._clock, self._namespace = operations, clock, namespace
         self._owner, self._ttl, self._wait = owner, ttl, wait
-        self._held: list[tuple[HeldKey, Holding, KeyGrantor]] = []
-        self._keepers: list[asyncio.Task[None]] = []
-        self._body = asyncio.current_task()
-        self.lost: Holding | None = None
-        self.cause: Exception | None = None
-        self._ending = False
+        self._held: list[HeldKey] = []
+        self.keeper = Keeper()
 
     async def hold(self, key: str, *, namespace: str | None = None) -> HeldKey:
         """Takes one more key into the transaction and waits for it as long as the transaction waits for keys."""
-        if self._ending:
+        if self.keeper.ending:
             raise UsageError(f"the transaction {self.id} is over", do="hold every key inside the block")
-        grantor = KeyGrantor(self._operations, self._namespace if namespace is None else namespace, self.id)
-        lease = await grantor.acquire(key, self._owner, self._ttl, wait=self._wait)
-        if lease is None:
-            assert self._wait is not None, "an acquire without end came back empty"
-            raise LeaseLost(
-                f"{key!r} was held by somebody else for all of {format_duration(self._wait)}",
-                do="wait longer, or hold keys in one order everywhere, as hold_all does",
-            )
-        holding = Holding(grantor, lease, self._ttl, self._clock)
-        held = HeldKey(holding, grantor, None)
-        self._held.append((held, holding, grantor))
-        self._keepers.append(asyncio.create_task(self._keep(holding)))
-        held.state = await read_state(grantor)
+        held = await acquire_held(
+            self._operations,
+            key,
+            self._owner,
+            self._ttl,
+            self._clock,
+            namespace=self._namespace if namespace is None else namespace,
+            wait=self._wait,
+            transaction=self.id,
+        )
+        self._held.append(held)
+        self.keeper.keep(held)
+        await held.load()
         return held
 
     async def hold_all(self, *keys: str) -> list[HeldKey]:
@@ -82,21 +76,16 @@ class Change:
 
     async def end(self, *, commit: bool) -> Decision | None:
         """Commits or rolls back, and gives every key back; what counts. None: there was nothing to decide."""
-        self._ending = True
-        for keeper in self._keepers:
-            keeper.cancel()
-        if self._keepers:
-            await asyncio.wait(self._keepers)
-        staged = any(held.staged for held, _, _ in self._held)
+        await self.keeper.stop()
         state: Decision | None = None
         try:
-            if staged:
+            if any(held.staged for held in self._held):
                 state = await self._decided(commit=commit)
         finally:
             # A key that staged nothing is only given back. If it may have, after all, that must not be a commit.
-            for held, holding, grantor in self._held:
-                if not holding.lost and not (held.staged and state is not None):
-                    await self._give_back(grantor, commit=state is Decision.COMMIT)
+            for held in self._held:
+                if not held.lost and not (held.staged and state is not None):
+                    await self._give_back(held, commit=state is Decision.COMMIT)
         return state
 
     async def _decided(self, *, commit: bool) -> Decision:
@@ -113,27 +102,14 @@ class Change:
                     ) from error
             await asyncio.sleep(RETRY)
 
-    async def _give_back(self, grantor: KeyGrantor, *, commit: bool) -> None:
-        leased = grantor.current
+    async def _give_back(self, held: HeldKey, *, commit: bool) -> None:
         with contextlib.suppress(KeyRefused, StoreUnavailable, TimeoutError):  # it ends by itself
             async with asyncio.timeout(RELEASE_MAX):
-                await self._operations.release(leased.namespace, leased.held, commit=commit)
-
-    async def _keep(self, holding: Holding) -> None:
-        try:
-            await holding.keep()
-        except Exception as error:
-            self.cause = error
-        if not self._ending and self.lost is None:
-            self.lost = holding
-            assert self._body is not None, "a transaction belongs to a task"
-            self._body.cancel()
+                await self._operations.release(held.lease, commit=commit)
 
 
 class transact:
     """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for each key, None for ever."""
-
-    __slots__ = ("_cancelling", "_change", "_made")
 
     def __init__(
         self,
@@ -149,9 +125,6 @@ class transact:
         self._made = partial(Change, operations, id, owner, ttl, clock, namespace=namespace, wait=wait)
 
     async def __aenter__(self) -> Change:
-        body = asyncio.current_task()
-        assert body is not None, "a transaction belongs to a task"
-        self._cancelling = body.cancelling()
         self._change = self._made()
         return self._change
 
@@ -159,7 +132,7 @@ class transact:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         change = self._change
-        commit = error is None and change.lost is None
+        commit = error is None and change.keeper.lost is None
         state = None
         if commit:
             state = await change.end(commit=True)
@@ -171,15 +144,8 @@ class transact:
                 f"the transaction {change.id} was rolled back before its commit: nothing was changed",
                 do="a lease of it ended, or somebody decided so; do it again in a new transaction",
             )
-        if change.lost is None:
-            return
-        # As in asyncio.timeout: only our own cancellation becomes LeaseLost; one from outside goes on as it is.
-        body = asyncio.current_task()
-        assert body is not None, "a transaction belongs to a task"
-        from_outside = body.uncancel() > self._cancelling
-        cancelled = isinstance(error, asyncio.CancelledError)
-        if not (cancelled and from_outside) and (cancelled or error is None):
-            raise LeaseLost(
-                f"the lease of {change.lost.key!r} ended while the transaction {change.id} needed it",
-                do="nothing was changed; do it again in a new transaction",
-            ) from change.cause
+        change.keeper.raise_if_lost(
+            error,
+            f"ended while the transaction {change.id} needed it",
+            "nothing was changed; do it again in a new transaction",
+        )

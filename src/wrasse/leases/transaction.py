@@ -23,7 +23,7 @@ import msgspec
 from wrasse.bounded import decoded as decoded_value
 from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken, TooLarge
-from wrasse.leases.meta import Grant, Meta
+from wrasse.leases.lease import KeyRecord, Lease
 from wrasse.ports.records import Collection, Record
 
 TRANSACTIONS = Collection(data=".txns", index=".txn-index", buckets=".txn-index/buckets.json")
@@ -111,15 +111,15 @@ def decided(
     return replace(transaction, state=state, participants=merged, confirmed=True, updated_at=at)
 
 
-def takes_part(meta: Meta | None, transaction: str, token: int) -> Grant | None:
+def takes_part(record: KeyRecord | None, transaction: str, token: int) -> Lease | None:
     """The lease through which a key takes part in a transaction; None if it does not, or no longer."""
-    grant = None if meta is None else meta.grant
-    if grant is None or grant.transaction != transaction or (token and grant.token != token):
+    lease = None if record is None else record.lease
+    if lease is None or lease.transaction != transaction or (token and lease.token != token):
         return None
-    return grant
+    return lease
 
 
-def lasts_until(transaction: Transaction, leases: Sequence[Grant | None]) -> datetime:
+def lasts_until(transaction: Transaction, leases: Sequence[Lease | None]) -> datetime:
     """When the last of its leases ends: before that it is not overdue. Renewing any lease makes it last."""
     return max((lease.until for lease in leases if lease is not None), default=transaction.until)
 

@@ -14,11 +14,10 @@ from datetime import datetime, timedelta
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.book import Book, Verdict, refused
-from wrasse.leases.joining import Joining
+from wrasse.leases.enlistment import Joining
 from wrasse.leases.keys import Keys
-from wrasse.leases.meta import Meta
+from wrasse.leases.lease import KeyRecord, Lease, Terms
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.rules import Held, Terms
 from wrasse.leases.transaction import Decision, KeptTransaction, Participant, Transaction, lasts_until
 
 AT_ONCE = 16  # keys of one transaction
@@ -45,22 +44,21 @@ class Transactions:
         has."""
         await self._joining.join(transaction, namespace)
 
-    async def end(self, namespace: str, held: Held, *, commit: bool) -> Meta | None:
+    async def end(self, held: Lease, *, commit: bool) -> KeyRecord | None:
         """A holder gives its key back, which decides for all keys of its transaction. Refused if it was decided
         otherwise before; the key as it then is."""
-        keys = self._keys(namespace)
-        kept = await keys.checked(held, None, None)
-        grant = kept.meta.grant
-        assert grant is not None, "who holds a key has its lease"
-        if kept.meta.staged is None and (commit or await self.book.look(grant.transaction) is None):
+        keys = self._keys(held.namespace)
+        kept = await keys.checked(held)
+        lease = kept.held
+        if kept.staged is None and (commit or await self.book.look(lease.transaction) is None):
             return await keys.release(held, commit=False, alone=True)
         wanted = Decision.COMMIT if commit else Decision.ROLLBACK
-        me = Participant(namespace, held.key, grant.token)
-        verdict = await self.book.decide(grant.transaction, wanted, (me,), grant.until, await keys.now())
-        after = await self._ended(verdict, grant.transaction, me)
+        me = Participant(held.namespace, held.key, lease.token)
+        verdict = await self.book.decide(lease.transaction, wanted, (me,), lease.until, await keys.now())
+        after = await self._ended(verdict, lease.transaction, me)
         if verdict.state is not wanted:
-            raise refused(grant.transaction, verdict.state)
-        return after or kept.meta
+            raise refused(lease.transaction, verdict.state)
+        return after or kept
 
     async def decide(
         self,
@@ -127,7 +125,7 @@ class Transactions:
         )  # fmt: skip
         return lasts_until(transaction, leases) + self._terms.margin + self._terms.delay
 
-    async def _ended(self, verdict: Verdict, transaction: str, me: Participant | None) -> Meta | None:
+    async def _ended(self, verdict: Verdict, transaction: str, me: Participant | None) -> KeyRecord | None:
         """Carries a decision out before it is answered; what a store that does not answer leaves is done by a replay,
         since nothing can change the decision any more."""
         kept = verdict.kept
@@ -135,13 +133,13 @@ class Transactions:
             await self._one(transaction, me, verdict.state)  # it came after the decision, and goes as that says
         if kept is None:
             return None
-        mine: list[Meta | None] = []
+        mine: list[KeyRecord | None] = []
         if await self._carry_out(kept.transaction, me, mine):
             await self._afterwards.add(self._finalise(kept))
         return mine[0] if mine else None
 
     async def _carry_out(
-        self, transaction: Transaction, me: Participant | None = None, mine: list[Meta | None] | None = None
+        self, transaction: Transaction, me: Participant | None = None, mine: list[KeyRecord | None] | None = None
     ) -> bool:
         """On every key; whether all of them have it."""
         done = True
@@ -159,7 +157,7 @@ class Transactions:
                     mine.append(answer)
         return done
 
-    async def _one(self, transaction: str, who: Participant, state: Decision) -> Meta | None:
+    async def _one(self, transaction: str, who: Participant, state: Decision) -> KeyRecord | None:
         after = await self._keys(who.namespace).part.carry_out(who.key, transaction, who.token, state)
         self._wake(who.namespace, who.key)
         return after

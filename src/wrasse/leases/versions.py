@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.meta import State
+from wrasse.leases.lease import State
 from wrasse.leases.names import state_folder, state_name, token_of
 from wrasse.ports.objects import DELETES_MAX, Data, ObjectDelete, ObjectInfo, Objects
 from wrasse.ports.outcome import Outcome

@@ -7,13 +7,25 @@ this process wakes it at once. Who leaves the line, because time is up or the ca
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from wrasse.clock import Clock
+from wrasse.leases.afterwards import Afterwards
+from wrasse.leases.core import LeaseCore
+from wrasse.leases.lease import Asked, Busy, KeyRecord
+from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.store import LeaseTally
 
 POLL_FIRST = 0.05  # seconds
 POLL_MAX = 1.0
 POLL_GROWS = 1.5
+NO_WAIT = timedelta(0)
 
 
 class Lines:
@@ -80,3 +92,78 @@ class Place:
             async with asyncio.timeout(pause):
                 await self._bell.wait()
         self._bell.clear()
+
+
+class Acquiring:
+    """Acquires of this process, in all namespaces, from the first try until they have the key, are refused, or their
+    caller goes away. A try is never given up half way, and no lease is left without a holder that knows of it."""
+
+    def __init__(self, clock: Clock, tally: LeaseTally, afterwards: Afterwards | None = None) -> None:
+        self._clock, self._tally = clock, tally
+        self._afterwards = afterwards if afterwards is not None else Afterwards()
+        self.lines = Lines()
+        self.heard: list[Callable[[str, str], None]] = []  # told of each key that may have become free
+
+    def wake(self, namespace: str, key: str) -> None:
+        """The key may be free: the first waiter should look."""
+        self.lines.wake(f"{namespace}/{key}")
+        for each in self.heard:
+            each(namespace, key)
+
+    async def acquired(
+        self, keys: LeaseCore, key: str, asked: Asked, wait: timedelta | None, *, named: bool
+    ) -> KeyRecord:
+        """The key with the lease on it. Waits up to `wait` (None: for ever), then refuses. `named`: the caller chose
+        the id of the lease, and may ask for it again."""
+        line = f"{keys.namespace}/{key}"
+        busy: Busy | None = None
+        if not self.lines.busy(line):
+            answer = await self._try(keys, key, asked, named)
+            if isinstance(answer, KeyRecord):
+                return answer
+            busy = answer
+        self._tally.waited += 1
+        if wait is not None and wait <= NO_WAIT:
+            raise await self._waiting(keys, key, busy)
+        seconds = None if wait is None else wait.total_seconds()
+        try:
+            async with self.lines.place(line) as place, asyncio.timeout(seconds) as limit:
+                while True:
+                    left = None if busy is None else keys.when(busy.until) - self._clock.monotonic()
+                    await place.turn(left, random.random())
+                    if not place.first:
+                        continue
+                    ends = limit.when()
+                    limit.reschedule(None)  # a try is never given up half way
+                    answer = await self._try(keys, key, asked, named)
+                    if isinstance(answer, KeyRecord):
+                        return answer
+                    busy = answer
+                    limit.reschedule(ends)
+        except TimeoutError:
+            raise await self._waiting(keys, key, None) from None
+
+    async def _try(self, keys: LeaseCore, key: str, asked: Asked, named: bool) -> KeyRecord | Busy:
+        """One try. If its caller goes away meanwhile, a lease that nobody knows of is given back; one whose id the
+        caller chose stays, because the caller may ask for it again."""
+        try:
+            return await keys.try_acquire(key, asked)
+        except asyncio.CancelledError:
+            if not named:
+                await self._afterwards.add(self._given_back(keys, key, asked))
+            raise
+
+    async def _given_back(self, keys: LeaseCore, key: str, asked: Asked) -> None:
+        """Asks once more and gives back: of two writes over one version only one counts, so that the one which may
+        still be on its way changes nothing any more."""
+        answer = await keys.try_acquire(key, asked)
+        if isinstance(answer, KeyRecord):
+            await keys.give_back(replace(answer.held, key=key))
+        self.wake(keys.namespace, key)
+
+    async def _waiting(self, keys: LeaseCore, key: str, busy: Busy | None) -> KeyRefused:
+        if busy is None:
+            record = await keys.look(key)
+            busy = None if record is None or record.lease is None else Busy(record.lease.until)
+        left = 1.0 if busy is None else (busy.until - await keys.now()).total_seconds()
+        return KeyRefused(Refusal.WAITING, f"{key!r} is held by somebody else", wait=max(left, 0.0))

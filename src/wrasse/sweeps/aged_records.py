@@ -16,9 +16,8 @@ from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
 from wrasse.leases.every_key import EveryKey, FoundKey
+from wrasse.leases.lease import LOOK_AGAIN, first_token
 from wrasse.leases.leases import Leases
-from wrasse.leases.meta import first_token
-from wrasse.leases.rules import LOOK_AGAIN
 from wrasse.ports.journal import Line
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.outcome import Outcome
@@ -45,8 +44,8 @@ class AgedRecords:
     def decide(self, suspect: FoundKey, at: datetime) -> Action[FoundKey] | Keep:
         if suspect.kept is None:
             return Keep("no key there")
-        meta = suspect.kept.meta
-        if meta.grant is not None:
+        meta = suspect.kept
+        if meta.lease is not None:
             return Keep("held")
         if meta.look_at is not None and at < meta.look_at:
             return Keep("to be looked at once more")
@@ -73,7 +72,7 @@ class AgedRecords:
         namespace, _, key = line.intent.suspect.partition("/")
         keys, born = self.leases.keys(namespace), first_token(line.intended_at)
         kept = await keys.look(key)
-        if kept is not None and kept.meta.token < born:
+        if kept is not None and kept.token < born:
             return Outcome.LOST
         # Whoever took the key after it was deleted has a token from after that moment: nothing of theirs is touched.
         await keys.clean(key, born - 1)

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
 from wrasse.leases.ended import EndedKey, EndedKeys, Quiet
+from wrasse.leases.lease import over
 from wrasse.leases.leases import Leases
-from wrasse.leases.rules import over
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -55,17 +55,17 @@ class ExpiredLeases:
     def decide(self, suspect: EndedKey | Quiet, at: datetime) -> Action[Clear | Tidy] | Keep:
         if isinstance(suspect, Quiet):
             return Keep("nothing is due there")
-        meta = suspect.kept.meta
+        meta = suspect.kept
         name = f"{suspect.namespace}/{suspect.key}"
-        if meta.look_at is not None and at < meta.look_at and meta.grant is None:
+        if meta.look_at is not None and at < meta.look_at and meta.lease is None:
             return Keep("cleared, to be looked at once more")
-        if meta.grant is None:
+        if meta.lease is None:
             return Action("tidy", name, "its lease is gone", Tidy(suspect, meta.token))
-        if not over(meta.grant, at, self.leases.terms):
-            if suspect.entry_at >= meta.grant.until or (meta.look_at is not None and at < meta.look_at):
+        if not over(meta.lease, at, self.leases.terms):
+            if suspect.entry_at >= meta.lease.until or (meta.look_at is not None and at < meta.look_at):
                 return Keep("held")
-            return Action("tidy", name, "an earlier lease ended by itself", Tidy(suspect, meta.grant.token - 1))
-        return Action("clear", name, f"{meta.grant.owner} let its lease end", Clear(suspect))
+            return Action("tidy", name, "an earlier lease ended by itself", Tidy(suspect, meta.lease.token - 1))
+        return Action("clear", name, f"{meta.lease.owner} let its lease end", Clear(suspect))
 
     async def apply(self, actions: Sequence[Action[Clear | Tidy]]) -> Sequence[Outcome]:
         return [await self._applied(action.change) for action in actions]

@@ -22,7 +22,7 @@ from wrasse.engine.report import Totals
 from wrasse.engine.state import Held
 from wrasse.jobs.breakers import BreakerFacts
 from wrasse.jobs.tally import QUEUES_MAX, Labels, Tally
-from wrasse.leases.tally import LeaseTally
+from wrasse.leases.store import LeaseTally
 from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
 from wrasse.ports.sightings import Round
 from wrasse.streams.tally import StreamTally

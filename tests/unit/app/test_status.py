@@ -102,9 +102,9 @@ async def test_leases_are_shown_with_owner_token_and_end_until_they_are_given_ba
         ("ends/first", "bob", False), ("orders/42", "ann", True),
     ]  # fmt: skip
     text = await shown.page()
-    words = ("orders/42", "ann", f">{lease.grant.token}<", "in 1m56s", "ended</span>")
+    words = ("orders/42", "ann", f">{lease.held.token}<", "in 1m56s", "ended</span>")
     assert [each for each in words if each not in text] == []
-    await shown.leases.release("default", lease.held)
+    await shown.leases.release(lease.held)
     assert "orders/42" not in await shown.page()
 
 

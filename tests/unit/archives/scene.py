@@ -20,7 +20,8 @@ from wrasse.archives.rule import Rule
 from wrasse.archives.verify import Verified, verify
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.core import leases_in
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -105,7 +106,7 @@ class World:
             FaultyStreams(self.memory.streams, network),
             FaultyGroups(self.memory.groups, network),
             records,
-            Lessor(leases, self.clock, indexed=False),
+            LeaseManager(leases, self.clock),
         )
         objects = self._store(self.memory.objects, network)
         rule = Rule(pattern, objects, "memory:", limits=self._limits, form=form)

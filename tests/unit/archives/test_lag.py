@@ -13,7 +13,7 @@ from wrasse.archives.cursor import CURSORS
 from wrasse.archives.lag import LagLimits
 from wrasse.archives.rule import Rule
 from wrasse.archives.tally import Lag
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.streams.alerts import ALERTS
 
 from .scene import ALARMS, CHANGE, LEASES, LOGIN, PATTERN, FaultyObjects, World
@@ -22,7 +22,7 @@ from .scene import ALARMS, CHANGE, LEASES, LOGIN, PATTERN, FaultyObjects, World
 def watched(world: World, store: Network, limits: LagLimits) -> Archiver:
     """An archiver whose store is behind a network of its own."""
     memory = world.memory
-    lessor = Lessor(memory.records(LEASES), world.clock, indexed=False)
+    lessor = LeaseManager(memory.records(LEASES), world.clock)
     ports = ArchivePorts(memory.streams, memory.groups, memory.records(CURSORS), lessor, memory.records(ALERTS))
     rule = Rule(PATTERN, FaultyObjects(memory.objects, store), "memory:")
     return Archiver(ports, [rule], world.clock, "one", lag=limits)

@@ -15,7 +15,7 @@ from wrasse.archives.drain import GROUP, Drain, Stepped
 from wrasse.archives.restart import plan_restart, restart
 from wrasse.archives.rule import Rule
 from wrasse.errors import Refused, StoreUnavailable
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.drains import Stretch, stretch_from
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState
@@ -59,7 +59,7 @@ class Scene:
         self.streams = Failover(self.world)
         self.cursors = Cursors(self.memory.records(CURSORS))
         self.rule = Rule(PATTERN, self.memory.objects, "memory:")
-        lessor = Lessor(self.memory.records(LEASES), self.world.clock, indexed=False)
+        lessor = LeaseManager(self.memory.records(LEASES), self.world.clock)
         ports = ArchivePorts(self.streams, self.memory.groups, self.memory.records(CURSORS), lessor)
         self.archiver = Archiver(ports, [self.rule], self.world.clock, "one")
         self.drain = Drain(CHANGE, self.rule, self.archiver._tools)

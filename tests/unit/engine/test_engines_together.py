@@ -14,7 +14,7 @@ from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.engine.turn import Scheduled
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 
 from .scene import OldBottles, Shelf
 
@@ -45,7 +45,7 @@ class Together:
         clock = VirtualClock(off=off, drift=drift)
         return Engine(
             [Scheduled(sweep or OldBottles(self.shelf), self.interval)],
-            lessor=Lessor(self.memory.records(ENGINE_LEASES), clock, indexed=False),
+            lessor=LeaseManager(self.memory.records(ENGINE_LEASES), clock),
             state=self.memory.records(ENGINE_STATE),
             journal=self.memory.journal,
             clock=clock,
@@ -89,7 +89,7 @@ def test_engines_whose_clocks_are_off_by_hours_still_share_one_run_per_interval(
 def test_the_run_of_an_engine_that_died_is_made_up_for_as_soon_as_its_lease_ends() -> None:
     async def story() -> None:
         world = Together(interval=timedelta(hours=24))
-        lessor = Lessor(world.memory.records(ENGINE_LEASES), world.clock)
+        lessor = LeaseManager(world.memory.records(ENGINE_LEASES), world.clock)
         await lessor.acquire("sweep/old_bottles", "dead", TTL)
         await _for(3_600, world.engine("alive"))
         assert len(world.runs) == 1

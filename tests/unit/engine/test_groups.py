@@ -10,7 +10,7 @@ from wrasse.engine.guard import Activity, Guard, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Elsewhere, Fresh, Scheduled, Shared, SweepHome, take_turns
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 
 from .scene import SECOND, OldBottles, Scene, Shelf
 
@@ -29,7 +29,7 @@ def two(scene: Scene, *guards: Guard, budget: Budget | None = None) -> tuple[Sch
 
 
 def shared(scene: Scene, owner: str = "me") -> Shared:
-    lessor = Lessor(scene.memory.records(ENGINE_LEASES), scene.clock, indexed=False)
+    lessor = LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock)
     return Shared(SweepHome(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
@@ -45,7 +45,7 @@ async def test_a_group_shares_its_budget_and_each_goes_on_where_it_stopped(scene
 
 
 async def test_a_group_runs_in_one_place(scene: Scene) -> None:
-    await Lessor(scene.memory.records(ENGINE_LEASES), scene.clock).acquire("sweep/idle", "other", TTL)
+    await LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock).acquire("sweep/idle", "other", TTL)
     assert isinstance(await take_turns(two(scene), shared(scene)), Elsewhere)
 
 
@@ -75,7 +75,7 @@ async def test_the_engine_runs_a_group_together_and_tells_about_each(scene: Scen
     group = two(scene)
     engine = Engine(
         group,
-        lessor=Lessor(scene.memory.records(ENGINE_LEASES), scene.clock, indexed=False),
+        lessor=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
         state=scene.memory.records(ENGINE_STATE),
         journal=scene.memory.journal,
         clock=scene.clock,
@@ -94,7 +94,7 @@ async def test_one_sweep_of_a_group_can_be_run_alone(scene: Scene) -> None:
     group = two(scene)
     engine = Engine(
         group,
-        lessor=Lessor(scene.memory.records(ENGINE_LEASES), scene.clock, indexed=False),
+        lessor=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
         state=scene.memory.records(ENGINE_STATE),
         journal=scene.memory.journal,
         clock=scene.clock,

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.engine.guard import Activity, LostLease, MassDeath, Traffic, Wave, mass_death
+from wrasse.leases.core import leases_in
 from wrasse.leases.hold import Holding
-from wrasse.leases.lessor import Lessor, leases_in
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import WorkerInfo, WorkerState
 
 from .scene import SECOND, SILENCE, Scene
@@ -43,7 +44,7 @@ async def test_what_was_never_used_is_idle(scene: Scene) -> None:
 
 
 async def test_a_run_stops_when_the_term_of_its_lease_is_over(scene: Scene) -> None:
-    lessor = Lessor(scene.memory.records(leases_in(".wrasse")), scene.clock)
+    lessor = LeaseManager(scene.memory.records(leases_in(".wrasse")), scene.clock)
     lease = await lessor.acquire("sweep/x", "me", SILENCE)
     assert lease is not None
     guard = LostLease(Holding(lessor, lease, SILENCE, scene.clock))

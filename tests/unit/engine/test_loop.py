@@ -17,7 +17,7 @@ from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.engine.turn import Scheduled, SweepHome
 from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.journal import Intent, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
 
@@ -32,7 +32,7 @@ def _engine(scene: Scene, *sweeps: Scheduled, owner: str = "me", network: Networ
     network = network or Network(Script({}))
     return Engine(
         sweeps,
-        lessor=Lessor(FaultyRecords(scene.memory.records(ENGINE_LEASES), network), scene.clock, indexed=False),
+        lessor=LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), network), scene.clock),
         state=FaultyRecords(scene.memory.records(ENGINE_STATE), network),
         journal=FaultyJournal(scene.memory.journal, network),
         clock=scene.clock,
@@ -116,7 +116,7 @@ async def test_an_engine_that_is_stopped_ends_its_run_within_one_batch_and_gives
     last = _of(engine).last
     assert last is not None
     assert (last.stopped_by, last.done) == ("stopping", 10)
-    assert await Lessor(scene.memory.records(ENGINE_LEASES), scene.clock).get("sweep/old_bottles") is None
+    assert await LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock).get("sweep/old_bottles") is None
 
 
 async def test_an_engine_may_be_stopped_before_it_started_and_twice(scene: Scene) -> None:
@@ -190,7 +190,7 @@ async def test_a_sweep_asked_for_gives_its_report(scene: Scene) -> None:
 
 
 async def test_a_sweep_that_another_process_runs_is_refused_with_its_name(scene: Scene) -> None:
-    lessor = Lessor(scene.memory.records(ENGINE_LEASES), scene.clock)
+    lessor = LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock)
     await lessor.acquire("sweep/old_bottles", "host-7", TTL)
     with pytest.raises(Refused, match="old_bottles is being run by host-7, for at most 30s more"):
         await _engine(scene, _bottles(scene.shelf)).sweep_now("old_bottles")
@@ -221,7 +221,7 @@ async def test_status_tells_what_other_engines_did_and_who_is_at_it(scene: Scene
     scene.shelf.fill(3)
     other, mine = _engine(scene, _bottles(scene.shelf), owner="other"), _engine(scene, _bottles(scene.shelf))
     await other.sweep_now("old_bottles")
-    await Lessor(scene.memory.records(ENGINE_LEASES), scene.clock).acquire("sweep/old_bottles", "other", TTL)
+    await LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock).acquire("sweep/old_bottles", "other", TTL)
     await mine.refresh()
     status = _of(mine)
     assert status.last is not None
@@ -289,7 +289,7 @@ async def test_a_sweep_that_is_added_to_a_running_engine_runs(scene: Scene) -> N
 async def test_a_backend_that_is_down_hides_only_the_sweeps_of_its_own(scene: Scene) -> None:
     down = Network(Script(dict.fromkeys(range(100), LOST_REQUEST)))
     home = SweepHome(
-        Lessor(FaultyRecords(scene.memory.records(ENGINE_LEASES), down), scene.clock),
+        LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), down), scene.clock),
         FaultyRecords(scene.memory.records(ENGINE_STATE), down),
     )
     mine = _engine(scene, replace(_bottles(scene.shelf, "a"), home=home), _bottles(scene.shelf, "b"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -18,7 +18,7 @@ from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, take_turn
-from wrasse.leases.lessor import Lessor
+from wrasse.leases.manager import LeaseManager
 from wrasse.ports.records import Collection, Record
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -30,7 +30,7 @@ TTL = timedelta(seconds=20)
 
 def _engine(scene: Scene, owner: str = "me", leases: Collection = ENGINE_LEASES) -> Shared:
     """What one engine has of its own; the store behind it is everybody's."""
-    lessor = Lessor(scene.memory.records(leases), scene.clock, indexed=False)
+    lessor = LeaseManager(scene.memory.records(leases), scene.clock)
     return Shared(SweepHome(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
@@ -71,14 +71,14 @@ async def test_a_sweep_that_another_engine_ran_while_we_asked_for_the_lease_is_l
     class Late(FaultyRecords):
         """Another engine does a whole turn before our first question arrives."""
 
-        async def get(self, key: str) -> Record | None:
+        async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
             if not scene.shelf.batches:
                 await take_turn(_bottles(scene), _engine(scene, "other"))
-            return await super().get(key)
+            return await super().get(key, entering=entering)
 
     scene.shelf.fill(1)
     healthy = _engine(scene)
-    late = Lessor(Late(scene.memory.records(ENGINE_LEASES), Network(Script({}))), scene.clock)
+    late = LeaseManager(Late(scene.memory.records(ENGINE_LEASES), Network(Script({}))), scene.clock)
     found = await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lessor=late)))
     assert isinstance(found, Fresh)
 
@@ -86,7 +86,7 @@ async def test_a_sweep_that_another_engine_ran_while_we_asked_for_the_lease_is_l
 async def test_looking_at_a_sweep_that_is_fresh_costs_no_write(scene: Scene) -> None:
     await take_turn(_bottles(scene), _engine(scene))
     calls = Script({})
-    lessor = Lessor(FaultyRecords(scene.memory.records(ENGINE_LEASES), Network(calls)), scene.clock)
+    lessor = LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), Network(calls)), scene.clock)
     healthy = _engine(scene)
     await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lessor=lessor)))
     assert calls.calls == ["due"]
@@ -312,6 +312,6 @@ async def test_engines_that_sweep_different_stores_do_not_wait_for_each_other(sc
     found: list[object] = []
     here, there = Memory(scene.clock), Memory(scene.clock)
     for own, owner in ((here, "one"), (there, "two"), (there, "one")):
-        home = SweepHome(Lessor(own.records(ENGINE_LEASES), scene.clock), own.records(ENGINE_STATE))
+        home = SweepHome(LeaseManager(own.records(ENGINE_LEASES), scene.clock), own.records(ENGINE_STATE))
         found.append(await take_turn(replace(_bottles(scene), home=home), _engine(scene, owner)))
     assert [type(each) for each in found] == [Ran, Ran, Fresh]

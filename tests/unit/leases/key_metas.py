@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from wrasse.leases.meta import Grant, Meta, Staged, State
-from wrasse.leases.rules import Asked, Held, Terms
+from wrasse.leases.lease import Asked, KeyRecord, Lease, Staged, State, Terms, shown
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPANS = st.integers(0, 7_200_000).map(lambda ms: timedelta(milliseconds=ms))
@@ -17,15 +16,15 @@ IDS = st.sampled_from(["me", "other", "third"])
 TOKENS = st.integers(1, 50)
 TERMS = st.builds(Terms, *(st.sampled_from([timedelta(0), timedelta(seconds=span)]) for span in (1, 15)))
 STATES = st.builds(State, st.sampled_from(["s1", "s2", "s3"]), st.just("v"), st.sampled_from(["e1", "e2"]), st.just(3))
-GRANTS = st.builds(Grant, IDS, IDS, TOKENS, MOMENTS, st.sampled_from(["t1", "t2"]), st.booleans())
+GRANTS = st.builds(Lease, IDS, IDS, TOKENS, MOMENTS, st.sampled_from(["t1", "t2"]), st.booleans())
 FLAGS = st.none() | st.booleans()
 STAGED = st.builds(Staged, st.just("t1"), st.integers(1, 9), st.none() | STATES, st.booleans(), FLAGS)
 ASKED = st.builds(Asked, IDS, SPANS, st.just("new"), st.just("t1"), st.booleans())
-HELD = st.builds(Held, st.just("k"), IDS, TOKENS, st.sampled_from(["t1", "t2", ""]))
+HELD = st.builds(shown, st.just("default"), st.just("k"), IDS, TOKENS, st.sampled_from(["t1", "t2", ""]))
 
 
 @st.composite
-def metas(draw: st.DrawFn, *, held: bool = False, staging: bool = False) -> Meta:
+def metas(draw: st.DrawFn, *, held: bool = False, staging: bool = False) -> KeyRecord:
     """A record: what is staged is staged by a holder, for a version to come, and no grant is above the token."""
     grant = draw(GRANTS if held or staging else st.none() | GRANTS)
     token = max(draw(TOKENS), 0 if grant is None else grant.token)
@@ -34,7 +33,7 @@ def metas(draw: st.DrawFn, *, held: bool = False, staging: bool = False) -> Meta
     if staged is not None:
         state = None if staged.same else staged.state
         staged = replace(staged, version=version + staged.version, state=state)
-    return Meta(
+    return KeyRecord(
         token, grant, version, draw(st.none() | STATES) if version else None, staged, draw(st.booleans()), START,
         draw(st.none() | MOMENTS), tuple(draw(st.lists(TOKENS, max_size=4, unique=True))), draw(st.integers(0, 5)),
     )  # fmt: skip

@@ -13,9 +13,12 @@ from faults import LOST_REQUEST, FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
-from wrasse.leases.hold import Holding, hold, kept
-from wrasse.leases.lessor import Lessor, leases_in
-from wrasse.leases.writes import ASKED_MAX
+from wrasse.leases.core import leases_in
+from wrasse.leases.hold import Holding, hold_key, kept
+from wrasse.leases.leases import Leases
+from wrasse.leases.manager import LeaseManager
+from wrasse.leases.refusal import KeyRefused
+from wrasse.leases.store import ASKED_MAX
 
 TTL = timedelta(milliseconds=60)  # of waiting; the lease itself ends only when the clock is told to move
 ENOUGH = 30.0
@@ -26,12 +29,25 @@ class Desk:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.records = Memory(self.clock).records(leases_in("default"))
+        self.memory = Memory(self.clock)
+        self.records = self.memory.records(leases_in("default"))
         self.network = Network(Script({}))
-        self.lessor = Lessor(FaultyRecords(self.records, self.network), self.clock)
+        self.leases = self.behind(self.network)
 
-    def hold(self, wait: timedelta | None = None) -> hold:
-        return hold(self.lessor, "k", "me", TTL, self.clock, wait=wait)
+    def behind(self, network: Network) -> Leases:
+        return Leases(
+            lambda where: FaultyRecords(self.memory.records(where), network), self.memory.objects, self.clock
+        )
+
+    def hold(self, wait: timedelta | None = None) -> hold_key:
+        return hold_key(self.leases, "k", "me", TTL, self.clock, wait=wait)
+
+    async def free(self) -> bool:
+        """Whether somebody else gets the key."""
+        with contextlib.suppress(KeyRefused):
+            await self.leases.acquire("k", "you", ttl=TTL)
+            return True
+        return False
 
 
 @pytest.fixture
@@ -47,10 +63,11 @@ async def _until(so: Callable[[], bool], pause: float = 0.005) -> None:
 
 async def _renewals(holding: Holding, count: int) -> None:
     """Until the lease was renewed so many times."""
-    seen = {holding.lease.version}
+    seen = [holding.lease]
 
     def so() -> bool:
-        seen.add(holding.lease.version)
+        if holding.lease is not seen[-1]:
+            seen.append(holding.lease)
         return len(seen) > count
 
     await _until(so)
@@ -58,9 +75,9 @@ async def _renewals(holding: Holding, count: int) -> None:
 
 async def test_a_lease_is_held_inside_and_free_outside(desk: Desk) -> None:
     async with desk.hold() as holding:
-        assert await desk.lessor.acquire("k", "you", TTL) is None
+        assert not await desk.free()
         assert (holding.owner, holding.key, holding.alive) == ("me", "k", True)
-    assert await desk.lessor.acquire("k", "you", TTL) is not None
+    assert await desk.free()
 
 
 async def test_a_lease_is_renewed_by_itself_under_the_same_token(desk: Desk) -> None:
@@ -89,8 +106,8 @@ async def test_a_body_whose_lease_ended_is_cancelled_and_told(desk: Desk) -> Non
 async def test_a_body_whose_lease_changed_hands_is_told(desk: Desk) -> None:
     async def work() -> None:
         async with asyncio.timeout(ENOUGH), desk.hold() as holding:
-            await desk.lessor.release(holding.lease)
-            assert await desk.lessor.acquire("k", "you", TTL) is not None
+            await desk.leases.release(holding.lease)
+            assert await desk.free()
             await asyncio.Event().wait()
 
     with pytest.raises(LeaseLost):
@@ -99,8 +116,7 @@ async def test_a_body_whose_lease_changed_hands_is_told(desk: Desk) -> None:
 
 async def test_an_outage_shorter_than_the_term_goes_unnoticed(desk: Desk) -> None:
     calls = Script(dict.fromkeys(range(ASKED_MAX), LOST_REQUEST), only="put")
-    lossy = Lessor(FaultyRecords(desk.records, Network(calls)), desk.clock)
-    async with hold(lossy, "k", "me", timedelta(seconds=1), desk.clock) as holding:
+    async with hold_key(desk.behind(Network(calls)), "k", "me", timedelta(seconds=1), desk.clock) as holding:
         await _renewals(holding, 1)
         assert (holding.alive, len(calls.calls)) == (True, ASKED_MAX + 1)
 
@@ -147,7 +163,7 @@ async def test_the_bodys_own_error_comes_through_and_the_lease_is_given_back(des
     with pytest.raises(KeyError):
         async with desk.hold():
             raise KeyError("mine")
-    assert await desk.lessor.get("k") is None
+    assert await desk.free()
 
 
 async def test_a_cancellation_from_outside_stays_one_and_gives_the_lease_back(desk: Desk) -> None:
@@ -163,11 +179,11 @@ async def test_a_cancellation_from_outside_stays_one_and_gives_the_lease_back(de
         await inside.wait()
         task.cancel()
     assert task.cancelled()
-    assert await desk.lessor.get("k") is None
+    assert await desk.free()
 
 
 async def test_a_key_that_stays_held_is_not_waited_for_longer_than_asked(desk: Desk) -> None:
-    await desk.lessor.acquire("k", "you", TTL)
+    assert await desk.free()
     with pytest.raises(LeaseLost, match="held by somebody else"):
         async with desk.hold(wait=timedelta(0)):
             raise AssertionError("nobody gets here")
@@ -177,7 +193,7 @@ async def test_a_store_that_cannot_be_reached_at_the_end_does_not_spoil_the_work
     async with desk.hold():
         desk.network.down = True
     desk.network.down = False
-    assert await desk.lessor.get("k") is not None  # it ends by itself
+    assert not await desk.free()  # it ends by itself
 
 
 async def test_a_record_that_somebody_else_overwrote_ends_the_body(desk: Desk) -> None:
@@ -194,9 +210,10 @@ async def test_a_record_that_somebody_else_overwrote_ends_the_body(desk: Desk) -
 
 
 async def test_a_body_that_looks_for_itself_is_not_cancelled_but_told_by_alive(desk: Desk) -> None:
-    lease = await desk.lessor.acquire("k", "me", TTL)
+    manager = LeaseManager(desk.memory.records(leases_in(".wrasse")), desk.clock)
+    lease = await manager.acquire("k", "me", TTL)
     assert lease is not None
-    async with kept(Holding(desk.lessor, lease, TTL, desk.clock)) as holding:
+    async with kept(Holding(manager, lease, TTL, desk.clock)) as holding:
         await _renewals(holding, 1)
         desk.clock.advance(TTL)
         assert not holding.alive

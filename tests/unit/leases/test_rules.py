@@ -10,20 +10,19 @@ from hypothesis import assume, given, strategies as st
 from msgspec import structs
 
 from unit.leases.key_metas import ASKED, HELD, MOMENTS, SPANS, STATES, TERMS, metas
-from wrasse.leases import rules
-from wrasse.leases.meta import Meta, State, committed, first_token
+from wrasse.leases import lease as rules
+from wrasse.leases.lease import Asked, Busy, KeyRecord, Lease, State, Terms, committed, first_token, shown
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.rules import Asked, Busy, Granted, Held, Mine, Terms
 
 MARGIN = Terms(margin=timedelta(seconds=1), delay=timedelta(seconds=15))
 
 
-def held_by(meta: Meta) -> Held:
-    assert meta.grant is not None
-    return Held("k", meta.grant.id, meta.grant.token, meta.grant.transaction)
+def held_by(meta: KeyRecord) -> Lease:
+    assert meta.lease is not None
+    return shown("default", "k", meta.lease.id, meta.lease.token, meta.lease.transaction)
 
 
-def refusal(meta: Meta | None, held: Held, at: datetime, terms: Terms) -> Refusal | None:
+def refusal(meta: KeyRecord | None, held: Lease, at: datetime, terms: Terms) -> Refusal | None:
     try:
         rules.check_held(meta, held, at, terms)
     except KeyRefused as refused:
@@ -31,7 +30,7 @@ def refusal(meta: Meta | None, held: Held, at: datetime, terms: Terms) -> Refusa
     return None
 
 
-def expected(meta: Meta, version: int | None, etag: str | None) -> Refusal | None:
+def expected(meta: KeyRecord, version: int | None, etag: str | None) -> Refusal | None:
     try:
         rules.check_expected(meta, version, etag)
     except KeyRefused as refused:
@@ -44,62 +43,63 @@ def expected(meta: Meta, version: int | None, etag: str | None) -> Refusal | Non
 
 @given(metas(held=True), ASKED, MOMENTS, TERMS)
 def test_nobody_gets_a_key_before_the_lease_in_the_way_is_over_for_all_clocks(
-    meta: Meta, asked: Asked, at: datetime, terms: Terms
+    meta: KeyRecord, asked: Asked, at: datetime, terms: Terms
 ) -> None:
-    assert meta.grant is not None
-    closed_until = meta.grant.until + terms.margin + terms.delay
+    assert meta.lease is not None
+    closed_until = meta.lease.until + terms.margin + terms.delay
     verdict = rules.acquire(meta, asked, at, terms)
-    assert verdict == Busy(closed_until) if at < closed_until else isinstance(verdict, Granted)
+    assert verdict == Busy(closed_until) if at < closed_until else isinstance(verdict, KeyRecord)
 
 
 @given(metas(), ASKED, MOMENTS, TERMS)
-def test_every_grant_has_a_higher_token_than_any_before(meta: Meta, asked: Asked, at: datetime, terms: Terms) -> None:
+def test_every_grant_has_a_higher_token_than_any_before(
+    meta: KeyRecord, asked: Asked, at: datetime, terms: Terms
+) -> None:
     verdict = rules.acquire(meta, asked, at, terms)
-    assume(isinstance(verdict, Granted))
-    assert isinstance(verdict, Granted)
-    assert verdict.meta.grant is not None
-    assert verdict.meta.token == verdict.meta.grant.token == meta.token + 1
+    assume(isinstance(verdict, KeyRecord))
+    assert isinstance(verdict, KeyRecord)
+    assert verdict.token == verdict.held.token == meta.token + 1
 
 
 @given(metas(), ASKED, MOMENTS, TERMS)
-def test_an_acquire_leaves_what_is_committed_alone(meta: Meta, asked: Asked, at: datetime, terms: Terms) -> None:
+def test_an_acquire_leaves_what_is_committed_alone(meta: KeyRecord, asked: Asked, at: datetime, terms: Terms) -> None:
     verdict = rules.acquire(meta, asked, at, terms)
-    assume(isinstance(verdict, Granted))
-    assert isinstance(verdict, Granted)
-    after = verdict.meta
+    assume(isinstance(verdict, KeyRecord))
+    assert isinstance(verdict, KeyRecord)
+    after = verdict
     assert (after.version, after.state, after.hidden) == (meta.version, meta.state, meta.hidden)
 
 
 @given(metas(staging=True), ASKED, SPANS, TERMS)
 def test_what_a_lease_that_ended_had_staged_is_gone_and_remembered_as_such(
-    meta: Meta, asked: Asked, later: timedelta, terms: Terms
+    meta: KeyRecord, asked: Asked, later: timedelta, terms: Terms
 ) -> None:
-    assert meta.grant is not None
-    at = meta.grant.until + terms.margin + terms.delay + later
+    assert meta.lease is not None
+    at = meta.lease.until + terms.margin + terms.delay + later
     verdict = rules.acquire(meta, asked, at, terms)
-    assert isinstance(verdict, Granted)
-    after, looked = verdict.meta, at + rules.LOOK_AGAIN
-    assert (after.staged, after.has_dropped(meta.grant.token), after.look_at) == (None, True, looked)
+    assert isinstance(verdict, KeyRecord)
+    after, looked = verdict, at + rules.LOOK_AGAIN
+    assert (after.staged, after.has_dropped(meta.lease.token), after.look_at) == (None, True, looked)
 
 
 @given(metas(held=True), ASKED, SPANS, TERMS)
 def test_asking_again_gives_the_same_lease_while_it_lasts(
-    meta: Meta, asked: Asked, left: timedelta, terms: Terms
+    meta: KeyRecord, asked: Asked, left: timedelta, terms: Terms
 ) -> None:
-    assert meta.grant is not None
-    at = meta.grant.until - left - timedelta(milliseconds=1)
-    assert rules.acquire(meta, replace(asked, id=meta.grant.id), at, terms) == Mine(meta)
+    assert meta.lease is not None
+    at = meta.lease.until - left - timedelta(milliseconds=1)
+    assert rules.acquire(meta, replace(asked, id=meta.lease.id), at, terms) is meta
 
 
 @given(ASKED, MOMENTS, TERMS)
 def test_the_first_token_of_a_key_is_the_time(asked: Asked, at: datetime, terms: Terms) -> None:
     verdict = rules.acquire(None, asked, at, terms)
-    assert isinstance(verdict, Granted)
-    assert (verdict.meta.token, verdict.ended, verdict.meta.version) == (first_token(at), None, 0)
+    assert isinstance(verdict, KeyRecord)
+    assert (verdict.token, verdict.stored, verdict.version) == (first_token(at), "", 0)
 
 
 @given(metas(), ASKED, MOMENTS, TERMS)
-def test_who_wants_a_new_key_is_refused_an_old_one(meta: Meta, asked: Asked, at: datetime, terms: Terms) -> None:
+def test_who_wants_a_new_key_is_refused_an_old_one(meta: KeyRecord, asked: Asked, at: datetime, terms: Terms) -> None:
     with pytest.raises(KeyRefused) as refused:
         rules.acquire(meta, replace(asked, if_not_exists=True), at, terms)
     assert refused.value.code is Refusal.ALREADY_EXISTS
@@ -107,28 +107,30 @@ def test_who_wants_a_new_key_is_refused_an_old_one(meta: Meta, asked: Asked, at:
 
 @given(metas(), ASKED, MOMENTS, SPANS, TERMS)
 def test_once_a_key_is_free_it_stays_free_until_somebody_takes_it(
-    meta: Meta, asked: Asked, at: datetime, later: timedelta, terms: Terms
+    meta: KeyRecord, asked: Asked, at: datetime, later: timedelta, terms: Terms
 ) -> None:
-    assume(isinstance(rules.acquire(meta, asked, at, terms), Granted))
-    assert isinstance(rules.acquire(meta, asked, at + later, terms), Granted)
+    assume(isinstance(rules.acquire(meta, asked, at, terms), KeyRecord))
+    assert isinstance(rules.acquire(meta, asked, at + later, terms), KeyRecord)
 
 
 # Who holds it
 
 
 @given(metas(held=True), MOMENTS, TERMS)
-def test_a_holder_and_a_contender_never_both_have_the_key(meta: Meta, at: datetime, terms: Terms) -> None:
-    assert meta.grant is not None
+def test_a_holder_and_a_contender_never_both_have_the_key(meta: KeyRecord, at: datetime, terms: Terms) -> None:
+    assert meta.lease is not None
     holds = refusal(meta, held_by(meta), at, terms) is None
-    assert not (holds and rules.over(meta.grant, at, terms))
+    assert not (holds and rules.over(meta.lease, at, terms))
 
 
 @given(metas(held=True), MOMENTS)
-def test_a_holder_stops_before_the_end_and_a_contender_starts_after_it_by_the_margin(meta: Meta, at: datetime) -> None:
-    assert meta.grant is not None
-    until = meta.grant.until
+def test_a_holder_stops_before_the_end_and_a_contender_starts_after_it_by_the_margin(
+    meta: KeyRecord, at: datetime
+) -> None:
+    assert meta.lease is not None
+    until = meta.lease.until
     holds = refusal(meta, held_by(meta), at, MARGIN) is None
-    assert (holds, rules.over(meta.grant, at, MARGIN)) == (
+    assert (holds, rules.over(meta.lease, at, MARGIN)) == (
         at < until - MARGIN.margin,
         at >= until + MARGIN.margin + MARGIN.delay,
     )
@@ -136,9 +138,9 @@ def test_a_holder_stops_before_the_end_and_a_contender_starts_after_it_by_the_ma
 
 @given(st.none() | metas(), HELD, MOMENTS, TERMS)
 def test_reasons_come_in_the_order_that_clients_know(
-    meta: Meta | None, held: Held, at: datetime, terms: Terms
+    meta: KeyRecord | None, held: Lease, at: datetime, terms: Terms
 ) -> None:
-    grant = None if meta is None else meta.grant
+    grant = None if meta is None else meta.lease
     if grant is None or grant.id != held.id:
         wanted: Refusal | None = Refusal.LEASE_REQUIRED
     elif at >= grant.until - terms.margin:
@@ -156,21 +158,21 @@ def test_reasons_come_in_the_order_that_clients_know(
 
 
 @given(metas(held=True), STATES, STATES, MOMENTS)
-def test_all_updates_of_one_lease_make_one_version(meta: Meta, one: State, two: State, at: datetime) -> None:
-    assume(meta.grant is not None and meta.staged is None)
+def test_all_updates_of_one_lease_make_one_version(meta: KeyRecord, one: State, two: State, at: datetime) -> None:
+    assume(meta.lease is not None and meta.staged is None)
     after = rules.staged_update(rules.staged_update(meta, one, at), two, at)
     done = committed(after, at)
-    assert (done.version, done.state, done.grant, done.staged) == (meta.version + 1, two, None, None)
+    assert (done.version, done.state, done.lease, done.staged) == (meta.version + 1, two, None, None)
 
 
 @given(metas(held=True), STATES, MOMENTS)
-def test_nothing_staged_shows_before_the_commit(meta: Meta, state: State, at: datetime) -> None:
+def test_nothing_staged_shows_before_the_commit(meta: KeyRecord, state: State, at: datetime) -> None:
     staged = rules.staged_update(meta, state, at)
     assert (staged.version, staged.state, staged.hidden) == (meta.version, meta.state, meta.hidden)
 
 
 @given(metas(held=True), MOMENTS)
-def test_there_is_nothing_to_remove_twice(meta: Meta, at: datetime) -> None:
+def test_there_is_nothing_to_remove_twice(meta: KeyRecord, at: datetime) -> None:
     removed = rules.staged_removal(meta, at)
     if removed is None:
         there = meta.state if meta.staged is None or meta.staged.same else meta.staged.state
@@ -180,13 +182,15 @@ def test_there_is_nothing_to_remove_twice(meta: Meta, at: datetime) -> None:
 
 
 @given(metas(held=True), st.booleans(), MOMENTS)
-def test_an_attribute_changes_neither_state_nor_what_is_staged_of_it(meta: Meta, hidden: bool, at: datetime) -> None:
+def test_an_attribute_changes_neither_state_nor_what_is_staged_of_it(
+    meta: KeyRecord, hidden: bool, at: datetime
+) -> None:
     plain, with_it = committed(meta, at), committed(rules.staged_hidden(meta, hidden, at), at)
     assert (with_it.state, with_it.hidden) == (plain.state, hidden)
 
 
 @given(metas(), MOMENTS)
-def test_versions_only_grow(meta: Meta, at: datetime) -> None:
+def test_versions_only_grow(meta: KeyRecord, at: datetime) -> None:
     done = committed(meta, at)
     assert done.version > meta.version if meta.staged is not None else done.version == meta.version
 
@@ -195,13 +199,13 @@ def test_versions_only_grow(meta: Meta, at: datetime) -> None:
 
 
 @given(metas(), st.integers(0, 15))
-def test_a_change_goes_through_only_over_the_version_that_its_caller_saw(meta: Meta, version: int) -> None:
+def test_a_change_goes_through_only_over_the_version_that_its_caller_saw(meta: KeyRecord, version: int) -> None:
     seen = meta.version if meta.staged is None else meta.staged.version
     assert expected(meta, version, None) is (None if version == seen else Refusal.VERSION_CONFLICT)
 
 
 @given(metas(), st.sampled_from(["e1", '"e1"', "e2", ""]))
-def test_an_etag_is_compared_without_its_quotes_with_what_a_holder_would_read(meta: Meta, etag: str) -> None:
+def test_an_etag_is_compared_without_its_quotes_with_what_a_holder_would_read(meta: KeyRecord, etag: str) -> None:
     staged = meta.staged
     state = meta.state if staged is None or staged.same else staged.state
     seen = "" if state is None else state.etag
@@ -209,8 +213,8 @@ def test_an_etag_is_compared_without_its_quotes_with_what_a_holder_would_read(me
 
 
 @given(metas(held=True), SPANS, MOMENTS)
-def test_a_renewal_changes_the_end_and_nothing_else(meta: Meta, ttl: timedelta, at: datetime) -> None:
+def test_a_renewal_changes_the_end_and_nothing_else(meta: KeyRecord, ttl: timedelta, at: datetime) -> None:
     after = rules.renewed(meta, ttl, at)
-    assert after.grant is not None
-    assert meta.grant is not None
-    assert after == structs.replace(meta, grant=structs.replace(meta.grant, until=at + ttl), updated_at=at)
+    assert after.lease is not None
+    assert meta.lease is not None
+    assert after == structs.replace(meta, lease=structs.replace(meta.lease, until=at + ttl), updated_at=at)

@@ -8,8 +8,8 @@ import pytest
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
+from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases, TooShort
-from wrasse.leases.rules import Terms
 
 SECOND = timedelta(seconds=1)
 

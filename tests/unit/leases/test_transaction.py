@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import StoreBroken
-from wrasse.leases.meta import Grant, Meta
+from wrasse.leases.lease import KeyRecord, Lease
 from wrasse.leases.transaction import (
     Decided,
     Decision,
@@ -84,7 +84,7 @@ def test_enlisting_again_changes_nothing(first: Sequence[Participant], at: datet
 @given(st.lists(st.one_of(st.none(), INSTANTS), max_size=5), INSTANTS)
 def test_a_transaction_lasts_as_long_as_the_last_of_its_leases(ends: list[datetime | None], until: datetime) -> None:
     transaction = Transaction(ID, Decision.PENDING, (), until)
-    leases = [None if end is None else Grant("l", "me", 1, end, ID, True) for end in ends]
+    leases = [None if end is None else Lease("l", "me", 1, end, ID, True) for end in ends]
     living = [end for end in ends if end is not None]
     assert lasts_until(transaction, leases) == (max(living) if living else until)
 
@@ -93,7 +93,7 @@ def test_a_transaction_lasts_as_long_as_the_last_of_its_leases(ends: list[dateti
     ("transaction", "token", "part"), [(ID, 7, True), (ID, 0, True), (ID, 6, False), ("0" * 20, 7, False)]
 )
 def test_a_key_takes_part_only_under_the_lease_that_enlisted_it(transaction: str, token: int, part: bool) -> None:
-    meta = Meta(7, Grant("l", "me", 7, EPOCH, ID, True))
+    meta = KeyRecord(7, Lease("l", "me", 7, EPOCH, ID, True))
     assert (takes_part(meta, transaction, token) is not None, takes_part(None, ID, 0)) == (part, None)
 
 

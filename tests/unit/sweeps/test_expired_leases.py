@@ -22,10 +22,9 @@ from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.leases import ended
 from wrasse.leases.ended import EndedKeys, Quiet
-from wrasse.leases.leases import Leased, Leases
-from wrasse.leases.meta import State
+from wrasse.leases.lease import KeyRecord, State, Terms
+from wrasse.leases.leases import Leases
 from wrasse.leases.names import state_folder
-from wrasse.leases.rules import Terms
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.sweeps.expired_leases import ExpiredLeases
@@ -49,11 +48,11 @@ class Place:
     def sweep(self) -> ExpiredLeases:
         return ExpiredLeases(self.leases, self.namespaces)
 
-    async def holds(self, *keys: str, namespace: str = "default") -> list[Leased]:
+    async def holds(self, *keys: str, namespace: str = "default") -> list[KeyRecord]:
         """Leases with something staged under them."""
         found = [await self.leases.acquire(key, "me", namespace=namespace, ttl=TTL) for key in keys]
         for lease in found:
-            await self.leases.update(namespace, lease.held, STATE)
+            await self.leases.update(lease.held, STATE)
         return found
 
     async def run(self, *, after: timedelta = timedelta(0), budget: Budget | None = None) -> Report:
@@ -68,9 +67,9 @@ class Place:
         prefix = state_folder(namespace, key) if key else f"{namespace}/state/"
         return [info.key for info in await self.objects.page(prefix, None, 1_000)]
 
-    async def late_write(self, lease: Leased) -> State:
+    async def late_write(self, lease: KeyRecord) -> State:
         """What a holder still had on its way when its lease ended."""
-        return await self.leases.keys(lease.namespace).versions.write(lease.held.key, lease.held.token, b"late")
+        return await self.leases.keys(lease.held.namespace).versions.write(lease.held.key, lease.held.token, b"late")
 
 
 @pytest.fixture(params=["memory", "directory", "strict s3"])
@@ -92,7 +91,7 @@ async def test_a_lease_that_ended_is_cleared_with_what_was_staged_under_it(place
     await place.leases.close()
     meta = await place.leases.describe("default", "orders/42")
     assert meta is not None
-    assert (report.done, meta.grant, meta.staged, await place.states()) == (1, None, None, [])
+    assert (report.done, meta.lease, meta.staged, await place.states()) == (1, None, None, [])
 
 
 async def test_after_the_second_look_nothing_is_due(place: Place) -> None:
@@ -117,9 +116,9 @@ async def test_what_a_dead_holder_wrote_late_goes_though_the_next_held_the_key_m
     await place.leases.close()
     await place.late_write(lease)
     for _ in range(10):
-        again = await place.leases.renew("default", again.held, timedelta(minutes=20))
+        await place.leases.renew(again.held, timedelta(minutes=20))
         place.clock.advance(timedelta(minutes=10))
-    await place.leases.release("default", again.held)
+    await place.leases.release(again.held)
     await place.leases.close()
     for _ in range(3):
         await place.run(after=2 * HOUR)
@@ -133,9 +132,9 @@ async def test_a_lease_that_is_held_stays_and_so_does_its_state(place: Place) ->
     place.clock.advance(2 * TTL)
     (lease,) = await place.holds("a")
     for _ in range(12):
-        await place.leases.renew("default", lease.held, timedelta(minutes=30))
+        await place.leases.renew(lease.held, timedelta(minutes=30))
         await place.run(after=timedelta(minutes=25))
-    await place.leases.release("default", lease.held)
+    await place.leases.release(lease.held)
     seen = await place.leases.read_public("default", "a")
     assert seen is not None
     assert seen.data == STATE
@@ -143,7 +142,7 @@ async def test_a_lease_that_is_held_stays_and_so_does_its_state(place: Place) ->
 
 async def test_a_committed_state_survives_every_look(place: Place) -> None:
     (lease,) = await place.holds("a")
-    await place.leases.release("default", lease.held)
+    await place.leases.release(lease.held)
     await place.holds("a")
     for _ in range(4):
         await place.run(after=2 * HOUR)
@@ -183,7 +182,7 @@ async def test_a_look_over_very_many_quiet_namespaces_comes_back(
     monkeypatch.setattr(ended, "LOOKS_MAX", 3)
     for name in "abcdefgh":
         (lease,) = await place.holds("k", namespace=name)
-        await place.leases.release(name, lease.held)
+        await place.leases.release(lease.held)
     await place.leases.close()
     await place.holds("last", namespace="z")
     place.clock.advance(2 * HOUR)

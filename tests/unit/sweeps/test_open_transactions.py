@@ -37,10 +37,10 @@ class Scene:
     async def left(self, number: int, state: Decision, *, ttl: timedelta = TTL) -> str:
         id = f"{number:019d}0"
         held = await self.leases.acquire(f"k/{number}", "me", ttl=ttl, transaction=id)
-        await self.leases.update(NS, held.held, b"1")
-        who = (Participant(NS, f"k/{number}", held.grant.token),)
+        await self.leases.update(held.held, b"1")
+        who = (Participant(NS, f"k/{number}", held.held.token),)
         if state is not Decision.PENDING:
-            await self.leases.transactions.book.decide(id, state, who, held.grant.until, self.clock.now())
+            await self.leases.transactions.book.decide(id, state, who, held.held.until, self.clock.now())
         return id
 
     async def open(self) -> list[str]:

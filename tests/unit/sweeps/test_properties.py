@@ -10,7 +10,6 @@ import pytest
 
 from orphan_field import HOUR, Field
 from wrasse.leases.leases import Leases
-from wrasse.leases.names import DEFAULT_NAMESPACE
 from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Revive, WorkerInfo
 from wrasse.ports.streams import Draft
@@ -110,9 +109,9 @@ async def holds(world: World, *keys: str, ttl: timedelta, give_back: bool = Fals
     leases = leases_of(world)
     for key in keys:
         lease = await leases.acquire(key, "me", ttl=ttl)
-        await leases.update(DEFAULT_NAMESPACE, lease.held, b"{}")
+        await leases.update(lease.held, b"{}")
         if give_back:
-            await leases.release(DEFAULT_NAMESPACE, lease.held)
+            await leases.release(lease.held)
     await leases.close()
 
 
@@ -144,7 +143,7 @@ async def transacts(world: World, name: str, *keys: str, ttl: timedelta, end: bo
     leases = leases_of(world)
     for key in keys:
         lease = await leases.acquire(key, "me", ttl=ttl, transaction=TRANSACTIONS[name])
-        await leases.update(DEFAULT_NAMESPACE, lease.held, b"{}")
+        await leases.update(lease.held, b"{}")
     if end:
         await leases.decide(TRANSACTIONS[name], commit=True)
     await leases.close()

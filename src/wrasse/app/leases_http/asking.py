@@ -23,9 +23,9 @@ from wrasse.app.leases_http.caller import allowed_namespace
 from wrasse.app.leases_http.failures import WireError
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
+from wrasse.leases.lease import Lease, shown
 from wrasse.leases.leases import STATE_BYTES_MAX
 from wrasse.leases.names import checked_key
-from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
 
 JSON_BYTES_MAX = 64 << 10
@@ -234,16 +234,17 @@ def token(request: web.Request) -> int:
     return _number(text, "invalid_fencing_token", "X-Fencing-Token")
 
 
-def held(request: web.Request, key: str) -> Held:
-    """What the holder of this key shows."""
-    shown = token(request)
+def held(request: web.Request) -> Lease:
+    """The lease that the holder of a key shows."""
+    namespace, key = named(request)
+    fencing = token(request)
     lease = request.headers.get("X-Lease-ID", "")
     if not lease:
         raise WireError("missing_lease", "the header X-Lease-ID is missing")
     transaction = request.headers.get("X-Txn-ID", "")
     if not transaction:
         raise WireError("missing_txn", "the header X-Txn-ID is missing")
-    return Held(key, lease, shown, transaction)
+    return shown(namespace, key, lease, fencing, transaction)
 
 
 def if_version(request: web.Request) -> int | None:

@@ -14,9 +14,8 @@ from wrasse.app.leases_http import asking
 from wrasse.app.leases_http.failures import WireError
 from wrasse.errors import WrasseError
 from wrasse.leases.attachments import BYTES_MAX, CONTENT_TYPE, AttachmentTooLarge, Fetched, Sent
+from wrasse.leases.lease import Attachment, Lease, public
 from wrasse.leases.leases import Leases
-from wrasse.leases.meta import Attachment
-from wrasse.leases.rules import Held
 
 Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
 WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -84,40 +83,37 @@ class AttachmentApi:
         ]
 
     async def _attach(self, request: web.Request, name: str) -> web.Response:
-        namespace, key = asking.named(request)
-        held = asking.held(request, key)
+        held = asking.held(request)
         asking.plain(request)
         sent = _sent(request)
         if request.content_length is not None and request.content_length > sent.bytes_max:
             raise AttachmentTooLarge(f"the attachment has {request.content_length} bytes", do="allow more")
-        attached = await self._attachments.attach(namespace, held, sent, asking.pieces(request))
+        attached = await self._attachments.attach(held, sent, asking.pieces(request))
         info = _info(attached.attachment)
         answer = AttachAnswer(info, attached.version, noop=not attached.staged)
         headers = {"X-Attachment-ID": info.id, "X-Key-Version": str(attached.version)}
         return web.Response(body=msgspec.json.encode(answer), headers=headers, content_type=_JSON)
 
     async def _list(self, request: web.Request, name: str) -> web.Response:
-        namespace, whose = _whose(request)
-        found = await self._attachments.list(namespace, whose)
+        whose = _whose(request)
+        found = await self._attachments.list(whose)
         infos = tuple(_info(each) for each in found) or None
-        return _json(AttachmentList(namespace, request.query["key"], infos))
+        return _json(AttachmentList(whose.namespace, request.query["key"], infos))
 
     async def _fetch(self, request: web.Request, name: str) -> web.StreamResponse:
-        namespace, whose = _whose(request)
+        whose = _whose(request)
         wanted, id = _wanted(request)
-        fetched = await self._attachments.fetch(namespace, whose, name=wanted, id=id)
+        fetched = await self._attachments.fetch(whose, name=wanted, id=id)
         return await _stream(request, fetched)
 
     async def _remove(self, request: web.Request, name: str) -> web.Response:
-        namespace, key = asking.named(request)
+        asking.named(request)
         wanted, id = _wanted(request)
-        held = asking.held(request, key)
-        count, version = await self._attachments.remove(namespace, held, name=wanted, id=id)
+        count, version = await self._attachments.remove(asking.held(request), name=wanted, id=id)
         return _json(AttachmentRemoved(bool(count), version if count else 0))
 
     async def _remove_all(self, request: web.Request, name: str) -> web.Response:
-        namespace, key = asking.named(request)
-        count, version = await self._attachments.remove(namespace, asking.held(request, key), every=True)
+        count, version = await self._attachments.remove(asking.held(request), every=True)
         return _json(AttachmentsRemoved(count, version if count else 0))
 
 
@@ -172,11 +168,8 @@ def _sent(request: web.Request) -> Sent:
     )
 
 
-def _whose(request: web.Request) -> tuple[str, Held | str]:
-    namespace, key = asking.named(request)
-    if request.query.get("public") in _TRUE:
-        return namespace, key
-    return namespace, asking.held(request, key)
+def _whose(request: web.Request) -> Lease:
+    return public(*asking.named(request)) if request.query.get("public") in _TRUE else asking.held(request)
 
 
 def _wanted(request: web.Request) -> tuple[str, str]:

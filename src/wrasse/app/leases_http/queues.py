@@ -49,9 +49,9 @@ from wrasse.app.leases_http.wire_queues import (
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.jobs.recorded import ATTEMPTS_HEADER
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord, shown
+from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key
-from wrasse.leases.rules import Held
 from wrasse.leases.xid import Xids
 from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
@@ -155,7 +155,7 @@ class QueueApi:
 
     async def _keys(
         self, namespace: str, taken: TakenJob, asked: DequeueBody, visibility: timedelta, with_state: bool
-    ) -> Leased | None:
+    ) -> KeyRecord | None:
         """Takes the keys that go with a message."""
         if asked.txn_id and not await self.desk.join(namespace, taken, visibility, asked.txn_id):
             raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
@@ -258,11 +258,11 @@ class QueueApi:
         state = None
         if asked.state_lease_id:
             key = checked_key(state_key(queue, asked.message_id), namespace)
-            state = Held(key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
+            state = shown(namespace, key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
         return Shown(namespace, queue, hold, state, STATEFUL in how, JOINED in how, asked.txn_id)
 
     def _message(
-        self, namespace: str, taken: TakenJob, visibility: timedelta, name: str, leased: Leased | None, joined: str
+        self, namespace: str, taken: TakenJob, visibility: timedelta, name: str, leased: KeyRecord | None, joined: str
     ) -> Message:
         job, hold = taken.job, taken.hold
         how = (STATEFUL if leased is not None else "") + (JOINED if joined else "")
@@ -287,9 +287,10 @@ class QueueApi:
             meta_etag=_etag(hold),
         )
         if leased is not None:
-            message.state_etag, message.state_lease_id = leased.meta.etag, leased.grant.id
-            message.state_lease_expires_at_unix = int(leased.grant.until.timestamp())
-            message.state_fencing_token, message.state_txn_id = leased.grant.token, leased.grant.transaction
+            lease = leased.held
+            message.state_etag, message.state_lease_id = leased.etag, lease.id
+            message.state_lease_expires_at_unix = int(lease.until.timestamp())
+            message.state_fencing_token, message.state_txn_id = lease.token, lease.transaction
         return message
 
 

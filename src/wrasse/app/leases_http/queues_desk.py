@@ -19,9 +19,9 @@ from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs
 from wrasse.jobs.recorded_changes import RecordedOptions
 from wrasse.jobs.recorded_names import Names
 from wrasse.leases.afterwards import Afterwards
-from wrasse.leases.leases import Leased, Leases
+from wrasse.leases.lease import KeyRecord, Lease
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.rules import Held
 from wrasse.leases.transaction import Decision
 from wrasse.leases.xid import Xids
 from wrasse.ports.jobs import (
@@ -56,7 +56,7 @@ class Shown:
     namespace: str
     queue: str
     hold: Hold
-    state: Held | None = None
+    state: Lease | None = None
     stateful: bool = False
     joined: bool = False
     transaction: str = ""
@@ -116,7 +116,7 @@ class QueueDesk:
 
     async def take_state(
         self, namespace: str, taken: TakenJob, owner: str, visibility: timedelta, transaction: str
-    ) -> Leased:
+    ) -> KeyRecord:
         """The lease of the state of a message. Who had it before died with it."""
         keys = self.keys(namespace)
         return await keys.take_state(taken.job.queue, taken.job.id, owner, visibility, transaction)
@@ -179,7 +179,7 @@ class QueueDesk:
         if shown.state is not None:
             state = await self.keys(shown.namespace).held_state(shown.state)
             with suppress(KeyRefused):  # its lease ended with that of the message, or before
-                await self._leases.release(shown.namespace, state, commit=not shown.joined)
+                await self._leases.release(state, commit=not shown.joined)
         return await self._settle(shown, settlement) is not Outcome.LOST
 
     async def _end(self, shown: Shown, *, commit: bool) -> None:
@@ -221,8 +221,8 @@ class QueueDesk:
             await keys.renew(shown.queue, shown.hold, by)
         if shown.state is None:
             return until, None
-        leased = await self._leases.renew(shown.namespace, await keys.held_state(shown.state), by)
-        return until, leased.grant.until
+        renewed = await self._leases.renew(await keys.held_state(shown.state), by)
+        return until, renewed.until
 
     async def revive(self, namespace: str, queue: str, id: str) -> bool:
         """A dead message is handed out again, with all its attempts; False if there is none."""
@@ -251,7 +251,7 @@ class QueueDesk:
             await jobs.close()
 
     async def _own_visibility(self, jobs: RecordedJobs, taken: TakenJob) -> TakenJob:
-        """Held for as long as its producer said, where the consumer said nothing."""
+        """Lease for as long as its producer said, where the consumer said nothing."""
         own = visibility_of(taken.job)
         if own == VISIBILITY:
             return taken

@@ -10,15 +10,15 @@ Both keys go with the message. Its record says so until they are gone.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from wrasse.jobs.recorded_changes import Fate
 from wrasse.leases.book import refused
-from wrasse.leases.leases import Leased, Leases
-from wrasse.leases.meta import Kept, first_token
+from wrasse.leases.lease import KeyRecord, Lease, first_token, over
+from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.rules import Held, over
 from wrasse.leases.transaction import Decision
 from wrasse.ports.jobs import Hold, JobState
 from wrasse.ports.outcome import Outcome
@@ -45,7 +45,7 @@ class MessageKeys:
 
     async def take_state(
         self, queue: str, id: str, owner: str, visibility: timedelta, transaction: str
-    ) -> Leased:
+    ) -> KeyRecord:
         """The lease of the state of a message, for as long as that of the message."""
         return await self._leases.acquire(
             state_key(queue, id), owner, namespace=self._namespace, ttl=visibility, wait=WAIT, transaction=transaction
@@ -57,7 +57,7 @@ class MessageKeys:
             ack_key(queue, hold.id), hold.nonce, namespace=self._namespace, ttl=visibility, wait=WAIT,
             transaction=transaction,
         )  # fmt: skip
-        await self._leases.hide(self._namespace, leased.held, True)
+        await self._leases.hide(leased.held, True)
 
     async def leave(self, queue: str, id: str) -> None:
         """Takes a message that was not handed out after all out of its transaction."""
@@ -74,36 +74,36 @@ class MessageKeys:
             return
         if transaction and transaction != held.transaction:
             raise KeyRefused(Refusal.TRANSACTION_MISMATCH, "the message belongs to another transaction")
-        await self._leases.release(self._namespace, held, commit=commit)
+        await self._leases.release(held, commit=commit)
 
     async def renew(self, queue: str, hold: Hold, by: timedelta) -> None:
         """Keeps a message in its transaction for so long from now."""
         held = await self._joined(queue, hold)
         if held is not None:
-            await self._leases.renew(self._namespace, held, by)
+            await self._leases.renew(held, by)
 
     async def decided(self, queue: str, id: str) -> bool | None:
         """Whether the transaction of a message was committed; None as long as nobody has decided."""
         kept = await self._look(ack_key(queue, id))
-        return acks(kept) if kept is None or kept.meta.grant is None else None
+        return acks(kept) if kept is None or kept.lease is None else None
 
-    async def held_state(self, held: Held) -> Held:
+    async def held_state(self, held: Lease) -> Lease:
         """What a consumer shows of the state of its message, with its transaction, which it need not name."""
         if held.transaction:
             return held
         kept = await self._look(held.key)
-        grant = None if kept is None else kept.meta.grant
-        return held if grant is None else replace(held, transaction=grant.transaction)
+        lease = None if kept is None else kept.lease
+        return held if lease is None else replace(held, transaction=lease.transaction)
 
     async def fate(self, state: JobState) -> Fate:
         """A message whose ack was committed is finished; one that may still be is left to its consumer."""
         keys, key = self._leases.keys(self._namespace), ack_key(state.queue, state.id)
         for _ in range(TRIES_MAX):
             kept = await keys.look(key)
-            grant = None if kept is None else kept.meta.grant
-            if kept is None or grant is None:
+            lease = None if kept is None else kept.lease
+            if kept is None or lease is None:
                 return Fate.FINISHED if acks(kept) else Fate.RESCUED
-            if not over(grant, at := await keys.now(), self._leases.terms):
+            if not over(lease, at := await keys.now(), self._leases.terms):
                 return Fate.LEFT
             await keys.clear(key, kept, at)  # which settles its transaction first
         return Fate.LEFT
@@ -121,31 +121,30 @@ class MessageKeys:
             if kept is None:
                 await keys.clean(key, first_token(await keys.now()))  # a crash may have left its objects
                 return True
-            grant, at = kept.meta.grant, await keys.now()
-            if grant is None:
+            lease, at = kept.lease, await keys.now()
+            if lease is None:
                 if await keys.delete(key, kept) is Outcome.DONE:
                     return True
-            elif over(grant, at, self._leases.terms):
+            elif over(lease, at, self._leases.terms):
                 await keys.clear(key, kept, at)  # of a consumer that died
             else:  # of the one that acked, or of somebody who has no message for it any more
-                held = Held(key, grant.id, grant.token, grant.transaction)
                 with suppress(KeyRefused):
-                    await keys.release(held, commit=False, alone=True)
+                    await keys.give_back(replace(lease, key=key, namespace=self._namespace))
         return False
 
-    async def _joined(self, queue: str, hold: Hold) -> Held | None:
+    async def _joined(self, queue: str, hold: Hold) -> Lease | None:
         """The lease by which this delivery is in its transaction, while nothing is decided."""
         key = ack_key(queue, hold.id)
         kept = await self._look(key)
-        grant = None if kept is None else kept.meta.grant
-        if grant is None or grant.owner != hold.nonce:
+        lease = None if kept is None else kept.lease
+        if lease is None or lease.owner != hold.nonce:
             return None
-        return Held(key, grant.id, grant.token, grant.transaction)
+        return replace(lease, key=key, namespace=self._namespace)
 
-    async def _look(self, key: str) -> Kept | None:
+    async def _look(self, key: str) -> KeyRecord | None:
         return await self._leases.keys(self._namespace).look(key)
 
 
-def acks(kept: Kept | None) -> bool:
+def acks(kept: KeyRecord | None) -> bool:
     """Whether the ack of a message was committed. Only `join` hides a key of that name."""
-    return kept is not None and kept.meta.hidden and kept.meta.version > 0
+    return kept is not None and kept.hidden and kept.version > 0

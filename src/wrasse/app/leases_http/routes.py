@@ -20,10 +20,10 @@ from wrasse.app.leases_http.transactions import TransactionApi
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import uuid7
-from wrasse.leases.leases import Leased, Leases, Seen
+from wrasse.leases.lease import KeyRecord, Lease, shown
+from wrasse.leases.leases import Leases, Seen
 from wrasse.leases.names import checked_key
 from wrasse.leases.operations import LASTS
-from wrasse.leases.rules import Held
 from wrasse.leases.xid import is_xid
 
 KEYS_MAX = 1_000
@@ -152,10 +152,10 @@ class LeaseApi:
             transaction=transaction,
         )
         leased = await (acquiring if wait == timedelta(0) else self._unless_drained(acquiring))
-        headers = {"X-Key-Version": str(leased.meta.version), "X-Correlation-Id": name, **self._granted(leased, came)}
+        headers = {"X-Key-Version": str(leased.version), "X-Correlation-Id": name, **self._granted(leased.held, came)}
         return _json(wire.acquired(leased, typed, name), headers)
 
-    async def _unless_drained(self, acquiring: Coroutine[Any, Any, Leased]) -> Leased:
+    async def _unless_drained(self, acquiring: Coroutine[Any, Any, KeyRecord]) -> KeyRecord:
         """What a wait gives; one that the end of this server would outlast is given up at once."""
         try:
             async with asyncio.timeout(None) as limit:
@@ -171,52 +171,47 @@ class LeaseApi:
 
     async def _keepalive(self, request: web.Request) -> web.Response:
         came = self._clock.monotonic()
-        shown = asking.token(request)
+        token = asking.token(request)
         asked = await asking.json_body(request, wire.KeepaliveBody)
-        namespace, held = _held_in_body(asked, shown, request)
-        leased = await self._leases.renew(namespace, held, _ttl(asked.ttl_seconds))
-        until = int(leased.grant.until.timestamp())
-        return _json(wire.Renewed(until), self._granted(leased, came))
+        lease = await self._leases.renew(_held_in_body(asked, token, request), _ttl(asked.ttl_seconds))
+        return _json(wire.Renewed(int(lease.until.timestamp())), self._granted(lease, came))
 
-    def _granted(self, leased: Leased, came: float) -> dict[str, str]:
+    def _granted(self, lease: Lease, came: float) -> dict[str, str]:
         """The token, and until when its holder may rely on the lease: in seconds from the moment at which the call
         came, so that the caller can count from before it asked, however long it had to wait for the key."""
-        lasts = max(0.0, self._leases.term(leased) - came)
-        return {"X-Fencing-Token": str(leased.grant.token), LASTS: f"{lasts:.3f}"}
+        lasts = max(0.0, self._leases.term(lease) - came)
+        return {"X-Fencing-Token": str(lease.token), LASTS: f"{lasts:.3f}"}
 
     async def _get(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         if request.query.get("public") in ("1", "true"):
             return _state(await self._leases.read_public(namespace, key), leased=False)
-        shown = asking.token(request)
+        token = asking.token(request)
         lease = request.headers.get("X-Lease-ID", "")
         if not lease:
             raise WireError("missing_params", "the header X-Lease-ID is missing (or read with public=1)")
-        held = Held(key, lease, shown, request.headers.get("X-Txn-ID", ""))
-        return _state(await self._leases.read(namespace, held), leased=True)
+        held = shown(namespace, key, lease, token, request.headers.get("X-Txn-ID", ""))
+        return _state(await self._leases.read(held), leased=True)
 
     async def _update(self, request: web.Request) -> web.Response:
-        namespace, key = asking.named(request)
-        held = asking.held(request, key)
+        held = asking.held(request)
         version, etag = asking.if_version(request), asking.if_etag(request)
-        async with self._bodies.state(request, lambda: self._leases.check(namespace, held)) as data:
-            number, state = await self._leases.update(namespace, held, data, if_version=version, if_etag=etag)
+        async with self._bodies.state(request, lambda: self._leases.check(held)) as data:
+            number, state = await self._leases.update(held, data, if_version=version, if_etag=etag)
         answer = wire.Updated(number, state.etag, state.size, wire.Metadata())
         return _json(answer, {"ETag": state.etag, "X-Key-Version": str(number)})
 
     async def _remove(self, request: web.Request) -> web.Response:
-        namespace, key = asking.named(request)
-        held = asking.held(request, key)
+        held = asking.held(request)
         version = await self._leases.remove(
-            namespace, held, if_version=asking.if_version(request), if_etag=asking.if_etag(request)
+            held, if_version=asking.if_version(request), if_etag=asking.if_etag(request)
         )
         if version is None:
             return _json(wire.Removed(False))
         return _json(wire.Removed(True, version), {"X-Key-Version": str(version)})
 
     async def _metadata(self, request: web.Request) -> web.Response:
-        namespace, key = asking.named(request)
-        held = asking.held(request, key)
+        held = asking.held(request)
         asked = await asking.json_body(request, wire.MetadataBody)
         hidden = asked.query_hidden
         if hidden is None:
@@ -224,21 +219,20 @@ class LeaseApi:
             if text not in ("1", "true", "0", "false"):
                 raise WireError("invalid_metadata", "the body names no attribute")
             hidden = text in ("1", "true")
-        version = await self._leases.hide(namespace, held, hidden, if_version=asking.if_version(request))
-        answer = wire.MetadataChanged(namespace, request.query["key"], version, wire.Metadata(hidden))
+        version = await self._leases.hide(held, hidden, if_version=asking.if_version(request))
+        answer = wire.MetadataChanged(held.namespace, request.query["key"], version, wire.Metadata(hidden))
         return _json(answer, {"X-Key-Version": str(version)})
 
     async def _release(self, request: web.Request) -> web.Response:
-        shown = asking.token(request)
+        token = asking.token(request)
         asked = await asking.json_body(request, wire.ReleaseBody)
-        namespace, held = _held_in_body(asked, shown, request)
-        await self._leases.release(namespace, held, commit=not asked.rollback)
+        await self._leases.release(_held_in_body(asked, token, request), commit=not asked.rollback)
         return _json(wire.Released(True))
 
     async def _describe(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         meta = await self._leases.describe(namespace, key)
-        over = meta is not None and meta.grant is not None and meta.grant.until <= await self._leases.now(namespace)
+        over = meta is not None and meta.lease is not None and meta.lease.until <= await self._leases.now(namespace)
         return _json(wire.described(namespace, request.query["key"], meta, over=over))
 
     async def _keys(self, request: web.Request) -> web.Response:
@@ -281,8 +275,8 @@ def _wait(seconds: int) -> timedelta | None:
 
 
 def _held_in_body(
-    asked: wire.KeepaliveBody | wire.ReleaseBody, shown: int, request: web.Request
-) -> tuple[str, Held]:
+    asked: wire.KeepaliveBody | wire.ReleaseBody, token: int, request: web.Request
+) -> Lease:
     if not asked.key:
         raise WireError("missing_key", "key is missing")
     if not asked.lease_id:
@@ -291,7 +285,7 @@ def _held_in_body(
     if not transaction:
         raise WireError("missing_txn", "txn_id is missing: send the one that the acquire gave")
     namespace = allowed_namespace(asked.namespace)
-    return namespace, Held(checked_key(asked.key, namespace), asked.lease_id, shown, transaction)
+    return shown(namespace, checked_key(asked.key, namespace), asked.lease_id, token, transaction)
 
 
 def _state(seen: Seen | None, *, leased: bool) -> web.Response:

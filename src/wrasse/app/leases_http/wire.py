@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from wrasse.leases.leases import Leased
-from wrasse.leases.meta import Meta
+from wrasse.leases.lease import KeyRecord
 
 
 class AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -158,28 +157,28 @@ class Failure(msgspec.Struct, omit_defaults=True):
     retry_after_seconds: int = 0
 
 
-def acquired(leased: Leased, typed: str, correlation: str) -> Acquired:
+def acquired(leased: KeyRecord, typed: str, correlation: str) -> Acquired:
     """The answer to an acquire; the key comes back as the client typed it."""
-    grant, meta = leased.grant, leased.meta
+    grant = leased.held
     return Acquired(
-        namespace=leased.namespace,
+        namespace=grant.namespace,
         lease_id=grant.id,
         txn_id=grant.transaction,
         key=typed,
         owner=grant.owner,
         expires_at_unix=int(grant.until.timestamp()),
-        version=meta.version,
-        state_etag=meta.etag,
+        version=leased.version,
+        state_etag=leased.etag,
         fencing_token=grant.token,
         correlation_id=correlation,
     )
 
 
-def described(namespace: str, key: str, meta: Meta | None, *, over: bool) -> Described:
+def described(namespace: str, key: str, meta: KeyRecord | None, *, over: bool) -> Described:
     """The answer to describe; a key nobody knows has version 0, and a lease that has ended is none."""
     if meta is None:
         return Described(namespace, key, version=0, metadata=Metadata())
-    grant = None if over else meta.grant
+    grant = None if over else meta.lease
     return Described(
         namespace,
         key,

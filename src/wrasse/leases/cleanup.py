@@ -3,6 +3,10 @@
 Whatever a crash leaves is still indexed, and a sweep finds it. A lease that may have left an object which no record
 names is not tidied away at once: its entry stays, or its record is due again, for one more look an hour later.
 
+An object is written before the record names it, and one that is superseded goes after. A process that dies, is
+cancelled or gets no answer in between leaves a loose object under a lease that goes on. So a lease is clean only here,
+where it was granted, and only while nothing of it is open; one that was forgotten, being longest not touched, is not.
+
 A key that this process is just taking again needs its entry again, too. Its next lease takes along what the last one
 left, until there is enough of it: so a key that is never at rest costs one delete for several leases.
 """
@@ -11,15 +15,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
 from msgspec.structs import replace
 
 from wrasse.leases.afterwards import Afterwards
-from wrasse.leases.doubts import Doubts
-from wrasse.leases.key_store import KeyStore
-from wrasse.leases.meta import Kept, Meta, State
+from wrasse.leases.core import Changed
+from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, State
 from wrasse.leases.names import token_of
-from wrasse.leases.rules import LOOK_AGAIN
+from wrasse.leases.store import KeyStore, Recent
 from wrasse.leases.versions import Versions
 
 LEAVING_MAX = 32
@@ -27,35 +29,43 @@ TOGETHER = 8  # objects of a key that is taken again and again go away so many a
 GONE_MAX = 4_096  # names of objects that are gone, remembered until records no longer name them
 
 
-class Changed(msgspec.Struct, frozen=True):
-    """A change of a held key: its record before and after."""
-
-    before: Meta
-    after: Meta
-
-
 class Tidying:
     """Takes away what the leases of one namespace leave behind."""
 
-    __slots__ = ("_comes", "_gone", "_put_off", "_store", "afterwards", "doubts", "versions")
+    __slots__ = ("_comes", "_gone", "_open", "_put_off", "_store", "afterwards", "versions")
 
     def __init__(self, store: KeyStore, versions: Versions, afterwards: Afterwards) -> None:
         self._store, self.versions, self.afterwards = store, versions, afterwards
-        self.doubts = Doubts()
+        self._open: Recent[int] = Recent()  # by lease, how many of its writes and deletes have no known end yet
         self._gone: dict[str, None] = {}  # in the order in which they went
         self._comes: dict[str, int] = {}  # how many of this process are trying to take a key
         self._put_off: dict[str, tuple[str, Changed]] = {}  # by key, the last lease before those
 
-    def given_back(self, lease: str, meta: Meta, after: Meta, at: datetime) -> Meta:
+    def granted(self, lease: str) -> None:
+        """This process granted the lease just now: there is nothing of it yet."""
+        self._open.note(lease, 0)
+
+    def begin(self, lease: str, count: int = 1) -> None:
+        """An object is about to be written or taken away; -1: the record names the object that was written, or the one
+        that was to go is gone."""
+        before = self._open.get(lease)
+        if before is not None:
+            self._open.note(lease, before + count)
+
+    def is_clean(self, lease: str) -> bool:
+        """Whether this lease has left nothing behind for certain."""
+        return self._open.get(lease) == 0
+
+    def given_back(self, lease: str, record: KeyRecord, after: KeyRecord, at: datetime) -> KeyRecord:
         """The key as it is given back, with what leads to its objects should nobody get to take them away."""
-        going = meta.superseded_by(after)
-        if not self.doubts.sound(lease):
+        going = record.superseded_by(after)
+        if not self.is_clean(lease):
             return replace(after, look_at=at + LOOK_AGAIN)
         if not self._store.index_apart:
             # No entry is left behind there: only this leads a sweep to what a crash leaves.
-            return replace(after, look_at=at + LOOK_AGAIN if going else meta.look_at)
+            return replace(after, look_at=at + LOOK_AGAIN if going else record.look_at)
         # The entry leads to them, but the next holder has the same one if its lease is to end in the same hour.
-        leaving = self._still((*meta.leaving, *going))
+        leaving = self._still((*record.leaving, *going))
         if len(leaving) > LEAVING_MAX:
             return replace(after, look_at=at + LOOK_AGAIN, leaving=())
         return replace(after, leaving=leaving)
@@ -74,7 +84,7 @@ class Tidying:
         if taken or not others:
             put_off = self._put_off.pop(key, None)
             if put_off is not None and taken:
-                self.doubts.forget(put_off[0])
+                self._open.forget(put_off[0])
             elif put_off is not None:
                 self.afterwards.soon(self.tidy(key, *put_off))
 
@@ -82,24 +92,23 @@ class Tidying:
         """After a lease was given back."""
         before, after = changed.before, changed.after
         few = len(after.leaving) < TOGETHER
-        if few and key in self._comes and self._store.index_apart and self.doubts.sound(lease):
+        if few and key in self._comes and self._store.index_apart and self.is_clean(lease):
             self._put_off[key] = (lease, changed)
             return
         going = self._still((*before.leaving, *before.superseded_by(after)))
         gone = await self.versions.drop(*going)
         self._note_gone(going if gone else ())
-        sound = self.doubts.sound(lease) and gone
-        self.doubts.forget(lease)
+        clean = self.is_clean(lease) and gone
+        self._open.forget(lease)
         if gone:
             self._store.nothing_leaves(key, after)
-        if not sound or before.look_at is not None or before.grant is None:
+        if not clean or before.look_at is not None or before.lease is None:
             return
         if self._store.index_apart:
-            await self._store.leave(key, before.grant.until)
+            await self._store.leave(key, before.lease.until)
             return
-        kept = self._store.remembered(key)
-        if after.look_at is not None and kept is not None and kept.meta == after:
-            await self._store.store(key, kept, replace(after, look_at=None))
+        if after.look_at is not None and self._store.remembered(key) == after:
+            await self._store.store(key, replace(after, look_at=None))
 
     def _still(self, states: tuple[State, ...]) -> tuple[State, ...]:
         """Those that are not known to be gone: the next holder is often faster than what tidies up after the last."""
@@ -111,30 +120,30 @@ class Tidying:
                 del self._gone[next(iter(self._gone))]
             self._gone[state.name] = None
 
-    async def clean(self, key: str, ended: int, seen: Kept | None = None) -> int:
+    async def clean(self, key: str, ended: int, seen: KeyRecord | None = None) -> int:
         """Takes away objects of the key that no record names, written under this token or an earlier one. The lease
         must have been cleared before. If the record as it was `seen` names all of them, there is nothing to do."""
         infos = [info for info in await self.versions.of(key) if (token_of(info.key) or 0) <= ended]
         if seen is not None:
-            infos = [info for info in infos if not seen.meta.names(info.key)]
+            infos = [info for info in infos if not seen.names(info.key)]
         if not infos:
             return 0
         kept = await self._store.read(key)  # again, after the listing: what is named by now stays
-        loose = [info for info in infos if kept is None or not kept.meta.names(info.key)]
+        loose = [info for info in infos if kept is None or not kept.names(info.key)]
         return await self.versions.delete(loose)
 
-    async def drop_staged(self, meta: Meta) -> None:
+    async def drop_staged(self, record: KeyRecord) -> None:
         """After a lease was cleared: the record no longer names what was staged under it, and never will."""
-        for state in meta.superseded_by(replace(meta, staged=None)):
+        for state in record.superseded_by(replace(record, staged=None)):
             await self.afterwards.add(self.versions.drop(state))
 
     async def drop_superseded(self, lease: str, changed: Changed) -> None:
         """While a lease goes on: what it has staged before and names no more."""
         for state in changed.before.superseded_by(changed.after):
-            self.doubts.begin(lease)
+            self.begin(lease)
             await self.afterwards.add(self.dropped(lease, state))
 
     async def dropped(self, lease: str, state: State) -> None:
-        """Takes an object away that this lease wrote; until it is gone for certain, the lease is not sound."""
+        """Takes an object away that this lease wrote; until it is gone for certain, the lease is not clean."""
         if await self.versions.drop(state):
-            self.doubts.end(lease)
+            self.begin(lease, -1)
