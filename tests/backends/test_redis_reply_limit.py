@@ -9,14 +9,26 @@ import pytest
 
 from conformance.desk import Desk
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis import options
+from wrasse.backends.redis import deletes, moves, options
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.fitting import in_pieces
+from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.served import ServedList
 from wrasse.errors import StoreBroken
 from wrasse.ports.groups import Delivery, StartAt
-from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Bury, Job, Place, Reason
+from wrasse.ports.jobs import (
+    PAYLOAD_BYTES_MAX,
+    Bury,
+    Cancel,
+    Delete,
+    Hold,
+    Job,
+    JobFilter,
+    Place,
+    Reason,
+    Revive,
+)
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
 from wrasse.streams.letters import dead_letter, envelope_in
@@ -167,6 +179,57 @@ async def test_a_peek_at_large_entries_gives_as_many_as_were_asked_for(redis: Re
         await redis.link.ask("RPUSH", "list", b"%03d" % n + LARGE)
     assert [raw[:3] for raw in await redis.lists.peek("list", 12)] == [b"%03d" % n for n in range(19, 7, -1)]
     assert len(await redis.lists.peek("list", 100)) == 20
+
+
+async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (moves, deletes):
+        monkeypatch.setattr(module, "SCRIPT_BYTES_MAX", 1 << 20)
+    desk, ids = Desk(redis.jobs), [f"{n:02}" for n in range(60)]
+
+    async def scripts() -> int:
+        told = sections(await redis.link.ask("INFO", "commandstats"))["cmdstat_evalsha"]
+        return int(told.partition("calls=")[2].partition(",")[0])
+
+    async def holds(place: Place) -> list[Hold]:
+        found: list[Hold] = []
+        page = await redis.jobs.page(place, JobFilter(), None, 100)
+        while True:
+            found += [state.hold for state in page]
+            if page.cursor is None:
+                return found
+            page = await redis.jobs.page(place, JobFilter(), page.cursor, 100)
+
+    for id in ids:
+        await desk.put(Job(id, payload=bytes(100_000)))
+    done, steps = [Outcome.DONE] * len(ids), []
+    for act in ("cancel", "revive", "delete"):
+        dead, ready, before = await holds(Place.DEAD), await holds(Place.READY), await scripts()
+        if act == "delete":
+            outcomes = await redis.jobs.delete([Delete(hold, Place.READY) for hold in ready])
+        else:
+            asked = [Cancel(id) for id in ids] if act == "cancel" else [Revive(hold) for hold in dead]
+            outcomes = await redis.jobs.move(asked)  # 60 jobs of 133 kB are 8 MB: 8 scripts
+        assert [*outcomes] == done
+        steps.append(await scripts() - before)
+    assert min(steps) >= 7
+    for id in ids:
+        await desk.put(Job(id, payload=bytes(100_000)))
+    await desk.move(*[Cancel(id) for id in ids])
+    dead, before = await holds(Place.DEAD), await scripts()
+    assert [*await redis.jobs.delete([Delete(hold, Place.DEAD) for hold in dead])] == done
+    assert await scripts() - before >= 7
+    assert await desk.ids(Place.DEAD) == []
+
+
+async def test_large_waiting_jobs_are_found_wherever_they_stand(redis: Redis) -> None:
+    desk = Desk(redis.jobs)
+    for n in range(60):
+        await desk.put(Job(f"{n:02}", payload=bytes(300_000)), Job(f"d{n:02}", delay=timedelta(hours=1)))
+    for id in ("00", "31", "59", "d00", "d59"):
+        assert (await desk.record(id)).job.id == id
+    assert await redis.jobs.get("nobody") is None
 
 
 @pytest.mark.full

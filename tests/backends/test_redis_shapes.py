@@ -117,6 +117,12 @@ CALLS: dict[str, Call] = {
     "groups.mark": lambda redis: redis.groups.mark("a.b", "g", ID),
     "groups.consumers": lambda redis: redis.groups.consumers("a.b", "g"),
     "groups.retire": lambda redis: redis.groups.retire("a.b", "g", "c"),
+    "pulse": lambda redis: redis.pulse(),
+    "examine": lambda redis: redis.examine(),
+    "check_streams": lambda redis: redis.check_streams(),
+    "damages.check": lambda redis: redis.damages.check(repair=False, silence=SECOND),
+    "strays.look": lambda redis: redis.strays.look(None, 5, silence=SECOND, dry=False),
+    "surveys.survey": lambda redis: redis.surveys.survey("a.*", None, 5),
     "limiter.allow": lambda redis: redis.limiter.allow("k", 1, rate=5, burst=5),
     "limiter.give_back": lambda redis: redis.limiter.give_back("k", 1, rate=5),
 }

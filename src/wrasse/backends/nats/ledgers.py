@@ -8,6 +8,7 @@ from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.layout import Layout, text_of
 from wrasse.backends.nats.ledger import Ledger
 from wrasse.backends.nats.reading import Reader
+from wrasse.backends.rounds import Rounds
 
 _KEPT = 20_000
 
@@ -35,7 +36,9 @@ class Ledgers:
         """The names of the groups of a stream, in order."""
         asked = {"subjects_filter": self._layout.ledgers(subject)}
         found: dict[str, int] = {}
+        rounds = Rounds(self._js.link.options.where, f"STREAM.INFO.{self._layout.books}")
         while True:
+            rounds.turn(len(found))
             told = await self._js.call(f"STREAM.INFO.{self._layout.books}", {**asked, "offset": len(found)})
             found |= told["state"].get("subjects") or {}
             if len(found) >= int(told.get("total", 0)) or not told["state"].get("subjects"):

@@ -14,6 +14,7 @@ from wrasse.backends.nats.js import STREAM_NOT_FOUND, JsError
 from wrasse.backends.nats.lanes import Lane, Lanes
 from wrasse.backends.nats.ledgers import Ledgers
 from wrasse.backends.nats.stream_config import Config, server_age, with_age
+from wrasse.backends.rounds import Rounds
 from wrasse.ports.outcome import Outcome
 
 
@@ -57,8 +58,9 @@ class Ages:
     async def durable(self, lane: Lane) -> bool:
         """Whether somebody has a durable consumer there. Ours only show how far a group is, and there is none without
         its group."""
-        seen = 0
+        seen, rounds = 0, Rounds(self._lanes.js.link.options.where, f"CONSUMER.LIST.{lane.stream}")
         while True:
+            rounds.turn(seen)
             told = await self._lanes.js.call(f"CONSUMER.LIST.{lane.stream}", {"offset": seen})
             found = told.get("consumers") or []
             if any(each["config"].get("durable_name") for each in found):

@@ -17,6 +17,7 @@ from wrasse.backends.nats.stored import Stored, beside, entry, ids_of
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
 from wrasse.ports.drains import PLAIN, Stretch
@@ -174,8 +175,9 @@ class NatsStreams:
         """Subjects with entries, of any stream that takes them, and those of streams of their own."""
         layout, found = self._lanes.layout, set[str]()
         wanted = layout.stored(pattern)
-        offset = 0
+        offset, rounds = 0, Rounds(self._lanes.js.link.options.where, "STREAM.LIST")
         while True:
+            rounds.turn(offset)
             told = await self._lanes.js.call("STREAM.LIST", {"subject": wanted, "offset": offset})
             streams = told.get("streams") or []
             for stream in streams:
@@ -193,7 +195,9 @@ class NatsStreams:
 
     async def _in_stream(self, name: str, wanted: str) -> set[str]:
         layout, found = self._lanes.layout, dict[str, int]()
+        rounds = Rounds(self._lanes.js.link.options.where, f"STREAM.INFO.{name}")
         while True:
+            rounds.turn(len(found))
             told = await self._lanes.js.call(f"STREAM.INFO.{name}", {"subjects_filter": wanted, "offset": len(found)})
             page = told["state"].get("subjects") or {}
             found |= page

@@ -22,6 +22,7 @@ from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import OWN_CLIENT, RedisOptions
 from wrasse.backends.redis.plain_locks import RedisPlainLocks
 from wrasse.backends.redis.records import RedisRecords
+from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.strays import RedisStrays
 from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.backends.redis.survey import RedisSurvey
@@ -37,11 +38,12 @@ from wrasse.ports.surveys import Surveys
 _OLD_KEYS = (("LLEN", ""), ("ZCARD", ":delayed"))
 
 
+@reads_replies
 class Redis:
     """One open Redis. Make it with `open`; it serves the event loop that opened it, until `close`."""
 
     def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
-        self.link = link
+        self.link = self._link = link
         self.jobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
         self.namespaces = RedisNamespaces(link)

@@ -24,6 +24,7 @@ from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.served import ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Behind, Span, slice_of
 from wrasse.backends.redis.wire import Word
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import ERROR_CHARS_MAX, IDS_KEPT, Place, Reason
 
@@ -173,7 +174,9 @@ async def dead_letters(link: Link, keys: Keys) -> AsyncIterator[bytes]:
 
 async def _indexed(link: Link, keys: Keys) -> AsyncIterator[_Indexed]:
     behind: Behind | None = None
+    rounds = Rounds(link.options.where, f"the entries of {keys.dead}")
     while True:
+        rounds.turn(behind)
         found = await slice_of(link, keys.dead, keys.finished, Span(), behind, SLICE_MAX)
         for each in found.found:  # one without a text names nothing: no entry is like it
             yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)

@@ -9,6 +9,7 @@ from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.finding import Waiting, find_waiting
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.moves import SCRIPT_BYTES_MAX
 from wrasse.backends.redis.puts import Ring, in_ms
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import outcomes, take_of
@@ -25,12 +26,28 @@ async def delete(link: Link, keys: Keys, deletes: Sequence[Delete], ids_kept: ti
     waiting = await find_waiting(link, keys, ids) if ids else {}
     ring = Ring(keys, keys.shared)
     items = [_item(each, ring, waiting) for each in deletes]
-    sent = [item for item in items if item]
-    if not sent:
-        return (Outcome.LOST,) * len(deletes)
-    args = [in_ms(ids_kept), len(sent), *(word for item in sent for word in item)]
-    answer = iter(outcomes(await link.run(load("delete"), ring.keys, args)))
+    left = [item for item in items if item]
+    ends: list[Outcome] = []
+    while left:
+        sent = left[: _fitting(left)]
+        args = [in_ms(ids_kept), SCRIPT_BYTES_MAX, len(sent), *(word for item in sent for word in item)]
+        some = outcomes(await link.run(load("delete"), ring.keys, args))
+        if not 0 < len(some) <= len(sent):
+            raise ValueError(f"{len(some)} outcomes of {len(sent)} deletes")
+        ends += some
+        del left[: len(some)]  # the script ends early where finished jobs are large
+    answer = iter(ends)
     return tuple(next(answer) if item else Outcome.LOST for item in items)
+
+
+def _fitting(items: Sequence[Sequence[Word]]) -> int:
+    """How many of these one script deletes."""
+    size = 0
+    for count, item in enumerate(items):
+        if size > SCRIPT_BYTES_MAX:
+            return count
+        size += sum(len(word) for word in item if isinstance(word, bytes))
+    return len(items)
 
 
 def _item(each: Delete, ring: Ring, waiting: Mapping[str, Waiting]) -> tuple[Word, ...]:

@@ -1,5 +1,5 @@
 """Waiting jobs by their ids. No index names them, so that a queued job costs no more than its bytes: a script looks
-through the lists, so many entries a call.
+through the lists, so many entries and bytes a call.
 
 Nothing that stays where it is can be missed. What is due moves from a delayed set to a list, and is looked for in that
 order; a list is read from the end where jobs are pushed, so that what is pushed or taken meanwhile moves no entry
@@ -19,9 +19,10 @@ from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
+from wrasse.backends.rounds import Rounds
 from wrasse.bounded import clamped_ms
 
-ENTRIES_MAX = 5_000  # looked at per call, so that a script is over within milliseconds
+ENTRIES_MAX, BYTES_MAX = 5_000, 32 << 20  # looked at per call, so that a script is over within milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,21 @@ async def find_waiting(link: Link, keys: Keys, ids: Collection[str]) -> dict[str
 async def _looks(link: Link, keys: Keys, ids: Collection[str], queues: Sequence[str]) -> AsyncIterator[list[Waiting]]:
     """What may be meant, look by look; the same entry may come twice."""
     needles = [needle for id in ids for needle in _spelled(id)]
+    most = min(BYTES_MAX, link.options.reply_bytes_max // 3)
 
     async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[Waiting]]:
+        """How many were looked at, 0 if those were the last; and what was found."""
         names = keys.queue(queue)
         key = names.list if kind == "list" else names.delayed
-        count, *rest = await link.run(load("find"), [key], [kind, first, last, *needles])
-        return count, list(_entries(queue, rest))
+        count, more, *rest = await link.run(load("find"), [key], [kind, first, last, most, *needles])
+        return count if more else 0, list(_entries(queue, rest))
 
     for queue in queues:
         yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
     for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
-        seen, count = 0, ENTRIES_MAX
-        while count == ENTRIES_MAX:
+        seen, count, rounds = 0, 1, Rounds(link.options.where, "a search for waiting jobs")
+        while count > 0:
+            rounds.turn(seen)
             count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)
             seen += count
             yield found

@@ -22,6 +22,7 @@ from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import check_full
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused
 from wrasse.ports.groups import (
@@ -126,8 +127,10 @@ class RedisGroups:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
         args: list[Word] = [group, consumer, FOREIGN_SILENCE // timedelta(milliseconds=1)]
+        rounds, pieces = Rounds(self._link.options.where, "the removal of a consumer"), 0
         while (answer := await self._link.run(load("group_retire"), names, args)) == b"more":
-            pass  # what it holds goes over in pieces; it is silent, so there are no more of them to come
+            pieces += 1  # what it holds goes over in pieces; it is silent, so there are no more of them to come
+            rounds.turn(pieces)
         return Outcome(answer.decode())
 
     async def _ask(self, asking: Asking) -> Given:

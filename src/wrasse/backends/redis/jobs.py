@@ -61,6 +61,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
+_LOOKS_MAX = 100  # of one take, at entries of which none is a job
 _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
 
 
@@ -165,11 +166,13 @@ class RedisJobs:
         """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
         from the first: asked again, the same steps are found."""
         rejected: list[Rejected] = []
+        looks = 0
         while True:
+            looks += 1
             found = await self._grant(wanted, request)
             if found.bad:
                 rejected += await self._bury(found.bad)
-            if found.jobs or not found.bad:
+            if found.jobs or not found.bad or looks == _LOOKS_MAX:
                 return Taken(tuple(found.jobs), from_ms(found.now), tuple(rejected))
             request += "+"
 

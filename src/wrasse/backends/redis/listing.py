@@ -19,6 +19,7 @@ from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.served import Mark, ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of
 from wrasse.backends.redis.states import finished_state, held_state, text_of, waiting_state
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
@@ -51,7 +52,9 @@ async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page
     """Held jobs whose deadline has passed, longest ago first. One round trip."""
     limit = _bounded(limit)
     behind, listed = _behind(Place.HELD, after), list[_Listed]()
+    rounds = Rounds(link.options.where, "the list of overdue jobs")
     while True:
+        rounds.turn(behind)
         found = await slice_of(link, keys.held, keys.holds, Span(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
@@ -103,8 +106,9 @@ async def _slices(
     link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int
 ) -> AsyncIterator[Found]:
     """Everything behind the cursor, read in slices."""
-    chunk = min(limit + 1, SLICE_MAX)
+    chunk, rounds = min(limit + 1, SLICE_MAX), Rounds(link.options.where, f"the entries of {key}")
     while True:
+        rounds.turn(behind)
         found = await slice_of(link, key, texts, span, behind, chunk)
         for each in found.found:
             yield each

@@ -28,6 +28,7 @@ from wrasse.backends.redis.wire import Word
 from wrasse.ports.jobs import Bury, Cancel, Move, Reason, Requeue, Revive
 from wrasse.ports.outcome import Outcome
 
+SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that goes beyond
 _TRIES = 5  # how often a cancel follows a job that moves on
 
 
@@ -50,7 +51,7 @@ class _Known:
 
 
 async def move(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
-    """Makes the moves, in two round trips where nothing is cancelled that waits."""
+    """Makes the moves, in two round trips where nothing is cancelled that waits and the jobs are small."""
     try:
         ends = await _tried(link, keys, moves)
     except ReplyTooLarge:  # nothing was moved: what the jobs are is read first
@@ -71,13 +72,25 @@ async def _tried(link: Link, keys: Keys, moves: Sequence[Move]) -> list[Outcome 
     """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
     now, first, known = await _read(link, keys, moves)
     queues = await known_queues(link, keys) if any(isinstance(each, Revive) for each in moves) else []
-    sending = _Sending(Ring(keys, keys.shared), Router(link.options, queues), now, first)
-    sent = [sending.add(each, known) for each in moves]
-    if not any(sent):
-        return [Outcome.LOST] * len(moves)
-    answer = iter(outcomes(await link.run(load("move"), sending.ring.keys, [sum(sent), *sending.args])))
+    router = Router(link.options, queues)
     ends: list[Outcome | None] = []
-    for each, was_sent in zip(moves, sent, strict=True):
+    while len(ends) < len(moves):
+        sending = _Sending(Ring(keys, keys.shared), router, now, first + len(ends))
+        ends += await _sent(link, sending, moves[len(ends) :], known)
+    return ends
+
+
+async def _sent(link: Link, sending: _Sending, moves: Sequence[Move], known: _Known) -> list[Outcome | None]:
+    """The outcomes of as many moves as one script makes: the server does nothing else meanwhile."""
+    sent: list[bool] = []
+    for each in moves:
+        if sending.bytes > SCRIPT_BYTES_MAX:
+            break
+        sent.append(sending.add(each, known))
+    run = link.run(load("move"), sending.ring.keys, [sum(sent), *sending.args]) if any(sent) else None
+    answer = iter(outcomes(await run)) if run is not None else iter(())
+    ends: list[Outcome | None] = []
+    for each, was_sent in zip(moves, sent, strict=False):
         outcome = next(answer) if was_sent else Outcome.LOST
         followed = isinstance(each, Cancel) and was_sent and outcome is Outcome.LOST
         ends.append(None if followed else outcome)
@@ -126,9 +139,17 @@ class _Sending:
     def __init__(self, ring: Ring, router: Router, now: int, first: int) -> None:
         self.ring = ring
         self.args: list[Word] = []
+        self._measured = self._bytes = 0
         self._router = router
         self._now = now
         self._token = first
+
+    @property
+    def bytes(self) -> int:
+        """What the jobs take so far."""
+        self._bytes += sum(len(word) for word in self.args[self._measured :] if isinstance(word, bytes))
+        self._measured = len(self.args)
+        return self._bytes
 
     def add(self, move: Move, known: _Known) -> bool:
         """Whether there is anything to move."""

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.fitting import fitting
+from wrasse.backends.rounds import Rounds
 
 _NEAR = 1_000  # entries per look
 _FAR = 20_000  # how far from where it stood an entry is looked for
@@ -53,8 +54,9 @@ class ServedList:
     async def entries(self, behind: Mark | None, chunk: int) -> AsyncIterator[Entry]:
         """The entries behind the mark, at most `chunk` per read."""
         index = 0 if behind is None else await self._begin(behind)
-        count = min(chunk, _FEW)
+        count, rounds = min(chunk, _FEW), Rounds(self._link.options.where, f"LRANGE {self._key}")
         while True:
+            rounds.turn(index)
             found, asked = await fitting(count + 1, lambda few: self._read(index, few))  # noqa: B023
             marks = [_mark(raw) for raw in found] + [_NONE]
             ended, count = len(found) < asked, max(asked - 1, 1)

@@ -27,6 +27,7 @@ from wrasse.backends.redis.routing import Router, known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.states import text_of
 from wrasse.backends.redis.wire import Word
+from wrasse.backends.rounds import Rounds
 from wrasse.errors import UsageError
 from wrasse.ports.strays import Looked
 
@@ -113,8 +114,9 @@ class RedisStrays:
         """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
         for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
-        cursor = b"0"
+        cursor, rounds = b"0", Rounds(self._link.options.where, f"HSCAN {self._keys.holds}")
         while doubtful:
+            rounds.turn(cursor)
             (cursor, texts), _ = await fitting(
                 500, lambda count: self._link.ask("HSCAN", self._keys.holds, cursor, "COUNT", count)  # noqa: B023
             )

@@ -21,6 +21,7 @@ from wrasse.backends.redis.scripts import Script, load
 from wrasse.backends.redis.stream_entries import Batch, check_full, columns_of, entry_of, id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.stream_states import read_state
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.drains import Stretch
@@ -139,7 +140,9 @@ class RedisStreams:
             await self._discovery.register([pattern])
         found: list[str] = []
         start, at = fixed_part(pattern), after
+        rounds = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while len(found) <= limit:
+            rounds.turn(at)
             low = f"({at}" if at is not None and at >= start else f"[{start}"
             names = await self._link.ask("ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, _NAMES)
             decoded = [name.decode() for name in names]

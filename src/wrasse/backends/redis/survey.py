@@ -10,6 +10,7 @@ from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.stream_states import read_state
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros
 from wrasse.ports.page import Page
 from wrasse.ports.streams import StreamState, check_page
@@ -53,7 +54,9 @@ class RedisSurvey:
         """Registered subjects that match, and whether there are more."""
         found: list[str] = []
         start, at = fixed_part(pattern), after
+        rounds = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while True:
+            rounds.turn(at)
             low = f"({at}" if at is not None and at >= start else f"[{start}" if start else "-"
             asked = ("ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, _NAMES)
             names = [name.decode() for name in await self._link.ask(*asked)]

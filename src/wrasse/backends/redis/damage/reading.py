@@ -11,6 +11,7 @@ from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.strays import pattern_glob, workers_in
 from wrasse.backends.redis.wire import Word
+from wrasse.backends.rounds import Rounds
 
 _SMALL, _LARGE = 1_000, 100  # a page of short values, a page of texts with payloads
 Seen = Callable[[int], None]
@@ -19,8 +20,9 @@ Seen = Callable[[int], None]
 async def pairs(link: Link, key: str, seen: Seen, *, large: bool = False) -> AsyncIterator[list[tuple[bytes, bytes]]]:
     """Names and values of a hash, or members and scores of a sorted set."""
     command = "ZSCAN" if await link.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
-    cursor: bytes = b"0"
+    cursor, rounds = b"0", Rounds(link.options.where, f"{command} {key}")
     while True:
+        rounds.turn(cursor)
         cursor, found = await scanned(link, command, key, cursor, _LARGE if large else _SMALL)
         rows = _paired(found)
         if rows:
@@ -46,8 +48,9 @@ def _paired(found: Any) -> list[tuple[bytes, bytes]]:
 
 async def keys_like(link: Link, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
     """Keys of one type whose names match."""
-    cursor: bytes = b"0"
+    cursor, rounds = b"0", Rounds(link.options.where, "SCAN")
     while True:
+        rounds.turn(cursor)
         cursor, names = await link.ask("SCAN", cursor, "MATCH", glob, "COUNT", _SMALL, "TYPE", kind)
         if names:
             yield names
@@ -65,8 +68,9 @@ async def workers_with(link: Link, pattern: str, kind: str) -> list[str]:
 
 async def entries(link: Link, key: str, seen: Seen) -> AsyncIterator[bytes]:
     """A list from the end where it is pushed."""
-    start = 0
+    start, rounds = 0, Rounds(link.options.where, f"LRANGE {key}")
     while True:
+        rounds.turn(start)
         asked = await fitting(_LARGE, lambda count: link.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
         found: list[bytes] = asked[0]
         seen(len(found))

@@ -1,18 +1,19 @@
 -- Deletes jobs that nobody holds, in their order, each if it is still where it was seen.
 -- KEYS: [1] to [21] as `Keys.shared`; then three of each queue (list, delayed set, wake list).
--- ARGV: [2] how long ids last, ms; [3] number of items, then each: kind, and
+-- ARGV: [2] how long ids last, ms; [3] bytes of jobs after which no more are deleted; [4] number of items, then each: kind, and
 --   D, done, or X, dead: take
 --   W, waiting: first key of its queue, 'list' or 'set', its entry, where it stood, id, group, unique name
--- Gives one letter an item: d for done, l for lost.
+-- Gives one letter an item that was looked at: d for done, l for lost.
 -- include putting
 -- include ending
 -- include waiting
-local ids_kept = tonumber(ARGV[2])
+local ids_kept, bytes = tonumber(ARGV[2]), 0
 
 local function finished(take, place, index, list)
   if not redis.call('ZSCORE', index, take) then return false end
   local text = redis.call('HGET', KEYS[17], take)
   if text then
+    bytes = bytes + #text
     local kept = tonumber(string.match(text, '^%d+ (%d+)\n') or 0)
     if kept > now then return false end
     redis.call('LREM', list, nearer_end(index, take), bytes_of(text))
@@ -38,8 +39,9 @@ function kinds.W(at)
   return deleted, at + 7
 end
 
-local outcomes, at = {}, 4
-for i = 1, tonumber(ARGV[3]) do
+local outcomes, at = {}, 5
+for i = 1, tonumber(ARGV[4]) do
+  if bytes > tonumber(ARGV[3]) then break end
   local deleted
   deleted, at = kinds[ARGV[at]](at + 1)
   outcomes[i] = deleted and 'd' or 'l'
