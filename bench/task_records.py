@@ -27,10 +27,10 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.backends.sqlite.step import Step
 from wrasse.clock import SystemClock, to_micros
 from wrasse.engine.sweep import Action
-from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.task_names import TASKS
-from wrasse.jobs.task_spots import spot_of
-from wrasse.jobs.task_store import read_task
+from wrasse.jobs.stream_tasks.names import TASKS
+from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.spots import spot_of
+from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record

@@ -40,10 +40,11 @@ from wrasse.backends.sqlite.listing import parse_cursor
 from wrasse.clock import EPOCH, ManualClock, to_micros
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import WrasseError
-from wrasse.jobs import recorded_views, task_spots
 from wrasse.jobs.cron import parse_cron
 from wrasse.jobs.globs import parse_globs
 from wrasse.jobs.rates import parse_rate, parse_weight
+from wrasse.jobs.record_queue import views as recorded_views
+from wrasse.jobs.stream_tasks import spots as task_spots
 from wrasse.orphans.template import parse_template
 from wrasse.ports.shelves import read_cursor
 

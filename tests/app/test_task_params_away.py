@@ -17,7 +17,7 @@ from wrasse.app.config import load
 from wrasse.app.task_opening import open_tasks, task_home
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
-from wrasse.jobs.task_store import INLINE_MAX
+from wrasse.jobs.stream_tasks.store import INLINE_MAX
 from wrasse.ports.jobs import Job, JobFilter, JobState, Place
 
 

@@ -11,8 +11,8 @@ import msgspec
 from wrasse.app.task_opening import SCHEME, TaskHome, open_tasks
 from wrasse.app.wiring import Store, Stores
 from wrasse.clock import SystemClock
-from wrasse.jobs import streamed_takes
-from wrasse.jobs.streamed import StreamedJobs, TaskType
+from wrasse.jobs.stream_tasks import takes as streamed_takes
+from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskType
 
 TYPE = "low"  # the type, called as the queue that the storm's workers work on
 RETRIES = 3

@@ -29,9 +29,10 @@ from wrasse.app.task_sweeping import build_task_sweeps
 from wrasse.app.wiring import journal_of
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE
-from wrasse.jobs.streamed_takes import Claim, Takes
-from wrasse.jobs.task_events import Said
-from wrasse.jobs.task_store import Task, TaskStore as Tasks
+from wrasse.jobs.record_core.claims import Claim
+from wrasse.jobs.stream_tasks.events import Said
+from wrasse.jobs.stream_tasks.store import Task, TaskStore as Tasks
+from wrasse.jobs.stream_tasks.takes import Takes
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.groups import Ack, Delivery
 from wrasse.ports.job_transitions import StoredJob

@@ -7,8 +7,7 @@ from typing import Protocol
 import pytest
 
 from wrasse.clock import Clock
-from wrasse.jobs.recorded import RecordedJobs
-from wrasse.jobs.recorded_changes import RecordedOptions
+from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records

@@ -10,7 +10,7 @@ from wrasse.app.task_post import TaskPost
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock
-from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Records
 

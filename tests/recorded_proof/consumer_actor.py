@@ -17,8 +17,7 @@ from pathlib import Path
 
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
-from wrasse.jobs.recorded import RecordedJobs
-from wrasse.jobs.recorded_changes import RecordedOptions
+from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 from wrasse.ports.jobs import Finish
 from wrasse.ports.outcome import Outcome
 

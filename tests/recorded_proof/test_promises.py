@@ -19,9 +19,8 @@ from recorded_proof.scene import process, stored
 from wrasse.app.application import connect
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
-from wrasse.jobs.recorded import ATTEMPTS_HEADER, RecordedJobs
-from wrasse.jobs.recorded_changes import RecordedOptions
-from wrasse.jobs.recorded_store import CHARGE, INLINE_BYTES_MAX, STALE
+from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER, RecordedJobs, RecordedOptions
+from wrasse.jobs.record_queue.store import CHARGE, INLINE_BYTES_MAX, STALE
 from wrasse.ports.jobs import (
     Budget,
     Bury,

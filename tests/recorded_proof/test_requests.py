@@ -13,7 +13,7 @@ from leases_proof.watched import WatchedWire
 from wrasse.app.leases_http.queues_desk import QueueDesk, Shown
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.wire import Ask
-from wrasse.jobs.recorded import RecordedJobs
+from wrasse.jobs.record_queue.queue import RecordedJobs
 from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import Budget, Finish, Job, Reason, Requeue, TakenJob, WorkerInfo
 

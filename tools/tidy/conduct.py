@@ -46,9 +46,9 @@ LONE_TASKS = {
     "leases/replay.py": "one replay at a time beside the operations; `finished`, which closing awaits, waits for it",
     "leases/transact.py": "each lease of a transaction is kept alive by one, which its end cancels and awaits",
     "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
-    "jobs/streamed_takes.py": "a claim goes on when its asker is cancelled, and is awaited; waits are gathered",
-    "jobs/recorded_takes.py": "a claim goes on when its asker is cancelled, and is awaited",
-    "jobs/recorded_store.py": "what is done after an answer; `finished`, which closing awaits, waits for all of it",
+    "jobs/record_core/claims.py": "a claim goes on when its asker is cancelled, and is awaited",
+    "jobs/stream_tasks/takes.py": "waits for several streams are gathered",
+    "jobs/record_queue/store.py": "what is done after an answer; `finished`, which closing awaits, waits for all of it",
     "jobs/producer.py": "a piece that was sent is awaited before the next one, or at the end",
     "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
 }

@@ -63,7 +63,7 @@ from wrasse.jobs.handlers import ANY, Function, Handlers, load as load_handler
 from wrasse.jobs.pacing import Pace
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rates import parse_rate, parse_weight
-from wrasse.jobs.recorded_limiter import BUDGETS, RecordedLimiter
+from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy

@@ -17,7 +17,7 @@ from wrasse.clock import Clock
 from wrasse.engine.loop import ENGINE_LEASES, SweepHome
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.routed import RoutedJobs
-from wrasse.jobs.streamed import StreamedJobs
+from wrasse.jobs.stream_tasks.queue import StreamedJobs
 from wrasse.leases.manager import LeaseManager
 from wrasse.orphans.desk import Desk
 from wrasse.ports.groups import Groups

@@ -16,8 +16,8 @@ from wrasse.app.task_post import TaskPost
 from wrasse.app.task_settings import task_types
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
-from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.task_store import THRESHOLD, Kept
+from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept
 from wrasse.ports.jobs import JobQueue
 from wrasse.sweeps.finished_jobs import FinishedJobs
 

@@ -11,8 +11,8 @@ from typing import Annotated
 from wrasse.app.setting_key import Key
 from wrasse.duration import format_duration
 from wrasse.errors import UsageError
-from wrasse.jobs.streamed import TaskType
-from wrasse.jobs.task_names import check_task_type
+from wrasse.jobs.stream_tasks.names import check_task_type
+from wrasse.jobs.stream_tasks.queue import TaskType
 
 TYPE_KEYS = "workers, step_timeout, max_retries"
 STEP_MIN = timedelta(seconds=5)

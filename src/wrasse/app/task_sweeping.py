@@ -17,8 +17,7 @@ from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.jobs.streamed import StreamedJobs
-from wrasse.jobs.task_aged import AgedTasks
+from wrasse.jobs.stream_tasks.queue import AgedTasks, StreamedJobs
 from wrasse.ports.plain_locks import HasPlainLocks
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.stuck_jobs import StuckJobs

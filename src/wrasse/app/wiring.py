@@ -31,7 +31,7 @@ from wrasse.ports.sightings import Sightings
 from wrasse.ports.streams import Streams
 
 if TYPE_CHECKING:
-    from wrasse.jobs.recorded import RecordedJobs
+    from wrasse.jobs.record_queue.queue import RecordedJobs
 
 DONE_MAX = 10_000
 RESCUES_MAX = 3
@@ -173,8 +173,7 @@ class RecordsAlone:
 
 def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int, rescues_max: int) -> RecordedJobs:
     """Jobs on the records and objects of a store. A bucket is asked less often whether there is something new."""
-    from wrasse.jobs.recorded import RecordedJobs
-    from wrasse.jobs.recorded_changes import RecordedOptions
+    from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 
     poll_max = 1.0 if hasattr(store, "requests") else 0.2
     options = RecordedOptions(done_max=done_max, rescues_max=rescues_max, poll_max=poll_max)

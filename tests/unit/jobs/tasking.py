@@ -13,9 +13,9 @@ from wrasse.app.task_post import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
-from wrasse.jobs.streamed import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.task_names import ERRORS, SWEEPS, TASKS, queue_of, terminal_of
-from wrasse.jobs.task_store import Kept
+from wrasse.jobs.stream_tasks.names import ERRORS, SWEEPS, TASKS, queue_of, terminal_of
+from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.store import Kept
 from wrasse.ports.groups import Groups
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Record, Records

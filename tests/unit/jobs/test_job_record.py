@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.errors import StoreBroken
-from wrasse.jobs.recorded_names import plain
-from wrasse.jobs.recorded_store import Recorded, decode_recorded
+from wrasse.jobs.record_core.known_ids import plain
+from wrasse.jobs.record_queue.store import Recorded, decode_recorded
 from wrasse.ports import job_transitions as rules
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (

@@ -12,8 +12,8 @@ from stream_faults import FaultyStreams
 from unit.jobs.tasking import MAIL, RETRIES, STEP, TaskWorld
 from wrasse.clock import to_micros
 from wrasse.errors import TooLarge, UnknownName, UsageError
-from wrasse.jobs.streamed import StreamedJobs, TaskPorts
-from wrasse.jobs.task_names import TASKS, progress_of, queue_of
+from wrasse.jobs.stream_tasks.names import TASKS, progress_of, queue_of
+from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts
 from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import (
     PAYLOAD_BYTES_MAX,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unit.jobs.tasking import MAIL, STEP, TaskWorld
-from wrasse.jobs.streamed_views import ScannedTasks
+from wrasse.jobs.stream_tasks.views import ScannedTasks
 from wrasse.ports.jobs import Job, JobFilter, Place
 
 OTHER = "low-2"  # after MAIL as a name, and before it as the beginning of a key

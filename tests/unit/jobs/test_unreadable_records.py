@@ -9,8 +9,7 @@ import pytest
 
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import ManualClock
-from wrasse.jobs.recorded import RecordedJobs
-from wrasse.jobs.recorded_changes import EXPIRED_MAX
+from wrasse.jobs.record_queue.queue import EXPIRED_MAX, RecordedJobs
 from wrasse.ports.jobs import Cancel, Job, JobFilter, Place, Reason, WorkerInfo
 from wrasse.ports.records import Records
 

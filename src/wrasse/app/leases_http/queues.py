@@ -48,7 +48,7 @@ from wrasse.app.leases_http.wire_queues import (
 )
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
-from wrasse.jobs.recorded import ATTEMPTS_HEADER
+from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER
 from wrasse.leases.lease import KeyRecord, shown
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key

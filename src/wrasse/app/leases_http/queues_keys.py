@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from wrasse.jobs.recorded_changes import Fate
+from wrasse.jobs.record_queue.queue import Fate
 from wrasse.leases.book import refused
 from wrasse.leases.lease import KeyRecord, Lease, first_token, over
 from wrasse.leases.leases import Leases

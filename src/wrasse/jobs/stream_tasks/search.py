@@ -7,14 +7,14 @@ event loses at the claim. Each step is one conditional write, so that two who fi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs.task_events import queued
-from wrasse.jobs.task_store import Malformed, Task, TaskStore
-from wrasse.ports.job_transitions import back
+from wrasse.jobs.record_core.queue import Turns
+from wrasse.jobs.stream_tasks.events import queued
+from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore
 from wrasse.ports.jobs import Job, JobState, Place
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
@@ -23,7 +23,7 @@ _PAGES_MAX = 10
 LOOK_MAX = 100  # due records that a taker looks at; the rest is for the sweep
 MALFORMED_MAX = 1_000  # remembered
 
-PutJobs = Callable[[tuple[Job, ...], str], Awaitable[None]]
+PutJobs = Callable[[Sequence[Job], str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,9 @@ class Looked:
 class TaskSearch:
     """Looks at what is due. `put` makes follow-up tasks."""
 
-    def __init__(self, store: TaskStore, put: PutJobs) -> None:
-        self._store = store
-        self._put = put
+    def __init__(self, store: TaskStore, put: PutJobs, turns: Turns) -> None:
+        self._store, self._put, self._turns = store, put, turns
         self.malformed: dict[str, str] = {}  # why, by key; the newest MALFORMED_MAX
-        self._number = 0
 
     async def look(self, within: timedelta) -> Looked:
         """Does what is due, and tells what is to be taken first."""
@@ -97,7 +95,7 @@ class TaskSearch:
         stored = task.stored.at(at)
         if task.stored.delayed and not stored.delayed:
             # It joins the end of its queue, and is told now, not when it was put.
-            told = replace(stored, rank=self.next_rank(at))
+            told = replace(stored, rank=self._turns.next(at))
             reason = "" if stored.state.attempts == 0 else "retry"
             return await self._store.put(task, told, at, [queued(told, task.fields, reason=reason)]) or task
         return task
@@ -120,11 +118,6 @@ class TaskSearch:
             return Malformed(record.key, broken.message)
         self.malformed.pop(record.key, None)
         return task
-
-    def next_rank(self, at: datetime) -> int:
-        """A turn behind everybody that this process put before."""
-        self._number = max(self._number + 1, back(at))
-        return self._number
 
 
 def _needs_a_hand(task: Task, at: datetime) -> bool:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from wrasse.jobs.task_events import queued
-from wrasse.jobs.task_names import group_of, queue_of
-from wrasse.jobs.task_search import TaskSearch
-from wrasse.jobs.task_spots import spot_of
-from wrasse.jobs.task_store import Malformed, Task, TaskStore, due_of
+from wrasse.jobs.stream_tasks.events import queued
+from wrasse.jobs.stream_tasks.names import group_of, queue_of
+from wrasse.jobs.stream_tasks.search import TaskSearch
+from wrasse.jobs.stream_tasks.spots import spot_of
+from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign import SharedRecords
 from wrasse.ports.jobs import Place
 from wrasse.ports.outcome import Outcome

@@ -12,17 +12,15 @@ and goes after it. It counts only while the record has its mark.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.clock import to_micros
+from wrasse.jobs.record_core.known_ids import plain
 from wrasse.ports.job import Place
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.records import Collection
 
-_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _MIDDLE = 1 << 63  # turns below zero come first
 
 
@@ -100,10 +98,3 @@ def read_sign(name: str, version: str, made_at: datetime | None = None) -> Sign 
     turn = int(parts[0]) - (_MIDDLE if ready else 0)
     queue = folder.rpartition("/")[2] if ready else parts[3]
     return Sign(name, version, turn, parts[1], parts[2], queue, made_at)
-
-
-def plain(text: str) -> str:
-    """A text as part of a name that every store takes: itself where that is plain, else a digest."""
-    if _PLAIN.fullmatch(text):
-        return text
-    return "~" + hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

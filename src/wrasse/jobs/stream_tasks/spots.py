@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from wrasse.clock import to_micros
-from wrasse.jobs.task_fields import FAR
+from wrasse.jobs.stream_tasks.fields import FAR
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Place
 from wrasse.ports.page import number_in

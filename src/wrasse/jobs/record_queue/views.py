@@ -11,32 +11,21 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import datetime
 
-from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs.recorded_names import Sign
-from wrasse.jobs.recorded_store import RecordedStore, Seen, Unreadable
-from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place, QueueCount, Reason
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import StoreBroken
+from wrasse.jobs.record_core.counting import Counted, Numbers, Tally, cut
+from wrasse.jobs.record_queue.names import Sign
+from wrasse.jobs.record_queue.store import RecordedStore, Seen, Unreadable
+from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place, Reason
 from wrasse.ports.page import Page, number_in
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together
-_KEPT_FOR = 10
 QUEUES_MAX = 10_000
 UNREADABLE = "unreadable-"  # begins what a job is called whose record cannot be read; its key follows
 NO_QUEUE = "unreadable"  # the queue of running jobs whose record cannot be read: nothing else says it
-
-
-@dataclass(slots=True)
-class _Count:
-    ready: int = 0
-    delayed: int = 0
-    held: int = 0
-    done: int = 0
-    dead: int = 0
-    oldest: int | None = None
 
 
 class RecordedViews:
@@ -44,18 +33,13 @@ class RecordedViews:
 
     def __init__(self, store: RecordedStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._counted: tuple[QueueCount, ...] = ()
-        self._counted_at: datetime | None = None
-        self._fresh_until = 0.0
-        self._changes = -1
+        self._counted = Counted(clock)
         self._queues: dict[str, str] = {}  # names of queues by the part of a sign
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
     ) -> Page[JobState]:
         """Jobs of one place that match, in its order."""
-        if limit < 1:
-            raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
         await self._store.finished()
         if place is Place.HELD:
             return await self._page_held(where, after, limit, newest=newest)
@@ -63,13 +47,13 @@ class RecordedViews:
         if place is Place.READY and where.queue is not None:
             prefix = self._store.names.queue(where.queue)
         signs = self._backwards(prefix, after) if newest else self._forwards(prefix, after)
-        found: list[tuple[JobState, str]] = []
+        found: list[tuple[str, JobState]] = []
         async for sign, state in self._states(signs, place):
             if where.allows(state):
-                found.append((state, _place(prefix, sign)))
+                found.append((sign.name.removeprefix(prefix), state))
                 if len(found) > limit:
                     break
-        return self._shown(found, limit, await self._store.time.now())
+        return cut(found, limit, await self._store.time.now())
 
     async def overdue(self, after: str | None, limit: int) -> tuple[list[Seen], Page[JobState]]:
         """Held jobs whose deadline has passed, longest ago first; and what else is due."""
@@ -79,26 +63,25 @@ class RecordedViews:
         readable = (each for each in held if each[1].queue != NO_QUEUE)
         late = sorted((each for each in readable if each[0][0] <= to_micros(at)), key=lambda each: each[0])
         start = None if after is None else _position(after)
-        left = [(state, f"{when}:{id}") for (when, id), state in late if start is None or (when, id) > start]
-        return others, self._shown(left[: limit + 1], limit, at)
+        left = [(f"{when}:{id}", state) for (when, id), state in late if start is None or (when, id) > start]
+        return others, cut(left[: limit + 1], limit, at)
 
-    async def counts(self) -> tuple[tuple[QueueCount, ...], datetime]:
+    async def counts(self) -> Numbers:
         """How many jobs of each queue are where."""
-        begun = self._clock.monotonic()
-        if self._changes == self._store.changes and begun < self._fresh_until and self._counted_at is not None:
-            return self._counted, self._counted_at
+        return await self._counted.get(self._store.changes, self._count)
+
+    async def _count(self) -> Numbers:
         await self._store.finished()
-        changes, at = self._store.changes, await self._store.time.now()
-        tally: dict[str, _Count] = {}
+        at = await self._store.time.now()
+        tally: dict[str, Tally] = {}
         for place in (Place.READY, Place.DONE, Place.DEAD):
             async for sign in self._forwards(self._store.names.folder(place), None):
-                _add(tally.setdefault(await self._queue(sign), _Count()), place, sign, to_micros(at))
+                delayed = place is Place.READY and sign.turn > 0 and sign.ready_at > to_micros(at)
+                where = "delayed" if delayed else place.value
+                tally.setdefault(await self._queue(sign), Tally()).add(where, sign.ready_at)
         for _, state in (await self._held())[0]:
-            tally.setdefault(state.queue, _Count()).held += 1
-        self._counted = tuple(_shown(queue, each) for queue, each in sorted(tally.items()))
-        took = self._clock.monotonic() - begun
-        self._counted_at, self._changes, self._fresh_until = at, changes, begun + took * (1 + _KEPT_FOR)
-        return self._counted, at
+            tally.setdefault(state.queue, Tally()).add("held")
+        return tuple(each.count(queue) for queue, each in sorted(tally.items())), at
 
     async def oldest(self, place: Place, beyond: int) -> list[Sign]:
         """The oldest signs of a place, of those beyond so many; all of them are listed."""
@@ -131,8 +114,8 @@ class RecordedViews:
         ]
         pick = heapq.nlargest if newest else heapq.nsmallest
         chosen = pick(limit + 1, kept, key=lambda each: each[0])
-        found = [(state, f"{position[0]}:{position[1]}") for position, state in chosen]
-        return self._shown(found, limit, await self._store.time.now())
+        found = [(f"{position[0]}:{position[1]}", state) for position, state in chosen]
+        return cut(found, limit, await self._store.time.now())
 
     async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[Seen]]:
         """Every held job with its deadline, and what else is due: of jobs that left something to do."""
@@ -205,29 +188,6 @@ class RecordedViews:
             self._queues[sign.queue] = seen.stored.state.queue
         return self._queues[sign.queue]
 
-    def _shown(self, found: list[tuple[JobState, str]], limit: int, at: datetime) -> Page[JobState]:
-        shown = found[:limit]
-        return Page(
-            tuple(state for state, _ in shown), tuple(cursor for _, cursor in shown), at, more=len(found) > limit
-        )
-
-
-def _add(count: _Count, place: Place, sign: Sign, now: int) -> None:
-    if place is Place.READY and sign.turn > 0 and sign.ready_at > now:
-        count.delayed += 1
-    elif place is Place.READY:
-        count.ready += 1
-        count.oldest = min(sign.ready_at, sign.ready_at if count.oldest is None else count.oldest)
-    elif place is Place.DONE:
-        count.done += 1
-    else:
-        count.dead += 1
-
-
-def _shown(queue: str, count: _Count) -> QueueCount:
-    since = None if count.oldest is None else from_micros(count.oldest)
-    return QueueCount(queue, count.ready, count.delayed, count.held, count.done, count.dead, since)
-
 
 def _unreadable(key: str, queue: str, place: Place, found: Unreadable, at: datetime) -> JobState:
     """What is shown of a job whose record cannot be read."""
@@ -237,10 +197,6 @@ def _unreadable(key: str, queue: str, place: Place, found: Unreadable, at: datet
         attempts=0, failures=0, rescues=0, interruptions=0, created_at=at, until=found.due_at if held else None,
         finished_at=at if place in (Place.DONE, Place.DEAD) else None, reason=Reason.INVALID_PAYLOAD, error=found.error,
     )  # fmt: skip
-
-
-def _place(prefix: str, sign: Sign) -> str:
-    return sign.name.removeprefix(prefix)
 
 
 def _position(cursor: str) -> tuple[int, str]:

@@ -13,8 +13,8 @@ import msgspec
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.task_events import WATCHER, Post, SweepReport
-from wrasse.jobs.task_names import ERRORS, SWEEPS, TASKS
+from wrasse.jobs.stream_tasks.events import WATCHER, Post, SweepReport
+from wrasse.jobs.stream_tasks.names import ERRORS, SWEEPS, TASKS
 from wrasse.ports.streams import Draft, Streams
 
 EVERY = timedelta(minutes=10)

@@ -24,8 +24,9 @@ import msgspec
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
-from wrasse.jobs.recorded_names import Names, Sign, plain, read_sign
-from wrasse.jobs.task_time import StoreTime, whole
+from wrasse.jobs.record_core.known_ids import plain
+from wrasse.jobs.record_core.store_time import StoreTime, whole
+from wrasse.jobs.record_queue.names import Names, Sign, read_sign
 from wrasse.ports.job import PAYLOAD_BYTES_MAX
 from wrasse.ports.job_transitions import StoredJob, check_stored
 from wrasse.ports.objects import ObjectDelete, Objects, read_small
@@ -74,6 +75,11 @@ class Seen:
     def stored(self) -> StoredJob:
         """The job."""
         return self.recorded.stored
+
+    @property
+    def leaving(self) -> bool:
+        """Finished, with only what comes after its end left to do."""
+        return self.recorded.leaving
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,10 @@ class RecordedStore:
         await self._sign_again(sign, begun)
         self.changes += 1
         return Seen(key, recorded, version)
+
+    async def put(self, seen: Seen, after: StoredJob, at: datetime) -> Seen | None:
+        """Changes a job that stays; None if its record is another by now."""
+        return await self.write(seen, after)
 
     async def write(
         self, seen: Seen, after: StoredJob, *, leaving: bool = False, result: bytes | None = None, beside: bool = False

@@ -1,5 +1,5 @@
-"""Who works tasks: one record per worker that has beaten and has not said goodbye, listed for an hour after its last
-beat. Nothing is decided by it: what a worker holds is judged by the deadline of each task."""
+"""Who works: one record per worker that has beaten and has not said goodbye, listed for an hour after its last
+beat. Nothing is decided by it: what a worker holds is judged by the deadline of each job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from wrasse.bounded import decoded
-from wrasse.jobs.task_time import StoreTime
+from wrasse.jobs.record_core.store_time import StoreTime
 from wrasse.ports.jobs import Counts, WorkerInfo, WorkerState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records
@@ -20,7 +20,7 @@ _OLD_MAX = 20  # removed by one beat
 _decode = msgspec.json.Decoder(WorkerState).decode
 
 
-class TaskWorkers:
+class RecordedWorkers:
     """The workers of all types."""
 
     def __init__(self, records: Records, time: StoreTime) -> None:
@@ -82,7 +82,7 @@ class TaskWorkers:
 class People:
     """Who works tasks, for whoever asks after the workers alone: tasks are not counted for that."""
 
-    def __init__(self, workers: TaskWorkers, time: StoreTime) -> None:
+    def __init__(self, workers: RecordedWorkers, time: StoreTime) -> None:
         self._workers = workers
         self._time = time
 

@@ -12,8 +12,8 @@ from typing import Protocol
 import msgspec
 
 from wrasse.clock import to_micros
-from wrasse.jobs.task_fields import Fields
-from wrasse.jobs.task_names import ERRORS, id_in, progress_of, queue_of, terminal_of, wire_key
+from wrasse.jobs.stream_tasks.fields import Fields
+from wrasse.jobs.stream_tasks.names import ERRORS, id_in, progress_of, queue_of, terminal_of, wire_key
 from wrasse.ports.groups import DeadLetter, Delivery
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Budget, Bury, Cancel, Move, Place, Reason, Requeue, Revive

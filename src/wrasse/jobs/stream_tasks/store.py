@@ -20,11 +20,11 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import Gone, StoreBroken, TooLarge
-from wrasse.jobs.task_events import Post, Said
-from wrasse.jobs.task_fields import FAR, Fields, decode_fields, encode_fields, read_flat
-from wrasse.jobs.task_names import names_in, queue_of, record_key
-from wrasse.jobs.task_spots import spot_of
-from wrasse.jobs.task_time import StoreTime
+from wrasse.jobs.record_core.store_time import StoreTime
+from wrasse.jobs.stream_tasks.events import Post, Said
+from wrasse.jobs.stream_tasks.fields import FAR, Fields, decode_fields, encode_fields, read_flat
+from wrasse.jobs.stream_tasks.names import names_in, queue_of, record_key
+from wrasse.jobs.stream_tasks.spots import spot_of
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Place
 from wrasse.ports.objects import ObjectDelete, Objects, read_small
@@ -54,6 +54,11 @@ class Task:
     def key(self) -> str:
         """The key of its record."""
         return record_key(self.stored.state.queue, self.stored.state.id)
+
+    @property
+    def leaving(self) -> bool:
+        """A finished task stays until a sweep deletes it."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,11 @@ class TaskStore:
 
     async def get(self, task_type: str, id: str) -> Task | None:
         """One task, without what lies in objects; StoreBroken if its record is malformed."""
-        record = await self._records.get(record_key(task_type, id))
+        return await self.load(record_key(task_type, id))
+
+    async def load(self, key: str) -> Task | None:
+        """The task of this record."""
+        record = await self._records.get(key)
         return None if record is None else self.read(record)
 
     def read(self, record: Record) -> Task:
@@ -212,10 +221,6 @@ class TaskStore:
         ]
         await self._streams.append(drafts)
         return await self.put(replace(task, fields=_without_outbox(task.fields), outbox=()), task.stored, at)
-
-    async def tell(self, said: Sequence[Said]) -> None:
-        """Appends events that belong to no write."""
-        await self._streams.append([self._post.seal(each.subject, each.payload, "") for each in said])
 
     async def delete(self, task: Task) -> Outcome:
         """Removes a task, if it has not changed, and the objects it named."""

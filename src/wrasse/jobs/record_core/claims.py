@@ -1,0 +1,140 @@
+"""Claims of jobs that are kept as records: each is one conditional write, known again by the nonce of its request.
+
+A take that is cancelled while it claims finishes that, and gives back what it got: nobody would know of it. What an
+index says is ready is a hint: the record decides, and of two who claim one job one gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+
+from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.jobs.record_core.store_time import StoreTime
+from wrasse.ports import job_transitions as rules
+from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.jobs import Hold
+
+
+class Seen(Protocol):
+    """A job's record as it was read or written. One that is `leaving` is finished, and only what comes after its end
+    is left to do."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def stored(self) -> StoredJob: ...
+
+    @property
+    def leaving(self) -> bool: ...
+
+
+S = TypeVar("S", bound=Seen)
+
+
+class RecordStore(Protocol[S]):
+    """The records of jobs: read, and written if they are still what was read."""
+
+    @property
+    def time(self) -> StoreTime: ...
+
+    async def load(self, key: str) -> S | None:
+        """The job of this key."""
+        ...
+
+    async def put(self, seen: S, after: StoredJob, at: datetime) -> S | None:
+        """Writes what became of a job; None if its record is another by now."""
+        ...
+
+    async def whole(self, seen: S) -> StoredJob:
+        """The job with its payload and result, wherever they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who takes, for how long, and the request by which a claim is known again."""
+
+    worker: str
+    silence: timedelta
+    request: str
+    queues: tuple[str, ...]
+    limit: int
+    tried: list[str] = field(default_factory=list)  # keys of every claim that was begun
+    got: set[str] = field(default_factory=set)  # of these, the ones that were held
+
+    def nonce(self, id: str) -> str:
+        """The nonce of its hold on a job: the same if the same request asks again."""
+        return hashlib.blake2b(f"{self.request}\0{id}".encode(), digest_size=8).hexdigest()
+
+    def holds(self, stored: StoredJob) -> bool:
+        """Is this job held by this very claim?"""
+        state = stored.state
+        return rules.holds(stored, Hold(state.id, state.token, self.nonce(state.id)))
+
+
+class Claims(Generic[S]):
+    """Takes jobs from their records. `tries`: how often a claim reads again after another's write to the record."""
+
+    tries = 1
+
+    def __init__(self, store: RecordStore[S]) -> None:
+        self._records = store
+
+    async def take(self, claim: Claim, wait: timedelta) -> list[S]:
+        """Up to the claim's limit of jobs, waiting for the first for as long as `wait`."""
+        raise NotImplementedError
+
+    async def again(self, claim: Claim) -> list[S]:
+        """What an earlier asking of this claim took and still holds."""
+        found = [await self._records.load(key) for key in dict.fromkeys(claim.tried)]
+        return [seen for seen in found if seen is not None and claim.holds(seen.stored)]
+
+    async def _claim(self, claim: Claim, seen: S) -> S | None:
+        """The job, held; None if it is not to be had, or if this very claim has it already."""
+        state = seen.stored.state
+        claim.tried.append(seen.key)
+        for _ in range(self.tries):
+            at = await self._records.time.now()
+            nonce = claim.nonce(state.id)
+            held = rules.take(seen.stored, at, worker=claim.worker, nonce=nonce, silence=claim.silence)
+            if held is None:
+                return self._new(claim, seen) if claim.holds(seen.stored) else None
+            written = await self._records.put(seen, held, at)
+            if written is not None:
+                return self._new(claim, written)
+            found = await self._records.load(seen.key) if self.tries > 1 else None
+            if found is None:
+                return None
+            seen = found
+        raise changing(state.id)
+
+    def _new(self, claim: Claim, seen: S) -> S | None:
+        if seen.key in claim.got:
+            return None
+        claim.got.add(seen.key)
+        return seen
+
+    async def _to_the_end(self, claiming: Coroutine[None, None, list[S]]) -> list[S]:
+        """Claims; cancelled, gives back what was claimed."""
+        task = asyncio.ensure_future(claiming)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # What a server that is away does not take back is rescued at its deadline.
+            with suppress(WrasseError):
+                for seen in await task:
+                    at = await self._records.time.now()
+                    await self._records.put(seen, rules.untake(seen.stored, at), at)
+            raise
+
+
+def changing(id: str) -> StoreUnavailable:
+    """The error after the last try of a change against others."""
+    return StoreUnavailable(f"the record of job {id!r} keeps changing", do="try again")

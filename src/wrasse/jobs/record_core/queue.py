@@ -1,0 +1,434 @@
+"""One JobQueue on records, whatever tells which job is next: signs in a listing (`record_queue`), or entries of streams
+(`stream_tasks`).
+
+Every job is one record, and every change of it is: read, ask the transitions, write under the version that was read; if
+another was faster, again. Of two who want a job one gets it, and a crash between any two steps leaves it where it was
+or where it was going. After a lost reply the record tells whose write it holds.
+
+What jobs on records cannot have is refused: unique names, groups and rates. A batch is stored job by job: a crash in
+the middle of a put leaves its first part, and asking again with the same request completes it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Generic, Protocol
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
+from wrasse.jobs.record_core.batches import ABREAST_MAX, abreast, by_id
+from wrasse.jobs.record_core.claims import Claim, Claims, RecordStore, S, changing
+from wrasse.jobs.record_core.counting import Numbers
+from wrasse.jobs.record_core.known_ids import KnownIds
+from wrasse.jobs.record_core.workers import RecordedWorkers
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.ports import job_transitions as rules
+from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    NO_PROGRESS,
+    Beaten,
+    Budget,
+    Bury,
+    Counts,
+    Delete,
+    Hold,
+    Job,
+    JobFilter,
+    JobGroup,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Progress,
+    Put,
+    Rate,
+    Reason,
+    Rejected,
+    Requeue,
+    Revive,
+    Settlement,
+    Taken,
+    TakenJob,
+    WorkerInfo,
+    bounded,
+    check_job,
+    check_settlements,
+    check_take,
+    moved_id,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Records
+from wrasse.ports.remembered import Remembered
+
+ANSWERS_MAX = 10_000
+DOUBTS_MAX = 10_000
+_TRIES = 20  # of one change against others that change the same record: beats, mostly
+_AWAY = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))  # for a payload whose store does not answer
+_NOW = timedelta(0)
+
+Cause = Move | Progress | None  # what a change is made for: tasks tell others of it
+
+
+class Views(Protocol):
+    """What can be seen of jobs."""
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobState]:
+        """Jobs of one place that match, in its order."""
+        ...
+
+    async def counts(self) -> Numbers:
+        """How many jobs of each queue are where."""
+        ...
+
+
+class Turns:
+    """Turns of jobs that join their queue, each behind everything that this process put before."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self, at: datetime) -> int:
+        """One more."""
+        self._last = max(rules.back(at), self._last + 1)
+        return self._last
+
+
+class RecordQueue(ABC, Generic[S]):
+    """The port, but for what the index of ready jobs and the layout of a record make different."""
+
+    what = "jobs on records"  # as an error calls them
+    put_at_once = ABREAST_MAX  # jobs of one put
+    _views: Views
+
+    def __init__(
+        self, store: RecordStore[S], claims: Claims[S], ids: Records, workers: Records, clock: Clock, turns: Turns
+    ) -> None:
+        self._records, self._claims, self._turns = store, claims, turns
+        self.time = store.time
+        self._ids = KnownIds(ids, self.time)
+        self._workers = RecordedWorkers(workers, self.time)
+        # One memory for each call, since one request id may name a put, a take and a settle. Only in this process:
+        # whoever restarts has no request left to ask again.
+        self._puts: Remembered[Sequence[Put]] = Remembered(clock, ANSWERS_MAX)
+        self._takes: Remembered[Claim] = Remembered(clock, ANSWERS_MAX)
+        self._settles: Remembered[Sequence[Outcome]] = Remembered(clock, ANSWERS_MAX)
+        self._doubtful: dict[str, None] = {}  # requests that began to end a job, and got no answer yet
+
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        if groups:
+            raise UsageError(f"a group of {self.what}", do="use a queue on SQLite or Redis")
+        for job in bounded(jobs):
+            self._check(job)
+        known = self._puts.get(request)
+        if known is not None:
+            return known
+        at = await self.time.now()
+        first = {job.id: n for n, job in reversed(list(enumerate(jobs)))}
+        fresh = [job for n, job in enumerate(jobs) if first[job.id] == n]
+        turns = [self._turn(max(job.not_before or at, at + job.delay, at), at) for job in fresh]
+        adds = [partial(self._add, job, rank, at, request) for job, rank in zip(fresh, turns, strict=True)]
+        new = dict(zip((job.id for job in fresh), await abreast(adds, self.put_at_once), strict=True))
+        puts = [Put(job.id, new=first[job.id] == n and new[job.id]) for n, job in enumerate(jobs)]
+        self._puts.keep(request, puts)
+        return puts
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = _NOW,
+        rates: Sequence[Rate] = (),
+    ) -> Taken:
+        check_take(limit, silence)
+        if rates:
+            raise UsageError(f"a rate for {self.what}", do="use a queue on SQLite or Redis")
+        claim = self._takes.get(request)
+        seen = [] if claim is None else await self._claims.again(claim)
+        if claim is None:
+            claim = Claim(worker, silence, request, self._served(queues), min(limit, BATCH_MAX))
+            self._takes.keep(request, claim)
+        if not seen and not claim.got:  # new, or cut short before it got anything
+            seen = await self._claims.take(claim, wait)
+        if not seen:
+            self._takes.forget(request)
+        self._took(seen)
+        found = await abreast([partial(self._handed_out, each) for each in seen])
+        rejected = [
+            Rejected(each.stored.state.queue, each.stored.state.id, bury.error)
+            for each, bury in zip(seen, found, strict=True)
+            if isinstance(bury, Bury)
+        ]
+        jobs = tuple(each for each in found if isinstance(each, TakenJob))
+        return Taken(jobs, await self.time.now(), tuple(rejected))
+
+    async def _handed_out(self, seen: S) -> TakenJob | Bury | None:
+        """A claimed job with its payload. One whose payload cannot be read is dead-lettered; None for one whose store
+        does not answer, which is released and due again after a growing delay."""
+        state = seen.stored.state
+        try:
+            return self._taken(await self._records.whole(seen))
+        except StoreUnavailable as away:
+            delay = _AWAY.delay(state.interruptions + 1, 0.5)
+            ended: Requeue | Bury = Requeue(
+                state.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=away.message, delay=delay
+            )
+        except WrasseError as error:
+            ended = Bury(state.hold, Reason.INVALID_PAYLOAD, error=f"its parameters cannot be read: {error.message}")
+        await self.settle([ended], request=f"params {state.token} {state.nonce}")
+        return ended if isinstance(ended, Bury) else None
+
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Hold],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> Beaten:
+        at = await self.time.now()
+        calls = [partial(self._is_current, hold) for hold in bounded(holds)]
+        if silence <= _NOW:
+            await self._workers.goodbye(worker)
+        else:
+            await self._workers.beat(worker, at, silence)
+            calls = [partial(self._beat, hold, silence, progress.get(hold.id)) for hold in holds]
+        return Beaten(tuple(await abreast(calls)), at)
+
+    async def _is_current(self, hold: Hold) -> bool:
+        seen = await self._find(hold.id)
+        return seen is not None and rules.holds(seen.stored, hold)
+
+    async def _beat(self, hold: Hold, silence: timedelta, told: Progress | None = None) -> bool:
+        def beaten(stored: StoredJob, at: datetime) -> StoredJob | None:
+            return rules.beat(stored, hold, at, silence=silence, progress=told)
+
+        return await self._change(hold.id, beaten, told, again=True) is Outcome.DONE
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        check_settlements(settlements, self._check)
+        known = self._settles.get(request)
+        if known is not None:
+            return known
+        # Each has a name of its own within the request, since one batch may name a job twice.
+        calls = [partial(self._settle, each, f"{request}#{n}") for n, each in enumerate(settlements)]
+        outcomes = await by_id([each.hold.id for each in settlements], calls)
+        self._settles.keep(request, outcomes)
+        return outcomes
+
+    async def _settle(self, settlement: Settlement, request: str, *, beside: bool = False) -> Outcome:
+        """Ends an attempt, by its holder. `beside`: a job that is done then has something beside it."""
+        hold, doubted = settlement.hold, request in self._doubtful
+        delay = settlement.delay if isinstance(settlement, Requeue) else _NOW
+        aside: dict[str, str] = {}  # what was stored for a write that came too late, for the next
+        for _ in range(_TRIES):
+            seen = await self._look(hold.id)
+            if seen is None:
+                # Gone; by this very request, if its reply was lost.
+                return Outcome.UNKNOWN if doubted else Outcome.LOST
+            if rules.settled_by(seen.stored, hold, request):
+                await self._go_on(seen)
+                return Outcome.DONE
+            at = await self.time.now()
+            rank = self._turn(at + delay, at)
+            after = rules.settle(seen.stored, settlement, at, request=request, rank=rank)
+            if after is None:
+                if self._was_outdated(hold.id, seen):
+                    continue
+                return Outcome.LOST
+            self._doubtful[request] = None
+            while len(self._doubtful) > DOUBTS_MAX:
+                del self._doubtful[next(iter(self._doubtful))]
+            outcome = await self._end(seen, after, at, settlement, aside, beside=beside)
+            if not doubted:
+                self._doubtful.pop(request, None)
+            self._was_outdated(hold.id, seen)
+            if outcome is not Outcome.LOST:
+                return outcome
+        raise changing(hold.id)
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        one = self._move if len(moves) == 1 else self._move_one
+        return await by_id([moved_id(each) for each in bounded(moves)], [partial(one, each) for each in moves])
+
+    async def _move_one(self, move: Move) -> Outcome:
+        """One of several: a record that is broken fails alone, and what was moved beside it counts."""
+        try:
+            return await self._move(move)
+        except StoreBroken:
+            return Outcome.FAILED
+
+    async def _move(self, move: Move) -> Outcome:
+        delay = move.delay if isinstance(move, Requeue | Revive) else _NOW
+
+        def moved(stored: StoredJob, at: datetime) -> StoredJob | None:
+            return rules.move(stored, move, at, rank=self._turn(at + delay, at))
+
+        return await self._change(moved_id(move), moved, move)
+
+    async def _change(
+        self,
+        id: str,
+        decide: Callable[[StoredJob, datetime], StoredJob | None],
+        cause: Cause,
+        *,
+        again: bool = False,
+    ) -> Outcome:
+        """One change of a job: `lost` if what it expects is not so, `unknown` if nobody can tell whether it was made;
+        with `again` it is then made once more, as it may be."""
+        for _ in range(_TRIES):
+            seen, at = await self._look(id), await self.time.now()
+            after = None if seen is None or seen.leaving else decide(seen.stored, at)
+            if seen is None or after is None:
+                if seen is not None and self._was_outdated(id, seen):
+                    continue
+                return Outcome.LOST
+            outcome = await self._write(seen, after, at, cause)
+            if outcome is Outcome.DONE or (outcome is Outcome.UNKNOWN and not again):
+                return outcome
+            self._was_outdated(id, seen)
+        raise changing(id)
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        calls = [partial(self._delete, each, ids_kept) for each in bounded(deletes)]
+        return await by_id([each.hold.id for each in deletes], calls)
+
+    async def _delete(self, delete: Delete, ids_kept: timedelta) -> Outcome:
+        seen, at = await self._find(delete.hold.id), await self.time.now()
+        return Outcome.LOST if seen is None else await self._remove(seen, delete, at, ids_kept)
+
+    async def _remove(self, seen: S, delete: Delete, at: datetime, ids_kept: timedelta) -> Outcome:
+        if seen.leaving or not rules.deletable(seen.stored, delete, at):
+            return Outcome.LOST
+        if seen.stored.job.lasting:
+            # Kept first: a crash in between leaves an id that is known twice, never one that is forgotten.
+            await self._ids.keep(seen.stored.state.id, at + ids_kept)
+        return await self._drop(seen, at)
+
+    async def get(self, id: str) -> JobRecord | None:
+        seen = await self._find(id)
+        return None if seen is None or seen.leaving else await self._shown(seen)
+
+    async def _shown(self, seen: S) -> JobRecord:
+        """A job whole; without what cannot be read, and with the reason."""
+        try:
+            stored = await self._records.whole(seen)
+        except (StoreBroken, StoreUnavailable) as error:
+            stored = seen.stored
+            told = f"its parameters or result cannot be read now: {error.message}"
+            state = replace(stored.state, error=f"{stored.state.error}; {told}" if stored.state.error else told)
+            stored = replace(stored, state=state)
+        return stored.at(await self.time.now()).shown
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        if limit < 1:
+            raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+        return await self._views.page(place, where, after, limit, newest=newest)
+
+    async def counts(self) -> Counts:
+        queues, at = await self._views.counts()
+        return Counts(queues, await self._workers.all(at), at)
+
+    async def _add(self, job: Job, rank: int, at: datetime, request: str) -> bool:
+        """Whether a job is new, and put by this request."""
+        if job.minted or not await self._is_known(job, at):
+            stored = rules.added(job, at, rank=rank, request=request, retries_max=self._retries_max(job))
+            if await self._create(stored, at, request):
+                return True
+        there = await self._stored(job)
+        return there is not None and there.stored.put_by == request
+
+    async def _is_known(self, job: Job, at: datetime) -> bool:
+        return await self._ids.known(job.id, at)
+
+    async def _follow(self, jobs: Sequence[Job], request: str) -> None:
+        """Puts the jobs that a finish promised."""
+        await self.put(jobs, request=request)
+
+    def _check(self, job: Job) -> None:
+        """Refuses a job that this queue cannot keep."""
+        check_job(job)
+        if job.unique or job.group:
+            raise UsageError(
+                f"{self.what} have no unique name and no group, as job {job.id!r} should have",
+                do="give the job an id, or use a queue on SQLite or Redis",
+            )
+
+    def _served(self, queues: Sequence[str]) -> tuple[str, ...]:
+        """The queues to take from, in order."""
+        return tuple(dict.fromkeys(queues))
+
+    def _turn(self, due: datetime, at: datetime) -> int:
+        """The turn of a job that becomes ready then."""
+        return self._turns.next(at)
+
+    def _taken(self, stored: StoredJob) -> TakenJob:
+        """As its worker gets it."""
+        return stored.taken
+
+    def _took(self, taken: Sequence[S]) -> None:
+        """Notes what this process claimed."""
+
+    def _was_outdated(self, id: str, seen: S) -> bool:
+        """Forgets what this process remembers of a job; whether that is what was seen, so that it is worth a look at
+        the record."""
+        return False
+
+    async def _look(self, id: str) -> S | None:
+        """A job as this process wrote it last, if it remembers that; else as it is stored."""
+        return await self._find(id)
+
+    @abstractmethod
+    def _retries_max(self, job: Job) -> int | None:
+        """How often a new job may be tried again for any reason; None: as its worker says."""
+
+    @abstractmethod
+    async def _find(self, id: str) -> S | None:
+        """The job of this id, as it is stored."""
+
+    @abstractmethod
+    async def _stored(self, job: Job) -> S | None:
+        """The job that stands where this one would be stored."""
+
+    @abstractmethod
+    async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
+        """Stores a new job; False if there is one of its id, or if that cannot be told."""
+
+    @abstractmethod
+    async def _write(self, seen: S, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
+        """Writes what became of a job."""
+
+    @abstractmethod
+    async def _end(
+        self,
+        seen: S,
+        after: StoredJob,
+        at: datetime,
+        settlement: Settlement,
+        aside: dict[str, str],
+        *,
+        beside: bool,
+    ) -> Outcome:
+        """Writes the end of an attempt, and does what comes after it; `lost` to look again."""
+
+    @abstractmethod
+    async def _go_on(self, seen: S) -> None:
+        """Does what comes after the end of a job, if something is left."""
+
+    @abstractmethod
+    async def _drop(self, seen: S, at: datetime) -> Outcome:
+        """Deletes a job's record, and what lies beside it."""

@@ -1,0 +1,331 @@
+"""A JobQueue made of Records and Objects alone, so that a bucket or a directory is a job queue.
+
+Nothing is left behind once a job is finished and not to be kept. Nobody has to sweep: whoever takes sees to what is
+overdue when there is nothing else to do, and every ten seconds, so that a worker that died spends the budget of
+rescues; the sweep stuck_jobs does the same.
+
+A job that is done and not to be kept goes with the write that ends it. Where something comes after its end (follow-ups,
+parts beside the record, an id to remember) it is first written as leaving, and due a little later: until then its
+writer is in charge of what is left to do, and after that whoever makes it due later again. So follow-ups are put once.
+
+Costs, in requests to a bucket: put 2, and 1 more for an id that the caller gave; take 3 for each job, and one listing
+when the list of what is ready has run out or is five seconds old; beat 1 (2 when the minute changes); finish 2; a
+payload beyond 64 KiB 1 more each time. Listings and numbers follow what is stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken
+from wrasse.jobs.record_core.known_ids import plain
+from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
+from wrasse.jobs.record_queue.names import Names
+from wrasse.jobs.record_queue.store import CHARGE, INLINE_BYTES_MAX, RecordedStore, Seen
+from wrasse.jobs.record_queue.takes import Ready, RecordedTakes
+from wrasse.jobs.record_queue.views import UNREADABLE, RecordedViews
+from wrasse.ports import job_transitions as rules
+from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    Budget,
+    Bury,
+    Delete,
+    Finish,
+    Hold,
+    Job,
+    JobGroup,
+    JobRecord,
+    JobState,
+    Place,
+    Put,
+    Reason,
+    Requeue,
+    Settlement,
+)
+from wrasse.ports.objects import Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Collection, Records
+
+ATTEMPTS_HEADER = "wrasse-attempts-max"  # of a job: after so many attempts that failed or died it is dead
+EXPIRED_MAX = 100  # overdue jobs that one take sees to
+_log = logging.getLogger("wrasse.jobs")
+
+
+class Fate(StrEnum):
+    """What becomes of an overdue job."""
+
+    RESCUED = "rescued"
+    FINISHED = "finished"
+    LEFT = "left"
+
+
+class Beside(Protocol):
+    """What somebody keeps beside a job, under its id."""
+
+    async def fate(self, state: JobState) -> Fate:
+        """Asked before a job is taken from a worker that is silent: its end may have been written elsewhere."""
+        ...
+
+    async def ended(self, state: JobState) -> bool:
+        """Takes away what is beside a job that has ended; False if not all of it can go yet. It is asked again then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOptions:
+    """`rescues_max`: how often a job may lose its worker before a take buries it; None leaves that to the sweep.
+    `done_max`: how many done jobs are kept. `poll_max`: seconds between two looks while nothing is ready."""
+
+    names: Names = field(default_factory=Names)
+    done_max: int = 0
+    rescues_max: int | None = 3
+    poll_max: float = 1.0
+    beside: Beside | None = None
+
+
+OPTIONS = RecordedOptions()
+
+
+class RecordedJobs(RecordQueue[Seen]):
+    """All queues below one root."""
+
+    put_at_once = 16
+
+    def __init__(
+        self,
+        records: Callable[[Collection], Records],
+        objects: Objects,
+        clock: Clock,
+        options: RecordedOptions = OPTIONS,
+    ) -> None:
+        names = options.names
+        self._store = RecordedStore(records(names.jobs), objects, names, clock)
+        self._ready = Ready(self._store, clock)
+        self._signs = RecordedTakes(self._store, self._ready, clock, self._expire_due, options.poll_max)
+        super().__init__(self._store, self._signs, records(names.ids), records(names.workers), clock, Turns())
+        self._views: RecordedViews = RecordedViews(self._store, clock)
+        self._options = options
+        self._held: dict[str, Seen] = {}  # what this process took, as it wrote it last
+        self._finished = 0
+
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+        puts = await super().put(jobs, request=request, groups=groups)
+        self._signs.ring()
+        return puts
+
+    async def get(self, id: str) -> JobRecord | None:
+        seen = await self._store.looked_at(plain(id))
+        if seen is None and id.startswith(UNREADABLE):
+            return await self._views.unreadable(id.removeprefix(UNREADABLE))
+        if isinstance(seen, StoreBroken):
+            return await self._views.unreadable(plain(id))
+        return None if seen is None or seen.leaving else await self._shown(seen)
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        """Held jobs whose deadline has passed; what a crash left to do after the end of others is done."""
+        others, page = await self._views.overdue(after, limit)
+        for seen in others:
+            await self._expire(seen, page.at)
+        return page
+
+    async def state(self, id: str) -> JobState | None:
+        """A job as this process wrote it last while it holds it, else as it is stored."""
+        seen = self._held.get(id) or await self._store.get(id)
+        return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).state
+
+    async def extend(self, hold: Hold, silence: timedelta) -> datetime | None:
+        """Holds a job for `silence` from now, without a worker's row; None if the hold is no longer current."""
+        at = await self.time.now()
+        return at + silence if await self._beat(hold, silence) else None
+
+    async def finish(self, hold: Hold, *, request: str) -> Outcome:
+        """Finishes a job beside which something is kept, which goes with it, whatever crashes."""
+        return await self._settle(Finish(hold), request, beside=True)
+
+    async def expire(self, id: str) -> None:
+        """Sees to one job that is overdue, as a take would."""
+        seen, at = await self._store.get(id), await self.time.now()
+        if seen is not None:
+            await self._expire(seen, at)
+
+    async def now(self) -> datetime:
+        """The store's time, a little late rather than early."""
+        return await self.time.now()
+
+    @property
+    def waiting(self) -> int:
+        """How many takers wait."""
+        return self._signs.waiting
+
+    async def close(self) -> None:
+        """Until what is left to do after the last answers is done."""
+        await self._store.finished()
+
+    def _retries_max(self, job: Job) -> int | None:
+        attempts = job.headers.get(ATTEMPTS_HEADER, "")
+        return int(attempts) - 1 if attempts.isdigit() and int(attempts) else None
+
+    def _turn(self, due: datetime, at: datetime) -> int:
+        return rules.back(due) if due > at else self._turns.next(at)
+
+    async def _find(self, id: str) -> Seen | None:
+        """A job as the store has it. A record that cannot be read is nobody's hold: it costs one job of a batch."""
+        seen = await self._store.looked_at(plain(id))
+        if isinstance(seen, StoreBroken):
+            _log.error("job %s is left as it is: %s", id, seen)
+            return None
+        return seen
+
+    async def _stored(self, job: Job) -> Seen | None:
+        return await self._store.get(job.id)
+
+    async def _look(self, id: str) -> Seen | None:
+        return self._held.get(id) or await self._find(id)
+
+    def _was_outdated(self, id: str, seen: Seen) -> bool:
+        return self._held.pop(id, None) is seen
+
+    def _took(self, taken: Sequence[Seen]) -> None:
+        """Remembers what this process took, so that its holder need not read before it writes."""
+        for seen in taken:
+            self._held[seen.stored.state.id] = seen
+        while len(self._held) > BATCH_MAX:
+            del self._held[next(iter(self._held))]
+
+    async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
+        seen = await self._store.add(stored)
+        if seen is not None:
+            self._signs.readied(seen)
+        return seen is not None
+
+    async def _write(self, seen: Seen, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
+        written = await self._store.write(seen, after)
+        if written is None:
+            return Outcome.LOST
+        self._note(written)
+        return Outcome.DONE
+
+    async def _end(
+        self, seen: Seen, after: StoredJob, at: datetime, settlement: Settlement, aside: dict[str, str], *, beside: bool
+    ) -> Outcome:
+        """Writes the end of an attempt. One that is done and not kept goes at once, if nothing comes after it."""
+        goes = after.state.place is Place.DONE and not self._options.done_max and after.state.kept_until is None
+        recorded = seen.recorded
+        alone = recorded.payload is None and recorded.result is None and not after.follow and not after.job.lasting
+        if goes and alone and not beside:
+            return await self._store.delete(seen)
+        result = after.result
+        apart = result if result is not None and len(result) > INLINE_BYTES_MAX and not goes else None
+        if goes or apart is not None:
+            after = replace(after, result=None)
+        written = await self._store.write(seen, after, leaving=goes, result=apart, beside=beside and goes)
+        if written is None:
+            return Outcome.LOST
+        self._note(written)
+        await self._go_on(written)
+        if after.state.place is Place.DONE and not goes:
+            await self._trim()
+        return Outcome.DONE
+
+    async def _go_on(self, seen: Seen) -> None:
+        """What comes after the end of a job: its follow-ups, then what is beside it, its parts, its record."""
+        mine = await self._charged(seen) if seen.leaving or seen.stored.follow else None
+        if mine is None:
+            return
+        if mine.stored.follow:
+            await self._follow(mine.stored.follow, f"{mine.stored.state.id}#{mine.stored.state.token}")
+        if not mine.leaving:
+            await self._store.write(mine, replace(mine.stored, follow=()))
+            return
+        if mine.stored.job.lasting:
+            await self._ids.keep(mine.stored.state.id, await self.time.now() + IDS_KEPT)
+        beside = self._options.beside if mine.recorded.beside else None
+        if beside is not None and not await beside.ended(mine.stored.state):
+            return
+        await self._store.drop_parts(mine)
+        await self._store.delete(mine)
+
+    async def _charged(self, seen: Seen) -> Seen | None:
+        """A job with something left to do, if this process is in charge of it: it wrote it just now, or is the one
+        that makes it due later again. None if another was faster."""
+        if seen.due_at is not None and seen.due_at - await self.time.now() > CHARGE / 2:
+            return seen
+        return await self._store.write(seen, seen.stored, leaving=seen.leaving, beside=seen.recorded.beside)
+
+    async def _trim(self) -> None:
+        """Keeps the number of done jobs bounded; looks once for every hundredth of the bound."""
+        self._finished += 1
+        most = self._options.done_max
+        if self._finished <= most // 100:
+            return
+        self._finished = 0
+        await self._store.finished()
+        at = await self.time.now()
+        for sign in await self._views.oldest(Place.DONE, most):
+            seen = await self._store.looked_at(sign.key)
+            if isinstance(seen, Seen) and seen.recorded.mark == sign.mark:
+                await self._remove(seen, Delete(seen.stored.state.hold, Place.DONE), at, IDS_KEPT)
+
+    async def _drop(self, seen: Seen, at: datetime) -> Outcome:
+        if seen.recorded.payload is None and seen.recorded.result is None:
+            return await self._store.delete(seen)
+        leaving = await self._store.write(seen, seen.stored, leaving=True)
+        if leaving is None:
+            return Outcome.LOST
+        await self._store.drop_parts(leaving)
+        await self._store.delete(leaving)
+        return Outcome.DONE
+
+    async def _expire_due(self) -> int:
+        """Takes overdue jobs from workers that died, and goes on with what a crash left; how many became ready."""
+        found, at = await self._store.overdue(EXPIRED_MAX)
+        return sum([await self._expire(seen, at) for seen in found])
+
+    async def _expire(self, seen: Seen, at: datetime) -> bool:
+        """The same for one job; whether it became ready."""
+        state = seen.stored.state
+        if seen.leaving or seen.stored.follow:
+            if seen.due_at is None or seen.due_at <= at:
+                await self._go_on(seen)
+        elif state.place is Place.HELD and state.until is not None and state.until <= at:
+            return await self._rescue(state, at)
+        return False
+
+    async def _rescue(self, state: JobState, at: datetime) -> bool:
+        most, beside = self._options.rescues_max, self._options.beside
+        if most is None:
+            return False
+        fate = Fate.RESCUED if beside is None else await beside.fate(state)
+        if fate is Fate.FINISHED:
+            await self._settle(Finish(state.hold), f"{state.id}#{state.token}", beside=True)
+        if fate is not Fate.RESCUED:
+            return False
+        silent = f"worker {state.worker} silent for {int((at - (state.beat_at or at)).total_seconds())} s"
+        spent = state.rescues >= most
+        if state.retries_max is not None:
+            spent = state.failures + state.rescues >= state.retries_max
+        if spent:
+            await self._move(Bury(state.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES))
+            return False
+        requeue = Requeue(state.hold, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
+        return await self._move(requeue) is Outcome.DONE
+
+    def _note(self, seen: Seen) -> None:
+        """What was just written: ready here, or among what is held here."""
+        state = seen.stored.state
+        if state.place is Place.READY:
+            self._signs.readied(seen)
+        if state.id in self._held:
+            if state.place is Place.HELD:
+                self._held[state.id] = seen
+            else:
+                del self._held[state.id]

@@ -1,0 +1,235 @@
+"""Tasks: a JobQueue made of Records, Streams and Groups, so that jobs run on Redis Streams, NATS and SQLite as the
+design document of the sweeper has them.
+
+The record is the task; an entry of its type's queue stream is a hint that it waits. Every change is one conditional
+write of the record, together with the event that tells of it. A queue is a task type, and its record, streams and group
+have the document's names, so that programs of the origin work beside ours.
+
+Follow-ups of a finish are promised in its write and put right after; a promise that a crash left open is kept by
+whoever looks next.
+
+A record is named by type and id, so an id is looked for in all types unless this process has seen it lately. An id
+belongs to one task: a put looks in the other types first. Two puts of one id into two types at the same moment both
+succeed; ids that are made for their task, as ULIDs are, never meet so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from wrasse.clock import Clock
+from wrasse.errors import UnknownName
+from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
+from wrasse.jobs.record_core.store_time import StoreTime, whole_up
+from wrasse.jobs.record_core.workers import People
+from wrasse.jobs.stream_tasks.events import Post, Said, after_attempt, after_move, progressed, queued
+from wrasse.jobs.stream_tasks.fields import Fields
+from wrasse.jobs.stream_tasks.names import KNOWN_IDS, TASKS, WORKERS, check_task_id, check_task_type
+from wrasse.jobs.stream_tasks.reports import TaskReports
+from wrasse.jobs.stream_tasks.search import TaskSearch, due_tasks, is_stuck
+from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept, StoreParts, Task, TaskStore
+from wrasse.jobs.stream_tasks.strays import TaskStrays
+from wrasse.jobs.stream_tasks.takes import Takes
+from wrasse.jobs.stream_tasks.views import views_of
+from wrasse.ports.groups import Groups
+from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.jobs import (
+    Job,
+    JobFilter,
+    JobState,
+    Place,
+    Progress,
+    Settlement,
+    TakenJob,
+)
+from wrasse.ports.objects import Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.records import Collection, Records
+from wrasse.ports.streams import Streams
+
+_SEEN_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskType:
+    """What is said of a type: how often its tasks may be tried again, and how long one that another program claimed
+    without a deadline may go without a change."""
+
+    name: str
+    retries_max: int | None = None
+    threshold: timedelta = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPorts:
+    """What tasks are made of. `records` opens a collection; without objects large parameters are refused. `together`
+    says that records and streams are one database."""
+
+    records: Callable[[Collection], Records]
+    streams: Streams
+    groups: Groups
+    post: Post
+    clock: Clock
+    objects: Objects | None = None
+    together: bool = True
+    kept: Kept | None = None
+    threshold: timedelta = THRESHOLD  # of types that nothing is said of
+
+
+class StreamedJobs(RecordQueue[Task]):
+    """All tasks of the named types."""
+
+    what = "tasks"
+
+    def __init__(self, ports: TaskPorts, types: Sequence[TaskType]) -> None:
+        for each in types:
+            check_task_type(each.name)
+        self.ports = ports
+        self.types = tuple(types)
+        self._types = {each.name: each for each in types}
+        self._seen: dict[str, str] = {}  # type by id, newest last
+        records, turns = ports.records(TASKS), Turns()
+        emits = records.emits and ports.together
+        thresholds = {each.name: each.threshold for each in types}
+        spans = thresholds, ports.kept, ports.threshold
+        parts = StoreParts(records, ports.streams, ports.objects, ports.post, emits, *spans)
+        self._store = TaskStore(parts, StoreTime(ports.clock, lambda: _asked(records)))
+        self.search = TaskSearch(self._store, self._follow, turns)
+        takes = Takes(self._store, ports.groups, ports.post, self.search)
+        super().__init__(self._store, takes, ports.records(KNOWN_IDS), ports.records(WORKERS), ports.clock, turns)
+        if not emits:
+            # Where a record and its event are two steps, the next task waits for both: entries keep the batch's order.
+            self.put_at_once = 1
+        self._views = views_of(self._store.shelves, self._store, self.search, list(self._types), ports.clock)
+        self.people = People(self._workers, self.time)
+        self.strays = TaskStrays(records, ports.streams, self._store, self.search, tuple(self._types))
+        self.reports = TaskReports(ports.streams, ports.post, ports.clock, self.search.malformed)
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        """Held tasks whose deadline has passed, from the index of what is due."""
+        return await self._due(after, limit, is_stuck)
+
+    async def aged(self, place: Place, after: str | None, limit: int) -> Page[JobState]:
+        """Tasks that finished so long ago that they may go, longest ago first, from the index of what is due."""
+        return await self._due(after, limit, lambda task: task.stored.state.place is place)
+
+    async def _due(self, after: str | None, limit: int, which: Callable[[Task], bool]) -> Page[JobState]:
+        """Due tasks of every type, also of those that no setting names: other programs write them."""
+        page = await due_tasks(self._store, self.search, after, limit, which)
+        self._note(page)
+        return page
+
+    def _check(self, job: Job) -> None:
+        super()._check(job)
+        if job.queue not in self._types:
+            raise UnknownName(job.queue, self._types, what="task type", where="task_types")
+        check_task_id(job.id)
+
+    def _served(self, queues: Sequence[str]) -> tuple[str, ...]:
+        return tuple(each for each in super()._served(queues) if each in self._types)
+
+    def _taken(self, stored: StoredJob) -> TakenJob:
+        """As its worker gets it. A type with one budget for all retries counts rescues among the failures."""
+        taken, state = stored.taken, stored.state
+        if state.retries_max is None or self._types[state.queue].retries_max is None:
+            return taken
+        return replace(taken, failures=state.failures + state.rescues)
+
+    def _took(self, taken: Sequence[Task]) -> None:
+        self._note(task.stored.state for task in taken)
+
+    def _note(self, states: Iterable[JobState]) -> None:
+        """Remembers where these are; so a task is found again whose type no setting names."""
+        for state in states:
+            self._seen.pop(state.id, None)
+            self._seen[state.id] = state.queue
+        while len(self._seen) > _SEEN_MAX:
+            del self._seen[next(iter(self._seen))]
+
+    def _retries_max(self, job: Job) -> int | None:
+        return self._types[job.queue].retries_max
+
+    async def _find(self, id: str) -> Task | None:
+        """The task of this id, whatever its type."""
+        seen = self._seen.get(id)
+        order = self._types if seen is None else (seen, *(each for each in self._types if each != seen))
+        for task_type in order:
+            task = await self._store.get(task_type, id)
+            if task is not None:
+                self._took([task])
+                return task
+        return None
+
+    async def _stored(self, job: Job) -> Task | None:
+        return await self._store.get(job.queue, job.id)
+
+    async def _is_known(self, job: Job, at: datetime) -> bool:
+        if await super()._is_known(job, at):
+            return True
+        others = [each for each in self._types if each != job.queue]
+        found = await asyncio.gather(*(self._store.get(each, job.id) for each in others))
+        return any(task is not None for task in found)
+
+    async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
+        job, state = stored.job, stored.state
+        if state.not_before is not None:
+            stored = replace(stored, state=replace(state, not_before=whole_up(state.not_before)))
+        fields: Fields = {name: job.headers[name] for name in ("job_id", "org_id") if job.headers.get(name)}
+        ref = await self._store.check_in(f"{job.queue}:{job.id}", "params", job.payload)
+        if ref:
+            fields = {**fields, "params_ref": ref}
+            stored = replace(stored, job=replace(stored.job, payload=b""))
+        said = () if stored.delayed else (queued(stored, fields),)
+        return bool(await self._store.create(stored, at, nonce=f"put:{request}", fields=fields, said=said))
+
+    async def _write(self, seen: Task, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
+        said: tuple[Said, ...] = ()
+        if isinstance(cause, Progress):
+            said = (progressed(after, seen.fields, at),)
+        elif cause is not None:
+            said = after_move(seen.stored, after, cause, seen.fields, at)
+        written = await self._store.change(seen, after, at, said)
+        # After an unclear answer looking again would find one's own work, and call it somebody else's.
+        return Outcome.DONE if isinstance(written, Task) else written
+
+    async def _end(
+        self, seen: Task, after: StoredJob, at: datetime, settlement: Settlement, aside: dict[str, str], *, beside: bool
+    ) -> Outcome:
+        if after.result is not None and "result_ref" not in aside:
+            ref = await self._store.check_in(seen.key, "result", after.result)
+            aside.update({"result_ref": ref} if ref else {})
+        if aside:
+            seen, after = replace(seen, fields={**seen.fields, **aside}), replace(after, result=None)
+        written = await self._store.put(seen, after, at, after_attempt(seen.stored, after, seen.fields, at))
+        if written is None:
+            return Outcome.LOST
+        await self._go_on(written)
+        return Outcome.DONE
+
+    async def _go_on(self, seen: Task) -> None:
+        if seen.stored.follow:
+            await self.search.follow(seen, await self.time.now())
+
+    async def _drop(self, seen: Task, at: datetime) -> Outcome:
+        if seen.outbox:  # what it still has to tell must not go with it
+            seen = await self._store.deliver(seen, at) or seen
+        return await self._store.delete(seen)
+
+
+class AgedTasks(StreamedJobs):
+    """Tasks, of which listings show only those that finished so long ago that they may go, as the sweep `finished_jobs`
+    asks for them: from the index of what is due, so that what a run reads follows what goes, not what is stored."""
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        assert place in (Place.DONE, Place.DEAD), "only what is finished goes"
+        return await self.aged(place, after, limit)
+
+
+async def _asked(records: Records) -> datetime:
+    return (await records.due(None, None, 1)).at

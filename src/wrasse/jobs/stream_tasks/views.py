@@ -1,0 +1,272 @@
+"""Listings and numbers of tasks: from the shelves on which their records stand, or, where a backend has none, by
+reading the records of their types.
+
+From shelves both cost what they show, not what is stored. A page reads the shelves of its types side by side, and looks
+at each record before it shows it: what another program has changed since it was put on its shelf is not shown where it
+no longer is. Numbers are those of the shelves.
+
+Reading is bounded. Of a type with more than SCAN_MAX records each asking for numbers reads on by so many, and what is
+told is what the last whole round came to, or before its end what it has come to so far; a listing is then in the order
+of ids. With fewer both are as from shelves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.jobs.record_core.counting import Counted, Numbers, Tally, cut
+from wrasse.jobs.record_core.queue import Views
+from wrasse.jobs.stream_tasks.names import record_key
+from wrasse.jobs.stream_tasks.search import TaskSearch
+from wrasse.jobs.stream_tasks.spots import (
+    DELAYED,
+    Position,
+    position_of,
+    read_position,
+    shelf_name,
+    shelves_of,
+    write_position,
+)
+from wrasse.jobs.stream_tasks.store import Malformed, TaskStore
+from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
+from wrasse.ports.page import Page
+from wrasse.ports.records import stored_name
+from wrasse.ports.shelves import ShelvedRecords, Span, read_cursor, spot_cursor
+
+SCAN_MAX = 10_000
+_PAGE = 1_000
+_LONG = 0.25  # seconds: numbers that take longer to count are told again even if something changed here
+_RANKS = 1_000  # in one microsecond
+_AFTER_ALL = chr(0x10FFFF)  # no name is beyond
+_BY_ID = "~"  # begins the cursor of a listing in the order of ids
+
+
+def views_of(
+    shelves: ShelvedRecords | None, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock
+) -> Views:
+    """The views of a store with or without shelves."""
+    if shelves is not None:
+        return TaskShelves(shelves, store, search, types)
+    return ScannedTasks(store, search, types, clock)
+
+
+@dataclass(slots=True)
+class _Round(Tally):
+    """How far the counting of a type has come."""
+
+    after: str | None = None
+
+
+class ScannedTasks:
+    """What can be seen of tasks by reading them."""
+
+    def __init__(
+        self, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock, scan_max: int = SCAN_MAX
+    ) -> None:
+        self._store, self._search, self._types, self._scan_max = store, search, tuple(types), scan_max
+        self._rounds = {each: _Round() for each in types}
+        self._told: dict[str, QueueCount] = {}  # by type: what the last whole round came to
+        self._counted = Counted(clock, _LONG)
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobState]:
+        """See Views."""
+        types = self._types if where.queue is None else (where.queue,)
+        at = await self._store.time.now()
+        if after is not None and after.startswith(_BY_ID):
+            return await self._by_id(place, where, types, after, limit, at)
+        start = None if after is None else read_position(after)
+        found: list[tuple[Position, JobState]] = []
+        seen = 0
+        pick = heapq.nlargest if newest else heapq.nsmallest
+        async for _, stored in self._all(types):
+            seen += 1
+            if seen > self._scan_max and after is None:
+                return await self._by_id(place, where, types, _BY_ID, limit, at)
+            state = stored.at(at).state
+            position = position_of(stored)
+            beyond = start is None or (position < start if newest else position > start)
+            if beyond and state.place is place and where.allows(state):
+                found.append((position, state))
+                if len(found) > 2 * limit + _PAGE:
+                    found = pick(limit + 1, found, key=lambda each: each[0])
+        found = pick(limit + 1, found, key=lambda each: each[0])
+        return cut([(write_position(position), state) for position, state in found], limit, at)
+
+    async def _by_id(
+        self, place: Place, where: JobFilter, types: Sequence[str], after: str, limit: int, at: datetime
+    ) -> Page[JobState]:
+        found: list[tuple[str, JobState]] = []
+        async for cursor, stored in self._all(types, after.removeprefix(_BY_ID)):
+            state = stored.at(at).state
+            if state.place is place and where.allows(state):
+                found.append((_BY_ID + cursor, state))
+                if len(found) > limit:
+                    break
+        return cut(found, limit, at)
+
+    async def counts(self) -> Numbers:
+        """See Views."""
+        return await self._counted.get(self._store.changes, self._count_all)
+
+    async def _count_all(self) -> Numbers:
+        at = await self._store.time.now()
+        return tuple([await self._count(each, at) for each in self._types]), at
+
+    async def _count(self, task_type: str, at: datetime) -> QueueCount:
+        own = self._rounds[task_type]
+        for _ in range(max(self._scan_max // _PAGE, 1)):
+            page = await self._store.page(f"{task_type}:", own.after, min(_PAGE, self._scan_max))
+            for record in page:
+                task = self._search.read(record)
+                if not isinstance(task, Malformed):
+                    stored = task.stored.at(at)
+                    own.add(DELAYED if stored.delayed else stored.state.place.value, abs(stored.rank) // _RANKS)
+            own.after = page.cursor
+            if own.after is None:
+                self._rounds[task_type] = _Round()
+                self._told[task_type] = own.count(task_type)
+                break
+        return self._told.get(task_type) or own.count(task_type)
+
+    async def _all(self, types: Sequence[str], after: str = "") -> AsyncIterator[tuple[str, StoredJob]]:
+        for start in sorted(f"{each}:" for each in types):
+            if after and not after.startswith(start) and after > start:
+                continue  # that type was listed before
+            goes_on: str | None = after if after.startswith(start) else None
+            while True:
+                page = await self._store.page(start, goes_on, _PAGE)
+                for record, cursor in zip(page.items, page.cursors, strict=True):
+                    task = self._search.read(record)
+                    if not isinstance(task, Malformed):
+                        yield cursor, task.stored
+                goes_on = page.cursor
+                if goes_on is None:
+                    break
+
+
+class TaskShelves:
+    """What can be seen of tasks."""
+
+    def __init__(
+        self, shelves: ShelvedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]
+    ) -> None:
+        self._shelves, self._store, self._search, self._types = shelves, store, search, tuple(types)
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobState]:
+        """See Views."""
+        at = await self._store.time.now()
+        start = None if after is None else read_position(after)
+        types = self._types if where.queue is None else (where.queue,)
+        found: list[tuple[Position, JobState]] = []
+        async for stored in self._walk(place, types, start, limit, newest=newest):
+            state = stored.at(at).state
+            if state.place is place and where.allows(state):
+                found.append((position_of(stored), state))
+                if len(found) > limit:
+                    break
+        return cut([(write_position(position), state) for position, state in found], limit, at)
+
+    async def counts(self) -> Numbers:
+        """See Views."""
+        now = to_micros(await self._store.time.now())
+        spans = [span for each in self._types for span in _spans(each, now)]
+        counts, at = await self._shelves.shelf_counts(spans)
+        rows = [counts[n : n + 6] for n in range(0, len(counts), 6)]
+        oldest = await asyncio.gather(
+            *(self._oldest(each, now, any(row[:2])) for each, row in zip(self._types, rows, strict=True))
+        )
+        queues = [
+            QueueCount(each, ready + passed, delayed - passed, held, done, dead, since)
+            for each, (ready, passed, delayed, held, done, dead), since in zip(self._types, rows, oldest, strict=True)
+        ]
+        return tuple(queues), self._store.time.heard(at)
+
+    async def _oldest(self, task_type: str, now: int, some: bool) -> datetime | None:
+        """Since when the task that waits longest is ready."""
+        if not some:
+            return None
+        ready, delayed = shelf_name(task_type, Place.READY.value), shelf_name(task_type, DELAYED)
+        waits, next_ones, let_out = await asyncio.gather(
+            self._shelves.shelf_page(ready, spot_cursor(-1, _AFTER_ALL), 1),
+            # Below zero is who goes before the others, the newest first.
+            self._shelves.shelf_page(ready, spot_cursor(0, ""), 1, newest=True),
+            self._shelves.shelf_page(delayed, None, 1),
+        )
+        since = [abs(turn) // _RANKS for page in (waits, next_ones) for turn in _turns(page.cursors)]
+        since += [turn for turn in _turns(let_out.cursors) if turn <= now]
+        return from_micros(min(since)) if since else None
+
+    async def _walk(
+        self, place: Place, types: Sequence[str], start: Position | None, limit: int, *, newest: bool
+    ) -> AsyncIterator[StoredJob]:
+        parts = list(enumerate(shelves_of(place)))
+        for number, shelf in reversed(parts) if newest else parts:
+            if start is not None and (number > start[0] if newest else number < start[0]):
+                continue
+            begin = start[1:] if start is not None and number == start[0] else None
+            rows = [_Row(self, each, shelf, begin, min(limit + 1, _PAGE), newest) for each in types]
+            await asyncio.gather(*(row.fill() for row in rows))
+            while rows := [row for row in rows if row.waiting]:
+                first = (max if newest else min)(rows, key=lambda row: row.waiting[0][0])
+                yield first.waiting.pop(0)[1]
+                await first.fill()
+
+    async def read(
+        self, shelf: str, after: str | None, limit: int, *, newest: bool
+    ) -> tuple[list[tuple[tuple[int, str], StoredJob]], str | None]:
+        """Tasks of a shelf, each with its turn and id, and where it goes on."""
+        page = await self._shelves.shelf_page(shelf, after, limit, newest=newest)
+        self._store.time.heard(page.at)
+        tasks = [(cursor, self._search.read(each)) for each, cursor in zip(page.items, page.cursors, strict=True)]
+        found = [
+            ((read_cursor(cursor)[0], task.stored.state.id), task.stored)
+            for cursor, task in tasks
+            if not isinstance(task, Malformed)
+        ]
+        return found, page.cursor
+
+
+class _Row:
+    """One shelf that is read on and on. `waiting` are tasks that were read and not given yet."""
+
+    def __init__(
+        self, shelves: TaskShelves, task_type: str, shelf: str, start: tuple[int, str] | None, limit: int, newest: bool
+    ) -> None:
+        self.waiting: list[tuple[tuple[int, str], StoredJob]] = []
+        self._shelves = shelves
+        self._shelf = shelf_name(task_type, shelf)
+        self._after = None if start is None else spot_cursor(start[0], stored_name(record_key(task_type, start[1])))
+        self._limit = limit
+        self._newest = newest
+        self._ended = False
+
+    async def fill(self) -> None:
+        """Reads on if nothing waits."""
+        while not self.waiting and not self._ended:
+            found, after = await self._shelves.read(self._shelf, self._after, self._limit, newest=self._newest)
+            self.waiting, self._after, self._ended = found, after, after is None
+
+
+def _spans(task_type: str, now: int) -> tuple[Span, ...]:
+    """Ready, delayed until now, delayed, held, done and dead."""
+    names = {each: shelf_name(task_type, each) for each in (DELAYED, *(place.value for place in Place))}
+    return (
+        Span(names["ready"]),
+        Span(names[DELAYED], now),
+        Span(names[DELAYED]),
+        *(Span(names[each]) for each in ("held", "done", "dead")),
+    )
+
+
+def _turns(cursors: Sequence[str]) -> list[int]:
+    return [read_cursor(each)[0] for each in cursors]
