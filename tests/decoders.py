@@ -17,7 +17,7 @@ from wrasse.archives.cursor import decode_cursor
 from wrasse.archives.lines import entry_of
 from wrasse.backends.bucket import envelope as record_envelope
 from wrasse.backends.bucket.calendar import Calendar
-from wrasse.backends.nats import kv_bytes, lanes, ledger_entries, stored as nats_stored
+from wrasse.backends.nats import kv_bytes, lanes, ledger_groups, stored as nats_stored
 from wrasse.backends.redis import beats, hold_text, job_json
 from wrasse.backends.redis.states import finished_state, held_state
 from wrasse.clock import ManualClock
@@ -169,7 +169,10 @@ DECODERS = (
     Decoder("NATS stream note", _nats_note, (
         b'{"entries_max":1,"bytes_max":null,"last":[1,2,3,4],"known":true,"pen":"p"}',
     )),
-    Decoder("NATS ledger", ledger_entries.unpacked, (b'["a",1,"n",[1,[[1,2]],3]]', b'["S",1,"",{"a":1}]')),
+    Decoder("NATS ledger", lambda data: ledger_groups.floor_of([data]), (
+        b'["a",1,"n",[1,[[0,1,2,7,0]]]]',
+        b'["S",1,"",{"delivered":[7,9],"runs":[[3,2,7,0,1,5]]}]', b'["m",1,"n",[7,4]]',
+    )),
     Decoder("transaction", _record(transaction.decode_transaction), (transaction.encode(_TRANSACTION),)),
     Decoder("decision", _record(transaction.decode_decision), (
         transaction.encode(transaction.Decided("key", transaction.Decision.COMMIT, _NOW)),

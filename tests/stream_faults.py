@@ -57,8 +57,12 @@ class FaultyGroups:
         self._groups = groups
         self._network = network
 
-    async def join(self, subject: str, group: str, start: StartAt) -> bool:
-        return await self._network.call("join", lambda: self._groups.join(subject, group, start))
+    async def join(
+        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
+    ) -> bool:
+        return await self._network.call(
+            "join", lambda: self._groups.join(subject, group, start, ack_timeout=ack_timeout, cursor=cursor)
+        )
 
     async def deliver(
         self,

@@ -58,7 +58,7 @@ class Endless:
         ids = [b"%d-%d" % (MS, seq) for seq in range(after.seq + 1, end + 1)]
         return Stretch(subject, ids, BODIES[: len(ids)], PLAIN, NOW, end < self.count)
 
-    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+    async def join(self, subject: str, group: str, start: StartAt, *, ack_timeout=None, cursor: bool = False) -> bool:
         return True
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:

@@ -186,7 +186,7 @@ class Stopped(JetStream):
         super().__init__(flows.lanes.js.link)
         self.reached, self.go = asyncio.Event(), asyncio.Event()
         self._before = before
-        flows.lanes.js = flows.groups._ledgers._js = self
+        flows.lanes.js = flows.groups._marks._js = flows.groups._durables._js = self
 
     async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> dict[str, Any]:
         await self._stop(verb)
@@ -202,40 +202,48 @@ class Stopped(JetStream):
             await self.go.wait()
 
 
-async def test_a_group_ends_the_age_before_it_is_there(upkeep: Upkeep, stage: Scene) -> None:
+KINDS = pytest.mark.parametrize(("cursor", "made_by"), [(True, "._books.mark."), (False, "CONSUMER.CREATE.")])
+
+
+@KINDS
+async def test_a_group_ends_the_age_before_it_is_there(
+    upkeep: Upkeep, stage: Scene, cursor: bool, made_by: str
+) -> None:
     await upkeep.run(RULE)
     other = await stage.flows()
-    making = Stopped(other, "._books.group.")
+    making = Stopped(other, made_by)
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        tasks.create_task(other.groups.join(S, "archiver", FIRST))
+        tasks.create_task(other.groups.join(S, "archiver", FIRST, cursor=cursor))
         await making.reached.wait()
 
         assert await upkeep.age() == timedelta(0)
         making.go.set()
 
 
+@pytest.mark.parametrize("cursor", [True, False])
 async def test_a_group_that_is_made_while_an_age_is_being_set_ends_up_without_it(
-    upkeep: Upkeep, stage: Scene
+    upkeep: Upkeep, stage: Scene, cursor: bool
 ) -> None:
     setting = Stopped(upkeep.flows, "STREAM.UPDATE.")  # has seen that there is no group
     other = await stage.flows()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         age_set = tasks.create_task(upkeep.flows.streams.keep_for(S, DAY))
         await setting.reached.wait()
-        await other.groups.join(S, "archiver", FIRST)  # sees no age
+        await other.groups.join(S, "archiver", FIRST, cursor=cursor)  # sees no age
         setting.go.set()
 
     assert age_set.result() is Outcome.LOST
     assert await upkeep.age() == timedelta(0)
 
 
+@KINDS
 async def test_an_age_that_is_set_while_a_group_is_being_made_is_ended_by_whoever_makes_it(
-    upkeep: Upkeep, stage: Scene
+    upkeep: Upkeep, stage: Scene, cursor: bool, made_by: str
 ) -> None:
     other = await stage.flows()
-    making = Stopped(other, "._books.group.")  # has seen that there is no age
+    making = Stopped(other, made_by)  # has seen that there is no age
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        tasks.create_task(other.groups.join(S, "archiver", FIRST))
+        tasks.create_task(other.groups.join(S, "archiver", FIRST, cursor=cursor))
         await making.reached.wait()
         assert await upkeep.flows.streams.keep_for(S, DAY) is Outcome.DONE  # sees no group
         making.go.set()

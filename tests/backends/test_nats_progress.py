@@ -50,7 +50,7 @@ async def tool(nats_server: Nats) -> AsyncIterator[Client]:
 async def marked(flows: Flows, *places: int, subject: str = S) -> Sequence[Outcome]:
     """The group of the archiver is moved to the entries at these places, and shown for the last time."""
     ids = [entry.id for entry in await entries(flows, subject)]
-    await flows.groups.join(subject, GROUP, FIRST)
+    await flows.groups.join(subject, GROUP, FIRST, cursor=True)
     outcomes = [await flows.groups.mark(subject, GROUP, ids[place] if place >= 0 else START) for place in places]
     await flows.groups.close()
     return outcomes
@@ -108,7 +108,7 @@ async def test_what_is_not_acked_is_not_shown(stage: Scene, tool: Client) -> Non
     await flows.streams.append(drafts(3))
     last = (await entries(flows))[-1].id
     assert await flows.groups.mark(S, GROUP, last) is Outcome.LOST  # there is no such group
-    await flows.groups.join(S, GROUP, FIRST)
+    await flows.groups.join(S, GROUP, FIRST, cursor=True)
     with pytest.raises(Exception, match="beyond the last entry"):
         await flows.groups.mark(S, GROUP, EntryId(last.ms, last.seq + 1))
     await flows.groups.close()

@@ -111,7 +111,7 @@ async def test_an_alert_whose_cause_comes_back_at_once_is_told_at_once(upkeep: U
 
 async def test_nothing_that_was_not_delivered_is_trimmed_although_nothing_is_pending(upkeep: Upkeep) -> None:
     ids = await upkeep.append(AUDIT, b"1", b"2", b"3")
-    await upkeep.groups.join(AUDIT, "archiver", FIRST)
+    await upkeep.groups.join(AUDIT, "archiver", FIRST, cursor=True)
     await upkeep.groups.mark(AUDIT, "archiver", ids[0])
     upkeep.pass_time(2 * DAY)
 
@@ -148,7 +148,7 @@ async def test_dead_letters_go_only_below_an_archivers_floor(upkeep: Upkeep) -> 
     sweep = upkeep.aged_entries(kept())
     await upkeep.run(sweep)
     assert await upkeep.bodies(DEAD) == [b"1", b"2"]
-    await upkeep.groups.join(DEAD, "archiver", FIRST)
+    await upkeep.groups.join(DEAD, "archiver", FIRST, cursor=True)
     await upkeep.groups.mark(DEAD, "archiver", ids[0])
 
     for _ in range(2):  # the alert is settled first
@@ -201,7 +201,7 @@ async def test_an_approximate_rule_waits_for_a_hundredth_more_and_never_trims_mo
 
 async def test_a_group_that_holds_a_stream_back_for_twice_its_retention_is_named(upkeep: Upkeep) -> None:
     await upkeep.append(AUDIT, b"1")
-    await upkeep.groups.join(AUDIT, "archiver", FIRST)
+    await upkeep.groups.join(AUDIT, "archiver", FIRST, cursor=True)
     sweep = upkeep.aged_entries(kept(), archived=(AUDIT,))
     upkeep.pass_time(DAY + HOUR)
     report = await upkeep.run(sweep)

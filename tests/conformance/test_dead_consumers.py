@@ -6,12 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.stores import CLUSTER, OLD_SERVERS, STREAMS_BACKENDS, Store
+from conformance.stores import Store
 from conformance.upkeep import DAY, Upkeep
 from wrasse.ports.groups import Ack, StartAt
-
-LONG = [pytest.param(name, marks=pytest.mark.full) for name in (*OLD_SERVERS, CLUSTER)]
-pytestmark = pytest.mark.parametrize("open_store", [*STREAMS_BACKENDS, *LONG], indirect=True)
 
 S, G = "gbe.tasks.mail.queue", "mail-workers"
 MINUTE = timedelta(minutes=1)
@@ -35,6 +32,7 @@ async def names(upkeep: Upkeep) -> list[str]:
     return [each.consumer for each in await upkeep.groups.consumers(S, G)]
 
 
+@pytest.mark.needs("knows_holders")
 async def test_a_silent_consumer_is_removed_and_what_it_held_is_delivered_with_its_count(upkeep: Upkeep) -> None:
     await upkeep.append(S, b"1", b"2")
     await ask(upkeep, "dead")
@@ -46,6 +44,7 @@ async def test_a_silent_consumer_is_removed_and_what_it_held_is_delivered_with_i
     assert await ask(upkeep, "alive") == [(b"1", 2), (b"2", 2)]
 
 
+@pytest.mark.needs("knows_holders")
 async def test_a_live_consumer_on_a_quiet_stream_is_left_alone(upkeep: Upkeep) -> None:
     for _ in range(60):
         assert await ask(upkeep, "quiet") == []
@@ -56,6 +55,7 @@ async def test_a_live_consumer_on_a_quiet_stream_is_left_alone(upkeep: Upkeep) -
     assert (report.planned, await names(upkeep)) == (0, ["quiet"])
 
 
+@pytest.mark.needs("knows_holders")
 async def test_a_consumer_that_fell_silent_a_short_while_ago_is_waited_for(upkeep: Upkeep) -> None:
     await ask(upkeep, "c")
     upkeep.pass_time(TIMEOUT + 9 * MINUTE)
@@ -65,6 +65,7 @@ async def test_a_consumer_that_fell_silent_a_short_while_ago_is_waited_for(upkee
     assert (report.planned, await names(upkeep)) == (0, ["c"])
 
 
+@pytest.mark.needs("knows_holders")
 async def test_a_consumer_that_comes_back_between_look_and_removal_stays(upkeep: Upkeep) -> None:
     await ask(upkeep, "c")
     upkeep.pass_time(11 * MINUTE)
@@ -78,6 +79,7 @@ async def test_a_consumer_that_comes_back_between_look_and_removal_stays(upkeep:
     assert ([outcome.value for outcome in outcomes], await names(upkeep)) == (["lost"], ["c"])
 
 
+@pytest.mark.needs("knows_holders")
 async def test_after_many_restarts_one_run_leaves_only_the_living(upkeep: Upkeep) -> None:
     for number in range(130):
         await ask(upkeep, f"host-{number:04}")
@@ -89,6 +91,7 @@ async def test_after_many_restarts_one_run_leaves_only_the_living(upkeep: Upkeep
     assert await names(upkeep) == ["alive"]
 
 
+@pytest.mark.needs("knows_holders")
 async def test_a_group_that_nobody_reads_raises_one_alert_until_it_changes(upkeep: Upkeep) -> None:
     await upkeep.append(S, b"1", b"2")
     at = upkeep.store.clock.now()
@@ -125,6 +128,7 @@ async def test_a_group_whose_entries_are_all_acked_is_in_order_without_consumers
     assert not await upkeep.groups.join(S, G, FIRST), "the group is still there"
 
 
+@pytest.mark.needs("knows_holders")
 async def test_groups_to_be_ignored_and_that_of_the_origin_are_left_alone(upkeep: Upkeep) -> None:
     await upkeep.groups.join(S, "_init", FIRST)
     await upkeep.append(S, b"1")
@@ -137,6 +141,7 @@ async def test_groups_to_be_ignored_and_that_of_the_origin_are_left_alone(upkeep
     assert (report.planned, await names(upkeep)) == (0, ["c"])
 
 
+@pytest.mark.needs("knows_holders")
 async def test_a_dry_run_plans_the_removal_and_changes_nothing(upkeep: Upkeep) -> None:
     await ask(upkeep, "dead")
     upkeep.pass_time(11 * MINUTE)
@@ -147,6 +152,7 @@ async def test_a_dry_run_plans_the_removal_and_changes_nothing(upkeep: Upkeep) -
     assert await names(upkeep) == ["dead"]
 
 
+@pytest.mark.needs("knows_holders")
 async def test_small_pages_see_every_dead_consumer_of_every_stream_once(upkeep: Upkeep) -> None:
     for subject in ("gbe.a", "gbe.b"):
         for group in ("g", "h"):

@@ -259,6 +259,18 @@ async def test_a_consumer_that_is_cancelled_gives_back_what_it_had(desk: Desk) -
     assert sorted(other.payloads) == [b"1", b"2"]
 
 
+async def test_a_consumer_that_waits_ends_soon(desk: Desk) -> None:
+    await desk.publish(b"1")
+    log = Log()
+    async with desk.consuming(log, replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))) as consumer:
+        await eventually(lambda: same(value(consumer.tally.acked), 1))
+        began = desk.store.clock.monotonic()
+        await consumer.close()
+        took = desk.store.clock.monotonic() - began
+    assert (took < 3, await desk.pending()) == (True, 0)
+
+
+@pytest.mark.needs("knows_holders")
 async def test_an_idle_consumer_ends_soon_and_leaves_its_group(desk: Desk) -> None:
     log = Log()
     settings = replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))
@@ -272,6 +284,7 @@ async def test_an_idle_consumer_ends_soon_and_leaves_its_group(desk: Desk) -> No
 
 
 
+@pytest.mark.needs("knows_holders")
 async def test_a_consumer_with_something_pending_stays_known_to_its_group(desk: Desk) -> None:
     await desk.publish(b"1")
     log = Log()
@@ -290,8 +303,10 @@ async def test_an_answer_after_the_end_is_refused(desk: Desk) -> None:
 
 
 async def test_a_consumer_runs_once(desk: Desk) -> None:
-    async with desk.consuming(Log()) as consumer:
-        await eventually(lambda: same(consumers(desk), 1))
+    await desk.publish(b"1")
+    log = Log()
+    async with desk.consuming(log) as consumer:
+        await log.until(1)
         await consumer.close()
         with pytest.raises(UsageError, match="has run already"):
             await consumer.run()

@@ -98,7 +98,7 @@ async def test_with_auto_ack_a_handler_that_raised_has_said_nak(desk: Desk) -> N
 
 async def test_a_message_of_a_dead_consumer_goes_to_another(desk: Desk) -> None:
     await desk.publish(b"1")
-    await desk.groups.join(S, G, FIRST)
+    await desk.groups.join(S, G, FIRST, ack_timeout=SHORT)
     await desk.groups.deliver([S], G, "dead", 1, ack_timeout=SHORT)
     log = Log(acks)
     async with desk.consuming(log):
@@ -109,7 +109,7 @@ async def test_a_message_of_a_dead_consumer_goes_to_another(desk: Desk) -> None:
 async def test_a_full_window_of_dead_consumers_does_not_stop_the_group(desk: Desk) -> None:
     sent = [b"%d" % n for n in range(12)]
     await desk.publish(*sent)
-    await desk.groups.join(S, G, FIRST)
+    await desk.groups.join(S, G, FIRST, ack_timeout=SHORT)
     for n in range(3):
         await desk.groups.deliver([S], G, f"dead-{n}", 4, ack_timeout=SHORT)
     log = Log()

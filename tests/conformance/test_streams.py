@@ -388,12 +388,19 @@ async def test_info_lists_groups_by_name_with_floor_pending_and_lag(store: Store
     await deliver(store, "b", 3)
     await ack(store, "b", ids[0], ids[2])
     a, b = (await store.backend.streams.info(S)).groups
-    assert (a.name, a.floor, a.delivered, a.pending, a.oldest_pending_at, a.consumers, a.lag) == (
-        "a", START, START, 0, None, 0, 4,
-    )  # fmt: skip
-    assert (b.name, b.delivered, b.pending, b.consumers, b.lag) == ("b", ids[2], 1, 1, 1)
+    assert (a.name, a.floor, a.delivered, a.pending, a.oldest_pending_at, a.lag) == ("a", START, START, 0, None, 4)
+    assert (b.name, b.delivered, b.pending, b.lag) == ("b", ids[2], 1, 1)
     assert ids[0] <= b.floor < ids[1]
     assert to_micros(b.oldest_pending_at) // 1_000 == ids[1].ms
+
+
+@pytest.mark.needs("knows_holders")
+async def test_info_counts_the_consumers_of_a_group(store: Store) -> None:
+    await append(store, b"1")
+    for group in ("a", "b"):
+        await store.backend.groups.join(S, group, FIRST)
+    await deliver(store, "b", 1)
+    assert [group.consumers for group in (await store.backend.streams.info(S)).groups] == [0, 1]
 
 
 # Trimming

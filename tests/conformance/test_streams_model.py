@@ -43,8 +43,8 @@ drafts = st.builds(
 )
 
 
-class StreamsMachine(RuleBasedStateMachine):
-    """Random appends, deliveries, answers, trims, waits and restarts."""
+class LogMachine(RuleBasedStateMachine):
+    """Random appends, marks, trims, waits and restarts."""
 
     backend = "sqlite"
 
@@ -92,6 +92,63 @@ class StreamsMachine(RuleBasedStateMachine):
     @rule(subject=subjects, entries_max=st.none() | st.integers(0, 12))
     def limit(self, subject: str, entries_max: int | None) -> None:
         self.both(lambda store: store.streams.ensure(subject, StreamLimits(entries_max)))
+
+    @rule(subject=subjects, group=groups, data=st.data())
+    def mark(self, subject: str, group: str, data: st.DataObject) -> None:
+        if not self.ids[subject]:
+            return
+        upto = data.draw(st.sampled_from(self.ids[subject]))
+        if self.both(lambda store: store.groups.mark(subject, group, upto)) is Outcome.DONE:
+            self.acked |= {(subject, group, id) for id in self.ids[subject] if id <= upto}
+
+    @rule(
+        subject=subjects,
+        age=st.none() | st.integers(0, 60),
+        protect=st.sets(groups),
+        limit=limits,
+        data=st.data(),
+    )
+    def trim(self, subject: str, age: int | None, protect: set[str], limit: int, data: st.DataObject) -> None:
+        known = self.ids[subject]
+        below = data.draw(st.none() | st.sampled_from(known)) if known else None
+        before = self._runner.run(_whole(self.store.backend, subject))
+        trimmed = self.both(
+            lambda store: store.streams.trim(
+                subject,
+                age=None if age is None else timedelta(seconds=age),
+                below=below,
+                protect=sorted(protect),
+                limit=limit,
+            )
+        )
+        after = self._runner.run(_whole(self.store.backend, subject))
+        gone = before[: len(before) - len(after)]
+        assert len(gone) == trimmed.count <= limit
+        started = {group: self._floor(subject, group) for group in protect}
+        assert all(id <= trimmed.floor for id in gone)
+        assert all(floor is not None and (not gone or gone[-1] <= floor) for floor in started.values()) or not gone
+
+    @rule(seconds=st.sampled_from([0, 10, 20, 40, 130]))
+    def wait(self, seconds: int) -> None:
+        self.model.clock.advance(timedelta(seconds=seconds))
+
+    @rule()
+    def restart(self) -> None:
+        self._runner.run(self.store.reopen())
+
+    @invariant()
+    def agree(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        self.both(_snapshot)
+
+    def _floor(self, subject: str, group: str) -> EntryId | None:
+        info = self._runner.run(self.store.backend.streams.info(subject))
+        return next((state.floor for state in (info.groups if info else ()) if state.name == group), None)
+
+
+class StreamsMachine(LogMachine):
+    """The same with deliveries and answers, on backends that tell all of what they do."""
 
     @rule(subject=subjects, group=groups, first=st.booleans(), back=st.integers(0, 90))
     def join(self, subject: str, group: str, first: bool, back: int) -> None:
@@ -144,14 +201,6 @@ class StreamsMachine(RuleBasedStateMachine):
                 until = self.model.clock.now() + TIMEOUT
                 self.handed[key] = Delivery(delivery.entry, delivery.group, consumer, delivery.number, until)
 
-    @rule(subject=subjects, group=groups, data=st.data())
-    def mark(self, subject: str, group: str, data: st.DataObject) -> None:
-        if not self.ids[subject]:
-            return
-        upto = data.draw(st.sampled_from(self.ids[subject]))
-        if self.both(lambda store: store.groups.mark(subject, group, upto)) is Outcome.DONE:
-            self.acked |= {(subject, group, id) for id in self.ids[subject] if id <= upto}
-
     @rule(subject=subjects, group=groups, consumer=consumers, goodbye=st.booleans())
     def retire(self, subject: str, group: str, consumer: str, goodbye: bool) -> None:
         if goodbye:
@@ -161,51 +210,6 @@ class StreamsMachine(RuleBasedStateMachine):
             for key, held in self.handed.items():
                 if key[:2] == (subject, group) and held.consumer == consumer:
                     self.handed[key] = Delivery(held.entry, group, "", held.number, self.model.clock.now())
-
-    @rule(
-        subject=subjects,
-        age=st.none() | st.integers(0, 60),
-        protect=st.sets(groups),
-        limit=limits,
-        data=st.data(),
-    )
-    def trim(self, subject: str, age: int | None, protect: set[str], limit: int, data: st.DataObject) -> None:
-        known = self.ids[subject]
-        below = data.draw(st.none() | st.sampled_from(known)) if known else None
-        before = self._runner.run(_whole(self.store.backend, subject))
-        trimmed = self.both(
-            lambda store: store.streams.trim(
-                subject,
-                age=None if age is None else timedelta(seconds=age),
-                below=below,
-                protect=sorted(protect),
-                limit=limit,
-            )
-        )
-        after = self._runner.run(_whole(self.store.backend, subject))
-        gone = before[: len(before) - len(after)]
-        assert len(gone) == trimmed.count <= limit
-        started = {group: self._floor(subject, group) for group in protect}
-        assert all(id <= trimmed.floor for id in gone)
-        assert all(floor is not None and (not gone or gone[-1] <= floor) for floor in started.values()) or not gone
-
-    @rule(seconds=st.sampled_from([0, 10, 20, 40, 130]))
-    def wait(self, seconds: int) -> None:
-        self.model.clock.advance(timedelta(seconds=seconds))
-
-    @rule()
-    def restart(self) -> None:
-        self._runner.run(self.store.reopen())
-
-    @invariant()
-    def agree(self) -> None:
-        if not hasattr(self, "store"):
-            return
-        self.both(_snapshot)
-
-    def _floor(self, subject: str, group: str) -> EntryId | None:
-        info = self._runner.run(self.store.backend.streams.info(subject))
-        return next((state.floor for state in (info.groups if info else ()) if state.name == group), None)
 
 
 def _answer(kind: str, subject: str, group: str, id: EntryId) -> Ack | Nak | DeadLetter:
@@ -233,9 +237,9 @@ async def _snapshot(store: Any) -> list[object]:
 
 
 async def _numbers(store: Any, subject: str) -> StreamState | None:
-    """What is known of a stream, but for which server told it."""
+    """What is known of a stream, but for which server told it and what that removes by itself."""
     state = await store.streams.info(subject)
-    return None if state is None else dataclasses.replace(state, history="")
+    return None if state is None else dataclasses.replace(state, history="", server_age=None)
 
 
 async def _holders(store: Any, subject: str, group: str) -> list[tuple[str, int]]:
@@ -260,15 +264,18 @@ class TestRedisAgreesWithMemory(RedisMachine.TestCase):
     settings = settings(max_examples=8, stateful_step_count=40)
 
 
-class NatsMachine(RedisMachine):
-    """The same on NATS, where a group that begins at a moment shows the entry before it as its position."""
+class NatsMachine(LogMachine):
+    """On NATS groups that are moved by marks: what its durables deliver is the server's, by the server's clock."""
 
     backend = "nats"
 
-    @rule(subject=subjects, group=groups, first=st.booleans(), back=st.integers(0, 90))
-    def join(self, subject: str, group: str, first: bool, back: int) -> None:
-        start = StartAt(first=True) if first else StartAt()
-        self.both(lambda store: store.groups.join(subject, group, start))
+    @rule(batch=st.lists(drafts, min_size=1, max_size=4))
+    def append(self, batch: Sequence[Draft]) -> None:
+        super().append([replace(draft, fields=draft.fields or None) for draft in batch])
+
+    @rule(subject=subjects, group=groups, first=st.booleans())
+    def join(self, subject: str, group: str, first: bool) -> None:
+        self.both(lambda store: store.groups.join(subject, group, StartAt(first=first), cursor=True))
 
 
 @pytest.mark.full

@@ -73,7 +73,8 @@ class Upkeep:
 
     def dead_consumers(self, **settings: timedelta | tuple[str, ...]) -> DeadConsumers:
         alerts = self.alerts(DeadConsumers.name)
-        census = Census(self.surveys, self.groups, alerts, Looks(self.store.backend.records(LOOKS)))
+        looks, known = Looks(self.store.backend.records(LOOKS)), self.store.backend.capabilities.knows_holders
+        census = Census(self.surveys, self.groups, alerts, looks, known)
         return DeadConsumers(census, self.groups, alerts, self.tally, **settings)  # type: ignore[arg-type]
 
     async def run(self, sweep: AnySweep, *, dry_run: bool = False) -> Report:

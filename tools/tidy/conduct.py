@@ -39,7 +39,7 @@ LONE_TASKS = {
     "app/http_listener.py": "accepts connections beside everything else; closing cancels and awaits it, and handshakes",
     "app/opening.py": "an attempt to open a backend ends with it or with the process, and is awaited",
     "backends/redis/groups.py": "a question whose asker was cancelled is awaited, and what it brought is given back",
-    "backends/nats/handouts.py": "a claim goes on when its asker is cancelled, is awaited, and given back",
+    "backends/nats/groups.py": "questions to several durables are cancelled when one answers, and gathered",
     "backends/nats/progress.py": "shows how far groups are beside everything else; closing awaits it",
     "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
     "app/sync_hold.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",

@@ -53,7 +53,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
         looks = Looks(store.records(LOOKS))
-        census = Census(surveys_of(store), store.groups, alerts, looks)
+        census = Census(surveys_of(store), store.groups, alerts, looks, store.capabilities.knows_holders)
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
     guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, silence, skew_max=settings.engine.skew_max))

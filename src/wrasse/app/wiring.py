@@ -19,6 +19,7 @@ from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.record_journal import JOURNAL, RecordJournal
 from wrasse.errors import ConfigError
+from wrasse.ports.capabilities import Capabilities
 from wrasse.ports.catalog import Catalog, Query
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
@@ -39,6 +40,11 @@ RESCUES_MAX = 3
 
 class Store(Protocol):
     """A backend as it is opened: its ports, its pulse and its end."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do beyond what every backend must."""
+        ...
 
     @property
     def jobs(self) -> JobQueue:
@@ -128,6 +134,8 @@ class RecordsAlone:
     """A bucket or a directory as the home of records, and of jobs that are made of them. It has no other port: settings
     that ask for one are refused."""
 
+    capabilities = Capabilities()
+
     def __init__(self, store: ObjectStore, clock: Clock, done_max: int, rescues_max: int = RESCUES_MAX) -> None:
         self.store = store
         # What nobody asked to keep would cost a request for each job: the default keeps none here.
@@ -208,9 +216,7 @@ def margin_of(store: KeepsRecords) -> timedelta:
     return margin
 
 
-async def open_store(
-    url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX, create: bool = True
-) -> Store:
+async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX, create: bool = True) -> Store:
     """Opens the backend that the URL names. Without `create` a file or directory that is missing is not made: what is
     opened instead is empty."""
     wanted = parse_store(url)
@@ -316,9 +322,7 @@ class Stores:
         """The backend of this URL."""
         wanted = parse_store(url).resolved()
         if wanted.is_bucket and wanted not in self._open:
-            alone = RecordsAlone(
-                await self.open_object_store(url), self._clock, self._done_max, self._rescues_max
-            )
+            alone = RecordsAlone(await self.open_object_store(url), self._clock, self._done_max, self._rescues_max)
             # Another task may have opened it meanwhile.
             if self._open.setdefault(wanted, alone) is alone:
                 self.finish_first(alone.finish)
@@ -329,7 +333,6 @@ class Stores:
                 self._stack.push_async_callback(store.close)
                 self._open[wanted] = store
         return self._open[wanted]
-
 
     async def open_journal(self, url: str) -> Journal:
         """The journal of the backend of this URL."""

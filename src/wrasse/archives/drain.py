@@ -128,7 +128,7 @@ class Drain:
     async def _first(self) -> Cursor:
         """Makes the cursor of a stream that has none."""
         # Joined before anything is looked at: from here on nothing is trimmed that is not archived.
-        await self._tools.groups.join(self.subject, GROUP, StartAt(first=True))
+        await self._tools.groups.join(self.subject, GROUP, StartAt(first=True), cursor=True)
         cursors = self._tools.cursors
         made = await cursors.create(await self._known()) or await cursors.load(self.subject)
         if made is None:
@@ -172,7 +172,7 @@ class Drain:
             self._batch = None  # collected from another server: this one may never have had it
         floor = next((each.floor for each in state.groups if each.name == GROUP), None)
         if floor is None:
-            await tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after))
+            await tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after), cursor=True)
         elif floor < cursor.after or not self._marked:
             # A crash or an outage came between the commit and the mark, or after it, before others were shown.
             await tools.groups.mark(self.subject, GROUP, cursor.after)
@@ -280,9 +280,7 @@ class Drain:
         rule = self.rule
         domain = rule.domain_of(self.subject)
         return check_name(
-            ArchiveName(
-                rule.prefix, domain, day_of(first), self.subject, cursor.after, cursor.epoch, rule.form
-            )
+            ArchiveName(rule.prefix, domain, day_of(first), self.subject, cursor.after, cursor.epoch, rule.form)
         )
 
     async def _commit(self, cursor: Cursor, batch: Batch, first: EntryId) -> None:

@@ -2,8 +2,9 @@
 
 Promise. Two groups each get every entry; two consumers of one group share without overlap. A delivery that is not
 answered by its deadline is delivered again, to whoever asks, with its count kept. An acked entry is never delivered
-again. A dead letter is appended and the original acked in one step. No group and no consumer with something pending
-is ever removed.
+again. A dead letter is stored before its original is acked. No group and no consumer with something pending is ever
+removed. What not every engine can give (the outcome of each ack, a time-out per call, who holds what) is declared in
+`capabilities.py`.
 
 Costs. deliver and answer: one round trip a batch, following what is delivered, not what is stored.
 """
@@ -24,6 +25,7 @@ from wrasse.ports.subjects import check_subject
 
 DELIVERIES_MAX = 10_000  # in one call
 GROUP_BYTES_MAX = 255
+ACK_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Nak(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """Append `draft` to where dead letters go and ack the entry, in one step."""
+    """Append `draft` to where dead letters go and ack the entry: in one step, or in this order."""
 
     subject: str
     group: str
@@ -91,8 +93,12 @@ class ConsumerState:
 class Groups(Protocol):
     """The port."""
 
-    async def join(self, subject: str, group: str, start: StartAt) -> bool:
-        """Makes the group (and the stream) exist; False if it did, and then `start` means nothing."""
+    async def join(
+        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
+    ) -> bool:
+        """Makes the group (and the stream) exist; False if it did, and then `start` means nothing. `ack_timeout` is for
+        backends with one per group: None takes that of an existing group, or 30 s. `cursor`: the group is moved by
+        `mark` and delivers nothing."""
         ...
 
     async def deliver(
@@ -106,19 +112,19 @@ class Groups(Protocol):
         wait: timedelta = timedelta(0),
     ) -> Sequence[Delivery]:
         """Up to `limit` entries: first those whose deadline passed or whose delay is over, then new ones, in order.
-        Also notes that the consumer is alive for `ack_timeout`. A limit of zero delivers nothing; with an
-        `ack_timeout` of zero it is goodbye: the consumer counts as silent at once. Cancelled, it takes nothing."""
+        Also notes that the consumer is alive for `ack_timeout`, where the backend knows consumers. A limit of zero
+        delivers nothing; with an `ack_timeout` of zero it is goodbye: the consumer counts as silent at once. Cancelled,
+        it takes nothing."""
         ...
 
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         """Moves the deadlines on; False for one that is acked, or now somebody else's. Shows, like deliver, that the
         consumer is alive."""
         ...
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
-        """`done`, or `lost` where the entry was not pending in that group."""
+        """`done`, or `lost` where the entry was not pending in that group, as far as the backend tells (`ack_outcome`).
+        All are stored when it returns."""
         ...
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:

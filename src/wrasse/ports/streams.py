@@ -94,7 +94,9 @@ class GroupState:
     """One group of one stream. Everything at or below `floor` is acked; `delivered` is how far it has read. The
     oldest pending entry was appended at `oldest_pending_at`; `lag` counts what is not delivered yet, None where the
     backend cannot tell. `lost` counts entries that were trimmed while they were pending here, by whoever it was that
-    did not ask the group, where the backend notices such a thing."""
+    did not ask the group, where the backend notices such a thing. `consumers` counts those that the group knows, or,
+    where it knows none, who waits for entries now; `active_at` is then when something was last delivered or acked. One
+    that does not `protect` has a floor which may pass entries that nobody acked: no trim relies on it."""
 
     name: str
     floor: EntryId
@@ -104,6 +106,8 @@ class GroupState:
     consumers: int = 0
     lag: int | None = None
     lost: int = 0
+    protects: bool = True
+    active_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

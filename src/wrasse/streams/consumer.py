@@ -97,7 +97,9 @@ class Consumer:
         self._settings = settings
         self._group = group
         self._caller = Caller(handler)
-        self._members = Membership(streams, groups, clock, pattern, group, settings.start, settings.discover)
+        self._members = Membership(
+            streams, groups, clock, pattern, group, settings.start, settings.discover, ack_timeout=settings.ack_timeout
+        )
         self._flights = Flights(clock, settings.inflight_max, settings.ack_timeout)
         self._outbox = Outbox(groups)
         self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()

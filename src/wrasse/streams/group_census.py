@@ -59,9 +59,10 @@ class Outdated:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Streams up to this one are in order."""
+    """Streams up to this one are in order. `served`: the server itself frees what a dead consumer held."""
 
     subject: str
+    served: bool = False
 
 
 Suspect = SilentConsumer | Troubled | Forgotten | Outdated | Alive
@@ -84,6 +85,7 @@ class Census:
     groups: Groups
     alerts: Alerts
     looks: Looks
+    knows_holders: bool = True  # as the backend declares it
 
     async def page(self, after: str | None, limit: int, ignore: Sequence[str]) -> Page[Suspect]:
         """The next suspects."""
@@ -107,7 +109,7 @@ class Census:
         over = [*_forgotten(page, told, begun), *_outdated(page, looks, silent, begun)]
         found += [(place, each) for each in over[:room]]  # the others at the next run
         if not found and len(page):
-            found.append((place, Alive(page.items[-1].subject)))
+            found.append((place, Alive(page.items[-1].subject, served=not self.knows_holders)))
         if found:
             found[-1] = (place, found[-1][1])
         return _shown(found, page.at, more=page.more)
@@ -123,7 +125,8 @@ class Census:
         for group in state.groups:
             if group.name == NOBODYS or group.name in ignore:
                 continue
-            known = await self.groups.consumers(state.subject, group.name) if group.consumers else ()
+            asks = self.knows_holders and group.consumers
+            known = await self.groups.consumers(state.subject, group.name) if asks else ()
             for each in sorted(known, key=lambda consumer: consumer.consumer):
                 if each.until <= at:
                     look = looks.get(name_of(each))
@@ -131,7 +134,8 @@ class Census:
                     yield SilentConsumer(each, look if fits else None, None if fits else look)
             about = tuple(each for each in told if each.name.split("\n")[1] == group.name)
             alive = max((each.until for each in known), default=None)
-            unread = group.pending > 0 and (alive is None or alive <= at)
+            waits = not self.knows_holders and group.consumers > 0
+            unread = group.pending > 0 and not waits and (alive is None or alive <= at)
             if unread or group.lost or about:
                 yield Troubled(state.subject, group, alive, about)
 

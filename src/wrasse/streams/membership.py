@@ -38,6 +38,7 @@ class Membership:
         start: StartAt,
         every: timedelta,
         most: int = STREAMS_MAX,
+        ack_timeout: timedelta | None = None,
     ) -> None:
         self.subjects: tuple[str, ...] = ()
         self._streams = streams
@@ -48,6 +49,7 @@ class Membership:
         self._start = start
         self._every = every.total_seconds()
         self._most = most
+        self._ack_timeout = ack_timeout
         self._looked_at: float | None = None
         self._wild = is_wild(pattern)
 
@@ -59,7 +61,8 @@ class Membership:
             return
         found = await self._matching() if self._wild else (self._pattern,)
         for subject in sorted(set(found) - set(self.subjects)):
-            await self._groups.join(subject, self._group, self._start if first else StartAt(first=True))
+            start = self._start if first else StartAt(first=True)
+            await self._groups.join(subject, self._group, start, ack_timeout=self._ack_timeout)
         self.subjects = found
         self._looked_at = now
 

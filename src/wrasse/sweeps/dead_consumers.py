@@ -4,6 +4,8 @@ evidence      the moment has passed until which the consumer said it lives; of a
               for a day, seen at two looks, and that it holds nothing
 grace         `gone_for` after that moment, or between the two looks
 precondition  still silent at the very step that hands over what it holds and removes it
+elsewhere     on NATS nobody is retired: AckWait of the durable frees what a dead consumer held. A group is told of when
+              something is pending, nobody waits for more, and nothing was delivered or acked for `stale_after`
 if wrong      a live consumer is known again by its next question; what it held goes to the others with its count kept,
               so a message may be handled twice; none is lost, and no group is ever removed
 """
@@ -92,7 +94,7 @@ class DeadConsumers:
     def decide(self, suspect: Suspect, at: datetime) -> Action[Change] | Keep:
         match suspect:
             case Alive():
-                return Keep("alive")
+                return Keep("AckWait of its durable frees what a dead consumer held" if suspect.served else "alive")
             case Forgotten():
                 return Action("settle", suspect.told.stream, "the group is gone", SettleGroup(suspect.told))
             case Outdated(look):
@@ -143,7 +145,9 @@ class DeadConsumers:
     def _is_stale(self, suspect: Troubled, at: datetime) -> bool:
         oldest = suspect.group.oldest_pending_at
         waits = suspect.group.pending > 0 and oldest is not None and at - oldest >= self.stale_after
-        return waits and (suspect.alive_until is None or suspect.alive_until <= at)
+        active = suspect.group.active_at
+        quiet = active is None or at - active >= self.stale_after
+        return waits and quiet and (suspect.alive_until is None or suspect.alive_until <= at)
 
     async def _applied(self, change: Change) -> Outcome:
         match change:

@@ -17,6 +17,7 @@ from wrasse.backends.memory.records import MemoryRecords
 from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.backends.memory.streams import MemoryStreams
 from wrasse.clock import Clock, SystemClock
+from wrasse.ports.capabilities import FULL_GROUPS
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 
@@ -25,6 +26,8 @@ _SYSTEM = SystemClock()
 
 class Memory:
     """A backend: jobs, journal, records and a pulse."""
+
+    capabilities = FULL_GROUPS
 
     def __init__(self, clock: Clock = _SYSTEM, *, done_max: int = 10_000, identity: str = "memory") -> None:
         self._clock = clock

@@ -39,7 +39,9 @@ class MemoryGroups:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
 
-    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+    async def join(
+        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
+    ) -> bool:
         check_group(subject, group)
         log = self._logs.make(subject)
         if group in log.groups:
@@ -75,9 +77,7 @@ class MemoryGroups:
             del self._logs.bells[bell]
         return delivered
 
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         now = self._logs.now()
         mine = []
         for delivery in deliveries:
@@ -159,8 +159,7 @@ class MemoryGroups:
         due = sorted(((log, found, id) for _, id, log, found in again), key=lambda d: d[2])
         handed = [self._hand(log, found, entry, consumer, until) for log, found, id in due if (entry := log.get(id))]
         handed += [
-            self._hand(log, found, entry, consumer, until)
-            for log, found, entry in _new(joined, limit - len(handed))
+            self._hand(log, found, entry, consumer, until) for log, found, entry in _new(joined, limit - len(handed))
         ]
         return tuple(handed)
 

@@ -19,6 +19,7 @@ from wrasse.backends.nats.records import NatsRecords
 from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreUnavailable, WrasseError
+from wrasse.ports.capabilities import Capabilities
 from wrasse.ports.finding import Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
@@ -31,6 +32,7 @@ from wrasse.ports.surveys import Surveys
 class Nats:
     """One open NATS. Make it with `open`; it serves the event loop that opened it, until `close`."""
 
+    capabilities = Capabilities()
     margin = MARGIN  # how far the time it tells may be off
 
     def __init__(self, link: Link, bucket: Bucket, flows: Flows, clock: Clock) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wrasse.backends.nats.appending import Appender
+from wrasse.backends.nats.durables import Durables
 from wrasse.backends.nats.groups import NatsGroups
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.lanes import Lanes
 from wrasse.backends.nats.layout import Layout
-from wrasse.backends.nats.ledgers import Ledgers
 from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.marks import Marks
 from wrasse.backends.nats.reading import Reader
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.streams import NatsStreams
@@ -44,8 +45,10 @@ class Flows:
         lanes = Lanes(js, layout, reader, clock)
         await lanes.open()
         at = ServerTime(js, layout, clock, time)
-        ledgers = Ledgers(js, layout, reader)
+        marks, durables = Marks(js, layout, reader), Durables(js, layout)
         appender = Appender(lanes, at, clock, atomic=atomic)
         return cls(
-            NatsStreams(lanes, ledgers, appender, at), NatsGroups(link, lanes, ledgers, appender, at), lanes
+            NatsStreams(lanes, marks, durables, appender, at),
+            NatsGroups(link, lanes, marks, durables, appender, at),
+            lanes,
         )

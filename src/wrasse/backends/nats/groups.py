@@ -1,31 +1,32 @@
-"""Groups on JetStream: each has a ledger in the stream of books. See `docs/design/015-nats-link.md`.
+"""Groups on JetStream: durable pull consumers for those who share work, marks for those who read by cursor.
 
-The server's own consumers would keep the deliveries, but could tell neither who holds what nor whether an ack counted,
-and no trim could ask them for a floor in the moment it needs one.
+The server keeps what is delivered, until when, and what is acked. Acks, naks and progress are confirmed by the server
+before they count. What this process holds is kept here only to know where its answers go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from wrasse.backends.nats.appending import Appender
-from wrasse.backends.nats.handouts import Handouts, Question
+from wrasse.backends.nats.durables import Durable, Durables, refuse_future
 from wrasse.backends.nats.lanes import Lanes
-from wrasse.backends.nats.ledger_entries import ACK, NAK, Extend, Join, Mark, Retire, Settle, frees
-from wrasse.backends.nats.ledgers import Ledgers
-from wrasse.backends.nats.link import Link, Subscription
+from wrasse.backends.nats.ledger_groups import LedgerGroups
+from wrasse.backends.nats.link import Link, NoResponders, packed, status_of
+from wrasse.backends.nats.marks import Marks
 from wrasse.backends.nats.positions import last_upto
 from wrasse.backends.nats.progress import Progress
+from wrasse.backends.nats.pulls import NAK, Given, Pulls
 from wrasse.backends.nats.server_ages import Ages
+from wrasse.backends.nats.stored import entry, pulled
 from wrasse.backends.nats.stream_time import ServerTime
-from wrasse.clock import from_micros, to_micros
-from wrasse.errors import Refused
+from wrasse.clock import to_micros
+from wrasse.errors import Refused, StoreUnavailable, UsageError
 from wrasse.ports.groups import (
-    Ack,
     Answer,
     ConsumerState,
     DeadLetter,
@@ -39,49 +40,84 @@ from wrasse.ports.groups import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
 
+_ACK, _PROGRESS = b"+ACK", b"+WPI"
+_HELD_MAX = 200_000  # deliveries of one group whose answers we know where to send
+_NOW = timedelta(0)
 _MICROSECOND = timedelta(microseconds=1)
-_ASKED_EVERY = 1.0  # while it waits: what it listens to may be lost with a connection
-_SOON = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # a message is heard before it is stored
+_TRIES = 50
+
+Beginning = tuple[EntryId, Mapping[str, object]]  # where a group begins, for a mark and for a durable
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A delivery that this process had: where its answer goes. After a nak it can still be acked, not extended."""
+
+    ms: int
+    number: int
+    reply: bytes
+    ours: bool = True
 
 
 class NatsGroups:
     """All groups behind one link."""
 
-    def __init__(self, link: Link, lanes: Lanes, ledgers: Ledgers, appender: Appender, time: ServerTime) -> None:
+    def __init__(
+        self, link: Link, lanes: Lanes, marks: Marks, durables: Durables, appender: Appender, time: ServerTime
+    ) -> None:
         self._link = link
         self._lanes = lanes
-        self._ledgers = ledgers
+        self._marks = marks
+        self._durables = durables
         self._appender = appender
         self._time = time
-        self._handouts = Handouts(lanes, ledgers, time)
+        self._pulls = Pulls(lanes.js)
+        self._ledgers = LedgerGroups(lanes.js, lanes.layout, lanes.reader)
         self._progress = Progress(lanes.js)
-        self._ages = Ages(lanes, ledgers)
+        self._ages = Ages(lanes, marks)
+        self._known: dict[tuple[str, str], Durable] = {}
+        self._held: dict[tuple[str, str], dict[int, Held]] = {}
+        self._turn = 0
 
-    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+    async def join(
+        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
+    ) -> bool:
         check_group(subject, group)
         lane = await self._lanes.make(subject)
         await self._ages.end(lane)  # before the group is there: what it is promised stays
-        ledger = self._ledgers.of(subject, group)
-        if (await ledger.catch_up()).joined:
-            return False
-        made = bool(await ledger.submit(await self._beginning(subject, start)))
+        marked = await self._marks.get(subject, group)
+        if marked is not None and not cursor:
+            raise Refused(
+                f"the group {group!r} of {subject!r} is moved by a cursor", do="use another group for a consumer"
+            )
+        settled = await self._ledgers.floor(subject, group)
+        after, begins = await self._beginning(subject, start if settled is None else StartAt(after=settled))
+        if cursor:
+            made = marked is None and await self._marks.put(subject, group, after)
+        else:
+            self._known[subject, group], made = await self._durables.join(lane, group, begins, ack_timeout)
+        if settled is not None:
+            await self._ledgers.remove(subject, group)
         await self._ages.end(lane)  # somebody who saw no group may have set one meanwhile
-        return made
+        return made and settled is None
 
-    async def _beginning(self, subject: str, start: StartAt) -> Join:
+    async def _beginning(self, subject: str, start: StartAt) -> Beginning:
         if start.first:
-            return Join(0, 0)
+            return START, {"deliver_policy": "all"}
         lane = await self._lanes.make(subject)
         tip = await self._lanes.tip_of(subject, lane, leader=True)
-        if start.at is None and start.after is None:
-            return Join(tip.ms, tip.seq)
+        latest = EntryId(tip.ms, tip.seq)
+        if start.at is not None and to_micros(start.at) > to_micros(await self._time.now()):
+            raise refuse_future()
         if start.after is not None and start.after.seq <= tip.seq:
-            return Join(start.after.ms, start.after.seq)
+            return _behind(start.after)
+        if start.at is None and start.after is None:
+            return latest, {"deliver_policy": "new"}
         start_ms = to_micros(start.at) // 1_000 if start.at is not None else (start.after or START).ms + 1
         if tip.ms < start_ms:
-            return Join(tip.ms, tip.seq, start_ms)
+            return _behind(latest)
         found = await last_upto(self._lanes, lane, EntryId(start_ms, 0).previous, 1, tip.seq)
-        return Join(0, 0) if found is None else Join(found.ms, found.seq)
+        return _behind(found or START)
 
     async def deliver(
         self,
@@ -91,124 +127,204 @@ class NatsGroups:
         limit: int,
         *,
         ack_timeout: timedelta,
-        wait: timedelta = timedelta(0),
+        wait: timedelta = _NOW,
     ) -> Sequence[Delivery]:
         limit = check_deliver(limit, ack_timeout)
-        subjects = tuple(dict.fromkeys(subjects))
-        asked = Question(group, consumer, limit, ack_timeout)
-        delivered = await self._handouts.hand_out(subjects, asked)
-        if delivered or not limit or wait <= timedelta(0):
-            return delivered
-        bell, listening = asyncio.Event(), []
+        durables = {subject: await self._durable(subject, group) for subject in subjects}
+        if not limit:
+            return ()
+        now = await self._time.now()
+        if len(durables) == 1:
+            ((subject, durable),) = durables.items()
+            return self._deliveries(subject, durable, consumer, await self._ask(subject, durable, limit, wait), now)
+        given = await self._ready(durables, limit)
+        if not given and wait > _NOW:
+            given = await self._first(durables, limit, wait)
+        found = [each for s, got in given.items() for each in self._deliveries(s, durables[s], consumer, got, now)]
+        return sorted(found, key=lambda each: (each.number == 1, each.entry.id, each.entry.subject))
+
+    async def _durable(self, subject: str, group: str) -> Durable:
+        known = self._known.get((subject, group))
+        if known is not None:
+            return known
+        lane = await self._lanes.find(subject)
+        found = None if lane is None else await self._durables.find(lane, group)
+        if found is None:
+            raise UsageError(f"there is no group {group!r} on {subject!r}", do="join it before asking for deliveries")
+        self._known[subject, group] = found
+        return found
+
+    async def _ask(self, subject: str, durable: Durable, limit: int, wait: timedelta) -> list[Given]:
         try:
-            async with asyncio.timeout(wait.total_seconds()):
-                for subject in subjects:
-                    listening += await self._listened(bell, subject, group)
-                delivered = await self._handouts.hand_out(subjects, asked)  # what came before we listened
-                while not delivered:
-                    rung = await self._rung(bell, subjects, group)
-                    delivered = await self._handouts.hand_out(subjects, asked)
-                    for pause in _SOON if rung else ():
-                        if delivered:
-                            break
-                        await asyncio.sleep(pause)
-                        delivered = await self._handouts.hand_out(subjects, asked)
-        except TimeoutError:
-            return delivered
+            return await self._pulls.ask(durable.stream, durable.name, limit, wait)
+        except NoResponders:
+            del self._known[subject, durable.group]
+            await self._durable(subject, durable.group)  # gone: it says so
+            raise StoreUnavailable(
+                f"the durable {durable.name!r} of {durable.stream!r} has no leader now", do="wait and try again"
+            ) from None
+
+    async def _ready(self, durables: Mapping[str, Durable], limit: int) -> dict[str, list[Given]]:
+        """What is there now: a share of each stream, and what one has not the others give."""
+        self._turn += 1
+        names = list(durables)
+        left = names[self._turn % len(names) :] + names[: self._turn % len(names)]  # another one first each time
+        found: dict[str, list[Given]] = {}
+        while limit and left:
+            share, extra = divmod(limit, len(left))
+            asked = {subject: share + (place < extra) for place, subject in enumerate(left) if share or place < extra}
+            for subject, got in zip(asked, await self._all(durables, asked), strict=True):
+                if got:
+                    found.setdefault(subject, []).extend(got)
+                limit -= len(got)
+                if len(got) < asked[subject]:
+                    left.remove(subject)
+        return found
+
+    async def _all(self, durables: Mapping[str, Durable], asked: Mapping[str, int]) -> list[list[Given]]:
+        """Asks several at once; if one fails, what the others gave goes back."""
+        results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in asked.items()])
+        errors = [each for each in results if isinstance(each, BaseException)]
+        if errors:
+            self._pulls.give_back([one.reply for got in results if isinstance(got, list) for one in got])
+            raise errors[0]
+        return [got for got in results if isinstance(got, list)]
+
+    async def _first(self, durables: Mapping[str, Durable], limit: int, wait: timedelta) -> dict[str, list[Given]]:
+        """Waits at all of them, and takes what comes first; what comes from others beyond the limit goes back."""
+        each = max(limit // len(durables), 1)
+        asking = {asyncio.ensure_future(self._ask(s, durable, each, wait)): s for s, durable in durables.items()}
+        waiting = set(asking)
+        got = False
+        whole = False
+        found: dict[str, list[Given]] = {}
+        try:
+            while waiting and not got:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                got = any(one.exception() is not None or one.result() for one in done)
+            whole = True
         finally:
-            for each in listening:
-                each.end()
-        return delivered
+            for one in asking:
+                one.cancel()
+            failed: BaseException | None = None
+            for one, result in zip(asking, await asyncio.gather(*asking, return_exceptions=True), strict=True):
+                if isinstance(result, list):
+                    kept = result[:limit] if whole else []
+                    self._pulls.give_back([given.reply for given in result[len(kept) :]])
+                    limit -= len(kept)
+                    found |= {asking[one]: kept} if kept else {}
+                elif isinstance(result, Exception):
+                    failed = result
+        if failed is not None and not found:
+            raise failed
+        return found
 
-    async def _listened(self, bell: asyncio.Event, subject: str, group: str) -> list[Subscription]:
-        """Rings when something is appended, or becomes due before its time."""
-        stored, noted = self._lanes.layout.stored(subject), self._ledgers.of(subject, group).subject
-        return [
-            await self._link.listen(stored.encode(), lambda *_: bell.set()),
-            await self._link.listen(noted.encode(), lambda *heard: bell.set() if frees(heard[3]) else None),
+    def _deliveries(
+        self, subject: str, durable: Durable, consumer: str, given: Sequence[Given], now: datetime
+    ) -> list[Delivery]:
+        held = self._held.setdefault((subject, durable.group), {})
+        until, found = now + durable.ack_wait, []
+        for each in given:
+            count, seq, rest = _places(each.reply)
+            message = pulled(seq, rest, each.header, each.body)
+            held.pop(message.seq, None)  # in the order in which they came
+            held[message.seq] = Held(message.ms, count, each.reply)
+            found.append(Delivery(entry(subject, message, message.ms), durable.group, consumer, count, until))
+        while len(held) > _HELD_MAX:
+            del held[next(iter(held))]
+        return found
+
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
+        mine = [self._holding(each.entry.subject, each.group, each.entry.id) for each in deliveries]
+        kept = [
+            held if held is not None and held.ours and held.number == each.number else None
+            for held, each in zip(mine, deliveries, strict=True)
         ]
-
-    async def _rung(self, bell: asyncio.Event, subjects: Sequence[str], group: str) -> bool:
-        """Waits until something was said, something is due, or it is time to ask again."""
-        due = min((self._ledgers.of(subject, group).state.next_due() for subject in subjects), default=1 << 62)
-        left = min(_ASKED_EVERY, (due - to_micros(await self._time.now())) / 1e6)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(left, 0.001)):
-                await bell.wait()
-        rung = bell.is_set()
-        bell.clear()
-        return rung
-
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
-        now = to_micros(await self._time.now())
-        until = now + ack_timeout // _MICROSECOND
-        by_group: dict[tuple[str, str], list[int]] = {}
-        for place, delivery in enumerate(deliveries):
-            by_group.setdefault((delivery.entry.subject, delivery.group), []).append(place)
-        mine = [False] * len(deliveries)
-        for (subject, group), places in by_group.items():
-            ledger = self._ledgers.of(subject, group)
-            if not ledger.state.joined and not (await ledger.catch_up()).joined:
-                continue
-            held = [_span(deliveries[place]) for place in places]
-            answers = await ledger.submit(Extend(now, consumer, until, tuple(held)))
-            for place, answer in zip(places, answers, strict=True):
-                mine[place] = bool(answer)
-        return tuple(mine)
+        await self._confirmed([(held.reply, _PROGRESS) for held in kept if held is not None])
+        return tuple(held is not None for held in kept)
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
-        letters = check_answers(answers)
+        check_answers(answers)
+        taken: dict[tuple[str, str, int], tuple[Held, bool]] = {}  # whether it is settled
+        outcomes, sent, letters = [], list[tuple[bytes, bytes]](), list[Draft]()
+        for answer in answers:
+            place = answer.subject, answer.group, answer.id.seq
+            held = self._holding(answer.subject, answer.group, answer.id)
+            if held is None or taken.get(place, (held, False))[1]:
+                outcomes.append(Outcome.LOST)
+                continue
+            outcomes.append(Outcome.DONE)
+            taken[place] = held, not isinstance(answer, Nak)
+            sent.append((held.reply, _ACK if not isinstance(answer, Nak) else _nak(answer.delay)))
+            if isinstance(answer, DeadLetter):
+                draft = answer.draft
+                letters.append(Draft(draft.subject, draft.body, draft.key or _letter_key(answer), draft.fields))
         if letters:
-            await self._post(answers)
-        now = to_micros(await self._time.now())
-        by_group: dict[tuple[str, str], list[int]] = {}
-        for place, answer in enumerate(answers):
-            by_group.setdefault((answer.subject, answer.group), []).append(place)
-        outcomes = [Outcome.LOST] * len(answers)
-
-        async def settle(subject: str, group: str, places: list[int]) -> None:
-            ledger = self._ledgers.of(subject, group)
-            if not ledger.state.joined and not (await ledger.catch_up()).joined:
-                return
-            runs = _runs([answers[place] for place in places])
-            at = 0
-            for run, row in zip(runs, await ledger.submit(Settle(now, tuple(runs))), strict=True):
-                row = "1" * run[2] if row == run[2] else str(row)
-                for place, done in zip(places[at : at + run[2]], row, strict=True):
-                    if done == "1":
-                        outcomes[place] = Outcome.DONE
-                at += run[2]
-
-        await asyncio.gather(*(settle(*key, places) for key, places in by_group.items()))
+            # Stored before its original is acked: after a crash in between it is stored again under the same key.
+            await self._appender.append(letters)
+        await self._confirmed(sent)
+        for (subject, group, seq), (held, settled) in taken.items():
+            known = self._held[subject, group]
+            if known.get(seq) is not held:
+                continue  # delivered again meanwhile
+            if settled:
+                del known[seq]
+            else:
+                known[seq] = Held(held.ms, held.number, held.reply, ours=False)
         return tuple(outcomes)
 
-    async def _post(self, answers: Sequence[Answer]) -> None:
-        """Dead letters are stored before their originals are acked: after a crash in between there are both, and a
-        letter that is stored again within two minutes is the same one."""
-        drafts: list[Draft] = []
-        settled: set[tuple[str, str, EntryId]] = set()
-        for answer in answers:
-            key = (answer.subject, answer.group, answer.id)
-            if isinstance(answer, DeadLetter) and key not in settled:
-                state = await self._ledgers.of(answer.subject, answer.group).catch_up()
-                if state.joined and state.find(answer.id) is not None:
-                    draft = answer.draft
-                    key_ = draft.key or _letter_key(answer)
-                    drafts.append(Draft(draft.subject, draft.body, key_, draft.fields))
-            if not isinstance(answer, Nak):
-                settled.add(key)
-        if drafts:
-            await self._appender.append(drafts)
+    def _holding(self, subject: str, group: str, id: EntryId) -> Held | None:
+        held = self._held.get((subject, group), {}).get(id.seq)
+        return held if held is not None and held.ms == id.ms else None
+
+    async def _confirmed(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
+        """Sends answers, and waits until the server has confirmed every one."""
+        if not sent:
+            return
+        left = len(sent)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def heard(_: bytes, __: bytes, header: bytes, ___: bytes) -> None:
+            nonlocal left
+            left -= 1
+            if header and status_of(header) == 503:
+                lost("no consumer takes them: it is gone, or has no leader now")
+            elif not left and not done.done():
+                done.set_result(None)
+
+        def lost(why: str) -> None:
+            if not done.done():
+                done.set_exception(
+                    StoreUnavailable(f"answers of a group were not confirmed: {why}", do="send them again")
+                )
+
+        inbox = self._link.open_inbox(heard, lost)
+        seconds = self._link.options.read_timeout.total_seconds()
+        try:
+            await self._link.send(b"".join([packed(reply, what, inbox) for reply, what in sent]), now=True)
+            async with asyncio.timeout(seconds):
+                await done
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{self._link.options.where} did not confirm {left} answers in {seconds:g}s", do="send them again"
+            ) from None
+        finally:
+            self._link.close_inbox(inbox)
+            if done.done() and not done.cancelled():
+                done.exception()
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
         lane = await self._lanes.find(subject)
-        ledger = self._ledgers.of(subject, group)
-        if lane is None or not (state := await ledger.catch_up()).joined:
+        mark = None if lane is None else await self._marks.get(subject, group)
+        if lane is None or mark is None:
+            if lane is not None and await self._durables.find(lane, group) is not None:
+                raise Refused(
+                    f"the group {group!r} of {subject!r} is a durable consumer",
+                    do="ack its messages instead of marking",
+                )
             return Outcome.LOST
-        if upto == START or 0 < upto.seq <= state.floor_seq:
-            self._progress.show(lane, subject, group, upto.seq)
+        if upto == START or 0 < upto.seq <= mark.at.seq:
+            self._progress.show(lane, subject, group, mark.at.seq)
             return Outcome.LOST
         tip = await self._lanes.tip_of(subject, lane, leader=True)
         if upto.seq > tip.seq or (not upto.seq and upto > EntryId(tip.ms, tip.seq)):
@@ -216,55 +332,47 @@ class NatsGroups:
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
                 do="read the stream again: entries still to come would count as acked",
             )
-        if not await ledger.submit(Mark(upto.ms, upto.seq)):
-            return Outcome.LOST
-        if upto.seq:
-            self._progress.show(lane, subject, group, upto.seq)
-        return Outcome.DONE
+        for _ in range(_TRIES):
+            if mark is None or mark.at.seq >= upto.seq:
+                return Outcome.LOST
+            if await self._marks.put(subject, group, upto, mark.revision):
+                self._progress.show(lane, subject, group, upto.seq)
+                return Outcome.DONE
+            mark = await self._marks.get(subject, group)
+        raise StoreUnavailable(f"too many mark the group {group!r} at once", do="try again")
 
     async def close(self) -> None:
         """Shows how far groups are for the last time."""
         await self._progress.close()
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
-        state = await self._ledgers.of(subject, group).catch_up()
-        return tuple(
-            ConsumerState(subject, group, name, state.held(name), from_micros(seen), from_micros(until))
-            for name, (seen, until) in sorted(state.consumers.items())
-        )
+        """None: the server keeps what is delivered and not to whom."""
+        return ()
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
-        ledger = self._ledgers.of(subject, group)
-        if consumer not in (await ledger.catch_up()).consumers:
-            return Outcome.LOST
-        now = to_micros(await self._time.now())
-        return Outcome.DONE if await ledger.submit(Retire(now, consumer)) else Outcome.LOST
+        """Nothing to do: what a consumer held is delivered again when AckWait is over."""
+        return Outcome.LOST
 
 
-def _span(delivery: Delivery) -> tuple[int, int, int, int]:
-    return delivery.entry.id.seq, 1, delivery.entry.id.ms, delivery.number
+async def _gathered(asking: Sequence[object]) -> list[object]:
+    return list(await asyncio.gather(*asking, return_exceptions=True))  # type: ignore[call-overload]
 
 
-def _runs(answers: Sequence[Answer]) -> list[tuple[int, int, int, int, int]]:
-    """Answers as runs, in their order."""
-    runs: list[tuple[int, int, int, int, int]] = []
-    kind, first, last, at, delay = -1, 0, -2, 0, 0
-    for answer in answers:
-        seq, ms = answer.id.seq, answer.id.ms
-        if type(answer) is Ack and kind == ACK and seq == last + 1 and ms == at:  # by far the commonest
-            last = seq
-            continue
-        put_off = answer.delay // _MICROSECOND if isinstance(answer, Nak) else 0
-        is_nak = NAK if isinstance(answer, Nak) else ACK
-        if (kind, last + 1, at, delay) == (is_nak, seq, ms, put_off):
-            last = seq
-            continue
-        if kind >= 0:
-            runs.append((kind, first, last - first + 1, at, delay))
-        kind, first, last, at, delay = is_nak, seq, seq, ms, put_off
-    if kind >= 0:
-        runs.append((kind, first, last - first + 1, at, delay))
-    return runs
+def _behind(after: EntryId) -> Beginning:
+    return after, {"deliver_policy": "by_start_sequence", "opt_start_seq": after.seq + 1}
+
+
+def _nak(delay: timedelta) -> bytes:
+    return NAK + b' {"delay":%d}' % (delay // _MICROSECOND * 1_000) if delay > _NOW else NAK
+
+
+def _places(reply: bytes) -> tuple[int, bytes, bytes]:
+    """Of the subject an answer goes to: how often it was delivered, its sequence, and what follows that."""
+    words = reply.split(b".")
+    at = 4 if len(words) == 9 else 6  # more words where it came from a domain
+    if len(words) < at + 5 or not b"".join(words[at : at + 5]).isdigit():
+        raise StoreUnavailable("a message came without where its answer goes", do="look at the server's log")
+    return int(words[at]), words[at + 1], b".".join(words[at + 2 : at + 5])
 
 
 def _letter_key(letter: DeadLetter) -> str:

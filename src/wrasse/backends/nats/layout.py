@@ -3,7 +3,8 @@
 A subject keeps its name, behind the prefix. Its stream is named by it with `-` for a dot and `=2D` (hexadecimal) for
 every byte that is no letter, digit or `_`: `gbe.events.audit` is kept in `gbe-events-audit`. A name that would be too
 long for the server is shortened to a hash; the subject is in the stream's configuration. What we note beside the
-entries is kept in one more stream, `<root>_books`: the ledger of every group, and what a stream may hold.
+entries is kept in one more stream, `<root>_books`: the mark of every group that reads by cursor, and what a stream may
+hold.
 """
 
 from __future__ import annotations
@@ -52,13 +53,17 @@ class Layout:
         """What is noted about one stream."""
         return f"{self.root}._books.lane.{token(subject)}"
 
-    def ledger(self, subject: str, group: str) -> str:
-        """The ledger of one group."""
-        return f"{self.root}._books.group.{token(subject)}.{token(group)}"
+    def mark(self, subject: str, group: str) -> str:
+        """The mark of one group."""
+        return f"{self.root}._books.mark.{token(subject)}.{token(group)}"
 
-    def ledgers(self, subject: str) -> str:
-        """The ledgers of all groups of one stream."""
-        return f"{self.root}._books.group.{token(subject)}.*"
+    def marks(self, subject: str) -> str:
+        """The marks of all groups of one stream."""
+        return f"{self.root}._books.mark.{token(subject)}.*"
+
+    def ledger(self, subject: str, group: str) -> str:
+        """The ledger in which earlier versions kept a group."""
+        return f"{self.root}._books.group.{token(subject)}.{token(group)}"
 
     def stored(self, subject: str) -> str:
         """The subject as JetStream knows it."""

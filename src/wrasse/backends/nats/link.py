@@ -124,6 +124,10 @@ class Subscription:
         """Hears nothing more."""
         self._link._unsubscribe(self)
 
+    def drain(self) -> None:
+        """Hears what the server has sent until it knows, and nothing more then."""
+        self._link._drain(self)
+
 
 class Link:
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
@@ -247,6 +251,11 @@ class Link:
         except Cut as cut:
             raise self._unavailable(str(cut)) from cut
 
+    def post(self, data: bytes) -> None:
+        """Sends packed publishes if the connection stands; nobody is told whether they arrived."""
+        if data and self._wire is not None and self._wire.open:
+            self._wire.send(data)
+
     async def flush(self) -> None:
         """Waits until the server has read everything that was sent."""
         wire = await self.ready()
@@ -279,10 +288,25 @@ class Link:
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._heard.pop(subscription.number, None) is None:
             return
-        del self._subscriptions[subscription.number]
+        self._subscriptions.pop(subscription.number, None)
         self._taken.pop(subscription.number, None)
         if self._wire is not None and self._wire.open:
             self._wire.send(b"UNSUB %b\r\n" % subscription.number)
+
+    def _drain(self, subscription: Subscription) -> None:
+        wire = self._wire
+        if wire is None or not wire.open or self._subscriptions.pop(subscription.number, None) is None:
+            self._unsubscribe(subscription)
+            return
+
+        def ended(pong: asyncio.Future[None]) -> None:
+            if not pong.cancelled():
+                pong.exception()
+            self._heard.pop(subscription.number, None)
+            self._taken.pop(subscription.number, None)
+
+        wire.send(b"UNSUB %b\r\n" % subscription.number)
+        wire.ping().add_done_callback(ended)
 
     def _answered(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         token = subject[len(self._inbox) :]

@@ -1,6 +1,6 @@
 """How far a group that reads by cursor is, for whoever looks with the tools of NATS: a durable consumer of its name.
 
-Its ack floor is what is archived, its unprocessed messages are the lag. The ledger stays the truth: the consumer
+Its ack floor is what is archived, its unprocessed messages are the lag. Its mark stays the truth: the consumer
 follows it, about a second behind while somebody archives, and is never ahead. Whatever stands in the way of showing is
 told once and stops nothing else. Where a stream keeps messages for as long as somebody is interested in them, this
 consumer is that interest: what is not archived stays.
@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wrasse.backends.nats.durables import SHOWN
 from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, JetStream, JsError
 from wrasse.backends.nats.lanes import Lane
 from wrasse.backends.nats.layout import stream_name, token
@@ -26,7 +27,6 @@ _EVERY = 1.0  # seconds: how often one consumer is moved at most
 _LAST = 2.0  # seconds that the last moves may take
 _SHOWN_MAX = 1_000
 _RESETS = (2, 14)  # from there on a consumer is moved in one step; before, it is made anew
-_OURS = "how far a group of wrasse is"
 _log = logging.getLogger("wrasse.streams")
 
 
@@ -113,7 +113,7 @@ class Progress:
             if refused.code != CONSUMER_NOT_FOUND:
                 raise
             return _Consumer(lane.stream, name, lane.subject, None)
-        if info["config"].get("description") != _OURS:
+        if info["config"].get("description") != SHOWN:
             raise Refused(
                 f"the stream {lane.stream!r} has a consumer {name!r} of another program",
                 do="the group is not shown as one; delete or rename that if it should be",
@@ -139,7 +139,7 @@ class Progress:
     async def _make(self, consumer: _Consumer, start: dict[str, object]) -> None:
         config = {
             "durable_name": consumer.name,
-            "description": _OURS,
+            "description": SHOWN,
             "ack_policy": "all",
             "filter_subject": consumer.subject,
             **start,

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from wrasse.backends.nats.js import STREAM_NOT_FOUND, JsError
 from wrasse.backends.nats.lanes import Lane, Lanes
-from wrasse.backends.nats.ledgers import Ledgers
+from wrasse.backends.nats.marks import Marks
 from wrasse.backends.nats.stream_config import Config, server_age, with_age
 from wrasse.backends.rounds import Rounds
 from wrasse.ports.outcome import Outcome
@@ -21,9 +21,9 @@ from wrasse.ports.outcome import Outcome
 class Ages:
     """The maximal ages of one backend's streams."""
 
-    def __init__(self, lanes: Lanes, ledgers: Ledgers) -> None:
+    def __init__(self, lanes: Lanes, marks: Marks) -> None:
         self._lanes = lanes
-        self._ledgers = ledgers
+        self._marks = marks
 
     async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
         """As `ServerAges` promises."""
@@ -56,8 +56,7 @@ class Ages:
             await self._update(lane, with_age(config, None))
 
     async def durable(self, lane: Lane) -> bool:
-        """Whether somebody has a durable consumer there. Ours only show how far a group is, and there is none without
-        its group."""
+        """Whether somebody has a durable consumer there: a group, or what shows how far one is."""
         seen, rounds = 0, Rounds(self._lanes.js.link.options.where, f"CONSUMER.LIST.{lane.stream}")
         while True:
             rounds.turn(seen)
@@ -70,7 +69,7 @@ class Ages:
                 return False
 
     async def _is_read(self, subject: str, lane: Lane) -> bool:
-        return bool(await self._ledgers.groups(subject)) or await self.durable(lane)
+        return bool(await self._marks.groups(subject)) or await self.durable(lane)
 
     async def _config(self, lane: Lane) -> Config | None:
         try:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wrasse.backends.nats.appending import Appender
+from wrasse.backends.nats.durables import Durable, Durables
 from wrasse.backends.nats.lanes import Lane, Lanes, LaneState, Tip, size_between
-from wrasse.backends.nats.ledger_state import LedgerState
-from wrasse.backends.nats.ledgers import Ledgers
-from wrasse.backends.nats.positions import last_upto
+from wrasse.backends.nats.marks import Mark, Marks
+from wrasse.backends.nats.positions import last_upto, place_after
 from wrasse.backends.nats.server_ages import Ages
 from wrasse.backends.nats.stored import Stored, beside, entry, ids_of
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
@@ -44,13 +44,14 @@ _NAMES_MAX = 100_000
 class NatsStreams:
     """All streams behind one link."""
 
-    def __init__(self, lanes: Lanes, ledgers: Ledgers, appender: Appender, time: ServerTime) -> None:
+    def __init__(self, lanes: Lanes, marks: Marks, durables: Durables, appender: Appender, time: ServerTime) -> None:
         self._lanes = lanes
-        self._ledgers = ledgers
+        self._marks = marks
+        self._durables = durables
         self._appender = appender
         self._time = time
-        self._trimmer = Trimmer(lanes, ledgers, time)
-        self._ages = Ages(lanes, ledgers)
+        self._trimmer = Trimmer(lanes, marks, durables, time)
+        self._ages = Ages(lanes, marks)
 
     @property
     def dedup_window(self) -> timedelta:
@@ -104,23 +105,22 @@ class NatsStreams:
         lane = await self._lanes.find(subject)
         if lane is None:
             return None
-        names = await self._ledgers.groups(subject)
-        groups = await asyncio.gather(*(self._ledgers.of(subject, name).catch_up() for name in names))
-        state, first, tip = await asyncio.gather(
-            self._lanes.state(lane),
-            self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True),
-            self._lanes.tip_of(subject, lane, leader=True),
-        )
+        state, names = await asyncio.gather(self._lanes.state(lane), self._marks.groups(subject))
         if state is None:
             self._lanes.forget(subject)
             return None
-        if not lane.own and not (state.count or tip.seq or names or lane.note.known):
+        marks = {name: mark for name in names if (mark := await self._marks.get(subject, name)) is not None}
+        # Groups before the entries: how far they are then is not beyond what is seen here.
+        durables = await self._durables.of(lane) if state.consumers else []
+        first, tip = await asyncio.gather(
+            self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True),
+            self._lanes.tip_of(subject, lane, leader=True),
+        )
+        if not lane.own and not (state.count or tip.seq or marks or durables or lane.note.known):
             return None
-        shown = [
-            await self._group(lane, name, group, first, tip)
-            for name, group in zip(names, groups, strict=True)
-            if group.joined
-        ]
+        shown = [await self._marked(lane, name, mark, first, tip) for name, mark in marks.items()]
+        shown += [await self._group(lane, each, tip) for each in durables if each.group not in marks]
+        shown.sort(key=lambda group: group.name)
         at = self._time.heard(state.at) if state.at else await self._time.now()
         return StreamState(
             subject,
@@ -141,18 +141,31 @@ class NatsStreams:
             return state.age
         return replace(state.age, read=await self._ages.durable(lane))
 
-    async def _group(self, lane: Lane, name: str, group: LedgerState, first: Stored | None, tip: Tip) -> GroupState:
+    async def _marked(self, lane: Lane, name: str, mark: Mark, first: Stored | None, tip: Tip) -> GroupState:
         stored_from = tip.seq + 1 if first is None else first.seq
-        runs = [run.part(max(run.seq, stored_from), run.end) for run in group.runs if run.end > stored_from]
-        floor = EntryId(runs[0].ms, runs[0].seq).previous if runs else group.delivered
+        lag = await self._lag(lane, max(mark.at.seq, stored_from - 1), tip)
+        return GroupState(name, floor=mark.at, delivered=mark.at, pending=0, lag=lag)
+
+    async def _group(self, lane: Lane, durable: Durable, tip: Tip) -> GroupState:
+        last = EntryId(tip.ms, tip.seq)
+        floor = await place_after(self._lanes, lane, durable.floor, last)
+        delivered = floor
+        if durable.delivered != durable.floor:
+            delivered = await place_after(self._lanes, lane, durable.delivered, last)
+        oldest = None
+        if durable.pending:
+            asked = {"seq": durable.floor + 1, "next_by_subj": lane.subject}
+            oldest = await self._lanes.reader.one(lane.stream, asked, leader=True)
         return GroupState(
-            name,
+            durable.group,
             floor=floor,
-            delivered=group.delivered,
-            pending=sum(run.count for run in runs),
-            oldest_pending_at=from_micros(runs[0].ms * 1_000) if runs else None,
-            consumers=len(group.consumers),
-            lag=await self._lag(lane, max(group.delivered.seq, stored_from - 1), tip),
+            delivered=delivered,
+            pending=durable.pending,
+            oldest_pending_at=None if oldest is None else from_micros(oldest.ms * 1_000),
+            consumers=durable.waiting,
+            lag=durable.unread,
+            protects=not durable.limited,
+            active_at=durable.active_at,
         )
 
     async def _lag(self, lane: Lane, after: int, tip: Tip) -> int | None:

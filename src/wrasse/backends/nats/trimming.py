@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+from wrasse.backends.nats.durables import Durables
 from wrasse.backends.nats.lanes import Lane, Lanes, Tip
-from wrasse.backends.nats.ledger_entries import Gone
-from wrasse.backends.nats.ledgers import Ledgers
-from wrasse.backends.nats.positions import last_upto
+from wrasse.backends.nats.marks import Marks
+from wrasse.backends.nats.positions import last_upto, place_after
 from wrasse.backends.nats.stored import Stored
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import to_micros
@@ -25,9 +25,10 @@ _MICROSECOND = timedelta(microseconds=1)
 class Trimmer:
     """Trims for one backend."""
 
-    def __init__(self, lanes: Lanes, ledgers: Ledgers, time: ServerTime) -> None:
+    def __init__(self, lanes: Lanes, marks: Marks, durables: Durables, time: ServerTime) -> None:
         self._lanes = lanes
-        self._ledgers = ledgers
+        self._marks = marks
+        self._durables = durables
         self._time = time
 
     async def trim(
@@ -36,7 +37,7 @@ class Trimmer:
         """Removes up to `limit` entries from the start of a stream."""
         lane = await self._lanes.find(subject)
         # Floors before everything else: what they allow now they allow later, too.
-        floors = [] if lane is None else await asyncio.gather(*(self._floor(subject, name) for name in protect))
+        floors = [] if lane is None else await asyncio.gather(*(self._floor(subject, lane, name) for name in protect))
         now = await self._time.now()
         tip = Tip() if lane is None else await self._lanes.tip_of(subject, lane, leader=True)
         if lane is None or not tip.seq:
@@ -47,7 +48,7 @@ class Trimmer:
             upto = min(upto, EntryId(max((to_micros(now) - age // _MICROSECOND) // 1_000, 0), 0).previous)
         if below is not None:
             upto = min(upto, below.previous)
-        held_by, bound = "", min(tip.seq, below.seq - 1 if below is not None and below.seq else SEQ_MAX)
+        allowed, held_by, bound = upto, "", min(tip.seq, below.seq - 1 if below is not None and below.seq else SEQ_MAX)
         for name, floor in zip(protect, floors, strict=True):
             if floor is None:
                 return Trimmed(0, START, name, False, now)
@@ -55,12 +56,19 @@ class Trimmer:
             if shown < upto:
                 upto, held_by = shown, name
             bound = min(bound, seq)
-        count, more = await self._purge(subject, lane, tip, upto, bound, limit)
+        count, more = await self._purge(subject, lane, tip, allowed, bound, limit)
         return Trimmed(count, upto, held_by, more, now)
 
-    async def _floor(self, subject: str, group: str) -> tuple[EntryId, int] | None:
-        state = await self._ledgers.of(subject, group).catch_up()
-        return (state.floor, state.floor_seq) if state.joined else None
+    async def _floor(self, subject: str, lane: Lane, group: str) -> tuple[EntryId, int] | None:
+        """How far a group has acked; None where it is missing, or where nobody can tell: with a MaxDeliver the ack
+        floor passes what the server gave up."""
+        mark = await self._marks.get(subject, group)
+        if mark is not None:
+            return mark.at, mark.at.seq
+        durable = await self._durables.find(lane, group, reads_more=True)
+        if durable is None or durable.limited:
+            return None
+        return await place_after(self._lanes, lane, durable.floor), durable.floor
 
     async def _purge(
         self, subject: str, lane: Lane, tip: Tip, upto: EntryId, bound: int, limit: int
@@ -78,7 +86,6 @@ class Trimmer:
             await self._lanes.remember(subject, lane, tip)
         asked: dict[str, object] = {"seq": last + 1} if lane.own else {"seq": last + 1, "filter": lane.subject}
         answer = await self._lanes.js.call(f"STREAM.PURGE.{lane.stream}", asked)
-        await self._forget(subject, last + 1)
         rest = await self._lanes.reader.one(lane.stream, {"seq": last + 1, "next_by_subj": lane.subject}, leader=True)
         return int(answer.get("purged", 0)), rest is not None and rest.seq <= bound and rest.id <= upto
 
@@ -88,11 +95,3 @@ class Trimmer:
             return highest  # the usual case: all of it is old
         found = await last_upto(self._lanes, lane, upto, first.seq, highest)
         return first.seq if found is None else found.seq
-
-    async def _forget(self, subject: str, below: int) -> None:
-        """What is removed is pending nowhere any more."""
-        for group in await self._ledgers.groups(subject):
-            ledger = self._ledgers.of(subject, group)
-            gone = (await ledger.catch_up()).below(below)
-            if gone:
-                await ledger.submit(Gone(tuple((run.seq, run.count) for run in gone)))

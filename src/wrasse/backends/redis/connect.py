@@ -28,6 +28,7 @@ from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.backends.redis.survey import RedisSurvey
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.capabilities import FULL_GROUPS
 from wrasse.ports.finding import WARN, Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.pulse import Pulse
@@ -41,6 +42,8 @@ _OLD_KEYS = (("LLEN", ""), ("ZCARD", ":delayed"))
 @reads_replies
 class Redis:
     """One open Redis. Make it with `open`; it serves the event loop that opened it, until `close`."""
+
+    capabilities = FULL_GROUPS
 
     def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
         self.link = self._link = link

@@ -54,7 +54,9 @@ class RedisGroups:
         self._keys = StreamKeys(link.options)
         self._handouts = Handouts(link, self._keys)
 
-    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+    async def join(
+        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
+    ) -> bool:
         check_group(subject, group)
         names = [self._keys.registry, self._keys.of(subject).log]
         return bool(await self._link.run(load("group_join"), names, [subject, group, _begin(start)]))
@@ -80,9 +82,7 @@ class RedisGroups:
             waited += await self._stirred(asking, given, left)
         return ()
 
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         if not deliveries:
             return ()
         places = Places(self._keys)
@@ -118,9 +118,7 @@ class RedisGroups:
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
         keys = self._keys.group(subject, group)
         now, *words = await self._link.run(load("group_consumers"), [keys.log, keys.consumers], [group])
-        found = [
-            _consumer(subject, group, now, *words[at : at + 4]) for at in range(0, len(words), 4)
-        ]
+        found = [_consumer(subject, group, now, *words[at : at + 4]) for at in range(0, len(words), 4)]
         return tuple(sorted(found, key=lambda state: state.consumer))
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:

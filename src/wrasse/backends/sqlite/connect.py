@@ -25,6 +25,7 @@ from wrasse.backends.sqlite.streams import SqliteStreams
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.ports.capabilities import FULL_GROUPS
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 
@@ -33,6 +34,8 @@ PATIENCE = timedelta(seconds=10)  # with another process that holds the write lo
 
 class Sqlite:
     """One open database. Make it with `open`; it serves the event loop that opened it, until `close`."""
+
+    capabilities = FULL_GROUPS
 
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
         self._clock = clock

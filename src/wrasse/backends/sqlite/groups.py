@@ -67,7 +67,9 @@ class SqliteGroups:
         self._bells = bells
         self._clock = clock
 
-    async def join(self, subject: str, group: str, start: StartAt) -> bool:
+    async def join(
+        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
+    ) -> bool:
         check_group(subject, group)
 
         def run(step: Step) -> bool:
@@ -106,9 +108,7 @@ class SqliteGroups:
                     granted = await self._grant(want)
         return handing.handed(granted, want)
 
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         if not deliveries:
             return ()
         run = partial(answering.extend, consumer=consumer, deliveries=deliveries, ack_timeout=span(ack_timeout))

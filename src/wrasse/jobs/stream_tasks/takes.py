@@ -136,7 +136,8 @@ class Takes(Claims[Task]):
 
     async def _join(self, task_type: str) -> None:
         if task_type not in self._joined:
-            await self._groups.join(queue_of(task_type), group_of(task_type), StartAt(first=True))
+            first = StartAt(first=True)
+            await self._groups.join(queue_of(task_type), group_of(task_type), first, ack_timeout=ACK_TIMEOUT)
             self._joined.add(task_type)
 
 

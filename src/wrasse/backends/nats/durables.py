@@ -1,0 +1,273 @@
+"""Durable pull consumers of JetStream: each is a group. Which one a group is, how one is made, and where it stands.
+
+A durable carries the group's name. Where a group reads more than one subject of a stream, the further ones are
+`<group>__<subject, dots as _>`. It is made with action `create` and never updated: an update would silently change what
+it reads. One that is there already is joined if it gives out exactly these messages, whoever made it, and refused
+otherwise. See `docs/design/022-nats-groups.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
+from wrasse.backends.nats.lanes import Lane
+from wrasse.backends.nats.layout import Layout
+from wrasse.backends.nats.stored import moment
+from wrasse.backends.rounds import Rounds
+from wrasse.errors import Refused, StoreUnavailable, UsageError
+from wrasse.ports.groups import ACK_TIMEOUT
+from wrasse.ports.subjects import matches
+
+_EXISTS = (10148, 10105, 10013)  # a consumer of this name, configured otherwise
+_QUEUE_TAKEN = (10099, 10100)  # a work queue, and another consumer of the same messages
+_NAME_MAX = 200  # of 255 that the server takes
+_WAITING_MAX = 4_096  # questions that wait at once; 512 by default
+_OURS = "wrasse group "
+SHOWN = "how far a group of wrasse is"  # the consumers of progress.py: no groups
+_NAMED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+:;,@#$%&!?()[]{}<^~|'\"`")
+_MICROSECOND = timedelta(microseconds=1)
+_TRIES = 3
+
+Config = Mapping[str, Any]
+
+
+class Reads(Enum):
+    """What a consumer reads, seen from one subject."""
+
+    SAME = "exactly this subject"
+    MORE = "this subject and others"
+    OTHER = "other subjects"
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """One durable consumer as the server tells it. Positions are sequences of its stream."""
+
+    stream: str
+    name: str
+    group: str
+    ack_wait: timedelta
+    limited: bool  # by MaxDeliver: its floor passes what it gave up
+    floor: int
+    delivered: int
+    pending: int
+    unread: int
+    waiting: int
+    active_at: datetime | None  # when something was last delivered or acked
+
+
+class Durables:
+    """The durables of one backend's streams."""
+
+    def __init__(self, js: JetStream, layout: Layout) -> None:
+        self._js = js
+        self._layout = layout
+        self._alone: dict[str, bool] = {}
+
+    async def find(self, lane: Lane, group: str, *, reads_more: bool = False) -> Durable | None:
+        """The durable of a group on one subject; None if there is none. Refused if one of its name gives out this
+        subject's messages together with others, unless `reads_more`: then that is it."""
+        return (await self._looked(lane, group, reads_more=reads_more))[0]
+
+    async def _looked(self, lane: Lane, group: str, *, reads_more: bool = False) -> tuple[Durable | None, str]:
+        """The durable of a group, and the name that one would get which is made now."""
+        alone = await self._is_alone(lane)
+        free, _ = names = durable_names(group, lane.subject)
+        for name in names:
+            info = await self._info(lane.stream, name)
+            if info is None:
+                continue
+            free = names[1]
+            config: Config = info["config"]
+            reads = reads_of(config, lane.subject, alone=alone)
+            if reads is Reads.OTHER or config.get("description") == SHOWN:
+                continue
+            if reads is Reads.MORE and not reads_more:
+                raise Refused(
+                    f"the durable {name!r} of the stream {lane.stream!r} gives out more than {lane.subject!r}, and a "
+                    f"second one for the group {group!r} would give out messages again",
+                    do="use another group, or a durable whose filter is this subject",
+                )
+            told = str(config.get("description", ""))
+            if told.startswith(_OURS) and told != _OURS + group:
+                raise Refused(
+                    f"the durable {name!r} of the stream {lane.stream!r} belongs to the group {told[len(_OURS) :]!r}",
+                    do=f"use another name than {group!r}",
+                )
+            return durable_of(info, group), name
+        return None, free
+
+    async def join(
+        self, lane: Lane, group: str, start: Mapping[str, object], ack_timeout: timedelta | None
+    ) -> tuple[Durable, bool]:
+        """The durable of a group, and whether it was made now."""
+        for _ in range(_TRIES):
+            found, free = await self._looked(lane, group)
+            if found is not None:
+                await self._check(found, ack_timeout)
+                return found, False
+            made = await self._create(lane, group, free, start, ack_timeout or ACK_TIMEOUT)
+            if made is not None:
+                return made, True
+        raise StoreUnavailable(f"the durable of the group {group!r} came and went", do="look who deletes consumers")
+
+    async def of(self, lane: Lane) -> list[Durable]:
+        """Every durable that gives out messages of this subject to be acked."""
+        found: list[Durable] = []
+        alone, offset = await self._is_alone(lane), 0
+        rounds = Rounds(self._js.link.options.where, f"CONSUMER.LIST.{lane.stream}")
+        while True:
+            rounds.turn(offset)
+            told = await self._js.call(f"CONSUMER.LIST.{lane.stream}", {"offset": offset})
+            if told.get("missing"):
+                raise StoreUnavailable(
+                    f"{len(told['missing'])} consumers of {lane.stream!r} have no leader now", do="wait and try again"
+                )
+            page = told.get("consumers") or []
+            for info in page:
+                config: Config = info["config"]
+                reads = reads_of(config, lane.subject, alone=alone)
+                acked = config.get("durable_name") and config.get("ack_policy") != "none"
+                if acked and reads is not Reads.OTHER and config.get("description") != SHOWN:
+                    found.append(durable_of(info, group_named(config, str(info["name"]))))
+            offset += len(page)
+            if not page or offset >= number(told.get("total", 0)):
+                return sorted(found, key=lambda each: each.group)
+
+    async def _check(self, found: Durable, ack_timeout: timedelta | None) -> None:
+        info = await self._info(found.stream, found.name)
+        config: Config = {} if info is None else info["config"]
+        if config.get("ack_policy") != "explicit" or config.get("deliver_subject"):
+            kind = "pushes messages" if config.get("deliver_subject") else f"has ack_policy {config.get('ack_policy')}"
+            raise Refused(
+                f"the durable {found.name!r} of the stream {found.stream!r} {kind}",
+                do="use a durable that is pulled with ack_policy explicit, or another name for the group",
+            )
+        if ack_timeout is not None and ack_timeout != found.ack_wait:
+            seconds = ack_timeout.total_seconds()
+            raise Refused(
+                f"the durable {found.name!r} of the stream {found.stream!r} has AckWait "
+                f"{found.ack_wait.total_seconds():g}s, and {seconds:g}s are asked for",
+                do=f"set ack_timeout to what it has, or: nats consumer edit {found.stream} {found.name} "
+                f"--wait {seconds:g}s",
+            )
+
+    async def _create(
+        self, lane: Lane, group: str, name: str, start: Mapping[str, object], ack_wait: timedelta
+    ) -> Durable | None:
+        """Makes it; None if one of this name is there by now."""
+        config = {
+            "durable_name": name,
+            "name": name,
+            "description": _OURS + group,
+            "ack_policy": "explicit",
+            "ack_wait": ack_wait // _MICROSECOND * 1_000,
+            "max_deliver": -1,
+            "max_ack_pending": -1,
+            "max_waiting": _WAITING_MAX,
+            "filter_subject": lane.subject,
+            "replay_policy": "instant",
+            **start,
+        }
+        asked = {"stream_name": lane.stream, "config": config, "action": "create"}
+        try:
+            info = await self._js.call(f"CONSUMER.CREATE.{lane.stream}.{name}.{lane.subject}", asked)
+        except JsError as refused:
+            if refused.code in _EXISTS:
+                return None
+            if refused.code in _QUEUE_TAKEN:
+                raise Refused(
+                    f"the stream {lane.stream!r} is a work queue, and a consumer for {lane.subject!r} is there already",
+                    do="use the group of that consumer's name, or a stream with retention limits",
+                ) from refused
+            if refused.code == STREAM_NOT_FOUND:
+                raise StoreUnavailable(f"the stream {lane.stream!r} is gone", do="try again") from refused
+            raise
+        return durable_of(info, group)
+
+    async def _info(self, stream: str, name: str) -> Mapping[str, Any] | None:
+        try:
+            return await self._js.call(f"CONSUMER.INFO.{stream}.{name}")
+        except JsError as refused:
+            if refused.code in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+                return None
+            raise
+
+    async def _is_alone(self, lane: Lane) -> bool:
+        """Whether the stream takes no other subject."""
+        if lane.own:
+            return True
+        if lane.stream not in self._alone:
+            config: Config = (await self._js.call(f"STREAM.INFO.{lane.stream}"))["config"]
+            self._alone[lane.stream] = config.get("subjects") == [lane.subject]
+        return self._alone[lane.stream]
+
+
+def durable_names(group: str, subject: str) -> tuple[str, str]:
+    """The names a group's durable may have: its own, and the one with the subject. Pure."""
+    plain = _shortened("".join(each if each in _NAMED else _escaped(each) for each in group))
+    return plain, _shortened(
+        f"{plain}__{''.join(c if c in _NAMED else '_' if c == '.' else _escaped(c) for c in subject)}"
+    )
+
+
+def group_named(config: Config, name: str) -> str:
+    """The group whose durable this is: as it says itself, else by its name. Pure."""
+    told = str(config.get("description", ""))
+    if told.startswith(_OURS):
+        return told[len(_OURS) :]
+    plain, _, rest = name.rpartition("__")
+    subject = str(config.get("filter_subject", ""))
+    return plain if plain and subject and rest == subject.replace(".", "_") else name
+
+
+def reads_of(config: Config, subject: str, *, alone: bool) -> Reads:
+    """What a consumer reads, by its filters; `alone`: its stream has no other subject. Pure."""
+    filters = [str(each) for each in config.get("filter_subjects") or [config.get("filter_subject", "")]]
+    whole = filters == [""]
+    if whole or any(each == subject or matches(each, subject) for each in filters):
+        return Reads.SAME if alone or filters == [subject] else Reads.MORE
+    return Reads.OTHER
+
+
+def durable_of(info: Mapping[str, Any], group: str) -> Durable:
+    """A durable as CONSUMER.INFO tells it."""
+    config: Config = info["config"]
+    floor, delivered = (number(info[what]["stream_seq"]) for what in ("ack_floor", "delivered"))
+    pending = number(info["num_ack_pending"])
+    active = [str(info[what].get("last_active", "")) for what in ("ack_floor", "delivered")]
+    return Durable(
+        str(info["stream_name"]),
+        str(info["name"]),
+        group,
+        timedelta(microseconds=number(config.get("ack_wait", 0)) // 1_000),
+        limited=int(config.get("max_deliver", -1)) > 0,
+        # Servers before 2.10 tell no floor before the first ack.
+        floor=max(floor, delivered) if not pending else floor,
+        delivered=delivered,
+        pending=pending,
+        unread=number(info["num_pending"]),
+        waiting=number(info.get("num_waiting", 0)),
+        active_at=max(map(moment, filter(None, active)), default=None),
+    )
+
+
+def refuse_future() -> UsageError:
+    """A durable cannot begin later than now."""
+    return UsageError(
+        "a group on NATS that begins at a moment to come", do="join it then, or begin it now: messages until then count"
+    )
+
+
+def _escaped(letter: str) -> str:
+    return "".join(f"={byte:02X}" for byte in letter.encode("utf-8", "surrogatepass"))
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_MAX else f"{name[:120]}={hashlib.sha256(name.encode()).hexdigest()[:40]}"

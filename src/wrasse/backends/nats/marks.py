@@ -1,0 +1,75 @@
+"""Marks: how far a group that reads by cursor is (the archiver's). One message each in the stream of books.
+
+A mark is written on condition that it is still the one that was read, so of two who move it one is told.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from wrasse.backends.nats.js import JetStream, JsError
+from wrasse.backends.nats.layout import Layout, text_of
+from wrasse.backends.nats.reading import Reader
+from wrasse.backends.rounds import Rounds
+from wrasse.bounded import UNREADABLE
+from wrasse.errors import StoreBroken
+from wrasse.ports.streams import EntryId
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a group is, and the revision of what says so."""
+
+    at: EntryId
+    revision: int
+
+
+class Marks:
+    """The marks of one backend."""
+
+    def __init__(self, js: JetStream, layout: Layout, reader: Reader) -> None:
+        self._js = js
+        self._layout = layout
+        self._reader = reader
+
+    async def get(self, subject: str, group: str) -> Mark | None:
+        """The mark of a group, as the leader has it."""
+        asked = {"last_by_subj": self._layout.mark(subject, group)}
+        message = await self._reader.one(self._layout.books, asked, leader=True)
+        if message is None:
+            return None
+        try:
+            version, ms, seq = json.loads(message.body)
+            if version != _VERSION:
+                raise ValueError
+            return Mark(EntryId(int(ms), int(seq)), message.seq)
+        except UNREADABLE as error:
+            raise StoreBroken("the mark of a group cannot be read", do="run one version of wrasse only") from error
+
+    async def put(self, subject: str, group: str, at: EntryId, revision: int = 0) -> bool:
+        """Writes a mark behind this revision; False if somebody else was faster."""
+        headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(revision)}
+        body = json.dumps([_VERSION, at.ms, at.seq], separators=(",", ":")).encode()
+        try:
+            await self._js.store(self._layout.mark(subject, group), body, headers)
+        except JsError as refused:
+            if not refused.wrong_sequence:
+                raise
+            return False
+        return True
+
+    async def groups(self, subject: str) -> list[str]:
+        """The groups of a stream that have a mark, in order."""
+        asked = {"subjects_filter": self._layout.marks(subject)}
+        found: dict[str, int] = {}
+        rounds = Rounds(self._js.link.options.where, f"STREAM.INFO.{self._layout.books}")
+        while True:
+            rounds.turn(len(found))
+            told = await self._js.call(f"STREAM.INFO.{self._layout.books}", {**asked, "offset": len(found)})
+            page = told["state"].get("subjects") or {}
+            found |= page
+            if not page or len(found) >= int(told.get("total", 0)):
+                return sorted(text_of(name.rpartition(".")[2]) for name in found)
