@@ -4,8 +4,6 @@ evidence      the moment has passed until which the consumer said it lives; of a
               for a day, seen at two looks, and that it holds nothing
 grace         `gone_for` after that moment, or between the two looks
 precondition  still silent at the very step that hands over what it holds and removes it
-elsewhere     on NATS nobody is retired: AckWait of the durable frees what a dead consumer held. A group is told of when
-              something is pending, nobody waits for more, and nothing was delivered or acked for `stale_after`
 if wrong      a live consumer is known again by its next question; what it held goes to the others with its count kept,
               so a message may be handled twice; none is lost, and no group is ever removed
 """
@@ -73,7 +71,9 @@ Change = Note | Forget | Retire | TellGroup | SettleGroup
 
 @dataclass(frozen=True, slots=True)
 class DeadConsumers:
-    """Removes consumers that fell silent, and tells of groups that nobody reads any more."""
+    """Removes consumers that fell silent, and tells of groups that nobody reads any more. On NATS nobody is removed:
+    AckWait of the durable frees what a dead consumer held. A group is told of there when something is pending, nobody
+    waits for more, and nothing was delivered or acked for `stale_after`."""
 
     name: ClassVar[str] = "dead_consumers"
     each: ClassVar[bool] = True
