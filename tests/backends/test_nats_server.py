@@ -13,7 +13,7 @@ import pytest
 from backends.nats_records_scene import THINGS, at, opened
 from backends.test_nats_records_trouble import Told, assert_each_once, write_names
 from servers.nats import Nats as NatsServer, nats, nats_cluster, nats_leaf
-from wrasse.backends.nats import kv_bucket, kv_time
+from wrasse.backends.nats import kv_bucket
 from wrasse.backends.nats.advice import judge
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.health import UNLIMITED, Health
@@ -108,7 +108,7 @@ async def test_a_write_is_answered_although_nobody_tells_the_time(
     async with opened(at(nats_server.port)) as store:
         first = await store.records(THINGS).create("a", b"1")
         monkeypatch.setattr(store._bucket.time, "_ask", away)
-        monkeypatch.setattr(kv_time, "CARRIED_MAX", -1.0)
+        monkeypatch.setattr(store._bucket.time._time, "_kept", -1.0)
         second = await store.records(THINGS).put("a", b"2", at=first.version or "")
     assert (bool(second), second.at >= first.at) == (True, True)
 

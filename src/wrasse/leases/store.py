@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.lease import KEYS, Codec, KeyRecord, decode
-from wrasse.leases.store_time import StoreTime
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records, Written
+from wrasse.ports.store_time import StoreTime
 
 ASKED_MAX = 3  # how often one write is asked before its reply counts as lost for good
 RACES_MAX = 16  # how often a lost race is run again
@@ -91,7 +91,7 @@ class Writes:
         self.records = records
         self._named = named
         self._clock = clock
-        self._time = StoreTime(clock)
+        self._time = StoreTime(clock, self._asked)
 
     async def write(
         self, key: str, value: bytes, at: str | None, due_at: datetime | None, *, entry_stays: bool = False
@@ -111,13 +111,11 @@ class Writes:
 
     async def now(self) -> datetime:
         """The store's time, a little late rather than early."""
-        at = self._time.earliest()
-        if at is None:
-            asked = self._clock.monotonic()
-            # The cheapest read that brings the store's clock along: nothing is due since 1970.
-            at = (await self.records.due(EPOCH, None, 1)).at
-            self._time.note(at, asked)
-        return at
+        return await self._time.now()
+
+    async def _asked(self) -> datetime:
+        # The cheapest read that brings the store's clock along: nothing is due since 1970.
+        return (await self.records.due(EPOCH, None, 1)).at
 
     def monotonic(self, instant: datetime) -> float:
         """Our monotonic time before which the store's clock cannot show this instant."""

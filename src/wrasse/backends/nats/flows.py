@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from wrasse.backends.nats.appending import Appender
 from wrasse.backends.nats.durables import Durables
@@ -13,7 +14,7 @@ from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.marks import Marks
 from wrasse.backends.nats.reading import Reader
-from wrasse.backends.nats.stream_time import ServerTime
+from wrasse.backends.nats.stream_time import ServerTime, clock_of_books
 from wrasse.backends.nats.streams import NatsStreams
 from wrasse.clock import Clock
 
@@ -44,7 +45,7 @@ class Flows:
         reader = Reader(js, batches=batches)
         lanes = Lanes(js, layout, reader, clock)
         await lanes.open()
-        at = ServerTime(js, layout, clock, time)
+        at = ServerTime(clock, partial(clock_of_books, js, layout), time)
         marks, durables = Marks(js, layout, reader), Durables(js, layout)
         appender = Appender(lanes, at, clock, atomic=atomic)
         return cls(

@@ -25,9 +25,9 @@ from wrasse.backends.nats.js import (
     JsError,
     refusal,
 )
-from wrasse.backends.nats.kv_time import KvTime
 from wrasse.backends.nats.link import Link, Message as Answer, NoResponders
 from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.nats.stream_time import MARGIN, ServerTime
 from wrasse.bounded import in_utc, integer
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, Refused, StoreFull, StoreUnavailable, TooLarge
@@ -128,7 +128,7 @@ class Bucket:
         self._by_leader = True
         self.replicas = 1  # copies, as `open` found them
         self._clock = clock
-        self.time = KvTime(self._asked_time, clock, told)
+        self.time = ServerTime(clock, self._asked_time, told, within=MARGIN)
 
     @property
     def stream(self) -> str:

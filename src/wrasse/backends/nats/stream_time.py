@@ -1,82 +1,115 @@
-"""The server's time, as well as we know it: asked now and then, and reckoned on with our own monotonic clock.
+"""The server's time, as well as we know it: asked now and then, and carried on with our own monotonic clock.
 
-It is behind the server's by at most a round trip and what two clocks drift apart in a minute, and never goes back by
-itself.
+It is behind the server's by at most the time that its answer took and what two clocks drift apart in half a minute, and
+never goes back by itself. Where that must be less than MARGIN, only answers that came within it count.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.stored import moment
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import StoreBroken
+from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.ports.store_time import StoreTime
 
-_FRESH_SECONDS = 60.0
+MARGIN = timedelta(seconds=1)
+CARRIED_MAX = 30.0  # seconds until the server is asked again
+_TRIES = 3
 
 
 class ServerTime:
-    """What the time is there. `told` is what to believe in instead: only for tests that let hours pass."""
+    """What the time is there. `told` is what to believe in instead: only for tests that let hours pass. `within`:
+    answers that took longer do not count."""
 
-    __slots__ = ("_at", "_clock", "_connection", "_js", "_layout", "_lock", "_mark", "told")
+    __slots__ = ("_ask", "_clock", "_lock", "_time", "_within", "told")
 
-    def __init__(self, js: JetStream, layout: Layout, clock: Clock, told: Clock | None = None) -> None:
-        self._js = js
-        self._layout = layout
-        self._clock = clock
-        self._at: datetime | None = None
-        self._mark = 0.0
-        self._connection = 0
+    def __init__(
+        self,
+        clock: Clock,
+        ask: Callable[[], Awaitable[datetime]],
+        told: Clock | None = None,
+        *,
+        within: timedelta = timedelta.max,
+    ) -> None:
+        self._clock, self._ask, self._within = clock, ask, within.total_seconds()
+        self._time = StoreTime(clock, self._asked, kept=CARRIED_MAX)
         self._lock = asyncio.Lock()
         self.told = told
 
     async def now(self) -> datetime:
-        """The server's clock; asks the server where the last answer is too old."""
-        if self.told is not None:
-            return self.told.now()
-        if self._at is None or self._clock.monotonic() - self._mark > _FRESH_SECONDS:
-            async with self._lock:
-                if self._at is None or self._clock.monotonic() - self._mark > _FRESH_SECONDS:
-                    await self._ask()
-        return self.reckoned()
+        """The time by which is decided what is due."""
+        return self.told.now() if self.told is not None else await self.server()
+
+    async def server(self) -> datetime:
+        """The server's own clock, which its messages carry; asks the server where the last answer is too old."""
+        at = self._time.earliest()
+        if at is not None:
+            return at
+        async with self._lock:
+            try:
+                return await self._time.now()
+            except StoreUnavailable:
+                at = self._time.reckoned()
+                if at is None:
+                    raise
+                return at  # a write that was made must not look undone because the time cannot be asked for now
+
+    async def millis(self) -> int:
+        """The same in whole milliseconds since 1970."""
+        return to_micros(await self.now()) // 1_000
 
     def reckoned_millis(self) -> int:
         """What `reckoned` says, in whole milliseconds since 1970."""
         return to_micros(self.reckoned()) // 1_000
 
-    async def millis(self) -> int:
-        """The same in whole milliseconds since 1970."""
-        return to_micros(await self.now()) // 1_000
+    def read(self, at: datetime) -> datetime:
+        """The time by which is decided, where an answer says what it is."""
+        return self.told.now() if self.told is not None else at
 
     def heard(self, timestamp: str) -> datetime:
         """Takes the server's own word for it, as part of an answer that just came."""
         if self.told is not None:
             return self.told.now()
         at = moment(timestamp)
-        before = None if self._at is None else self.reckoned()
-        self._at = at if before is None else max(at, min(before, at + timedelta(seconds=1)))
-        self._mark = self._clock.monotonic()
+        self._time.note(self._onward(at))
         return at
 
     def reckoned(self) -> datetime:
         """The last answer and what has passed since."""
         if self.told is not None:
             return self.told.now()
-        assert self._at is not None, "the server was asked"
-        return self._at + timedelta(seconds=self._clock.monotonic() - self._mark)
+        at = self._time.reckoned()
+        assert at is not None, "the server was asked"
+        return at
 
-    async def _ask(self) -> None:
-        answer = await self._js.call(f"STREAM.INFO.{self._layout.books}")
-        if "ts" in answer:
-            self.heard(str(answer["ts"]))
-            return
-        # Servers before 2.10: a message on our own subject, and when it was stored. Not by its number: another process
-        # that asks for the time may have followed, and its message says what is later and yet not after this answer.
-        await self._js.store(self._layout.clock, b"", {"Nats-Rollup": "sub"})
-        read = await self._js.call(f"STREAM.MSG.GET.{self._layout.books}", {"last_by_subj": self._layout.clock})
-        if "message" not in read:
-            raise StoreBroken("the clock of NATS cannot be read", do=f"look at the stream {self._layout.books}")
-        self.heard(str(read["message"]["time"]))
+    async def _asked(self) -> datetime:
+        for _ in range(_TRIES):
+            asked = self._clock.monotonic()
+            at = await self._ask()
+            if self._clock.monotonic() - asked <= self._within:
+                return self._onward(at)
+        raise StoreUnavailable("the server takes too long to tell the time", do="see what else uses it")
+
+    def _onward(self, at: datetime) -> datetime:
+        """An answer, which does not go back behind what was said before unless by more than a second."""
+        before = self._time.reckoned()
+        return at if before is None else max(at, min(before, at + timedelta(seconds=1)))
+
+
+async def clock_of_books(js: JetStream, layout: Layout) -> datetime:
+    """Asks the server for its time."""
+    answer = await js.call(f"STREAM.INFO.{layout.books}")
+    if "ts" in answer:
+        return moment(str(answer["ts"]))
+    # Servers before 2.10: a message on our own subject, and when it was stored. Not by its number: another process
+    # that asks for the time may have followed, and its message says what is later and yet not after this answer.
+    await js.store(layout.clock, b"", {"Nats-Rollup": "sub"})
+    read = await js.call(f"STREAM.MSG.GET.{layout.books}", {"last_by_subj": layout.clock})
+    if "message" not in read:
+        raise StoreBroken("the clock of NATS cannot be read", do=f"look at the stream {layout.books}")
+    return moment(str(read["message"]["time"]))

@@ -1,7 +1,5 @@
-"""The store's clock between two answers of it: what it said last, plus what passed since by the monotonic clock.
-
-Never ahead of the store's own: the time that an answer took on its way counts as not yet passed, so a deadline that is
-over here is over there. In whole milliseconds, as tasks keep their instants.
+"""The store's clock in whole milliseconds, as tasks keep their instants: never ahead of the store's own, so that a
+deadline which is over here is over there.
 """
 
 from __future__ import annotations
@@ -11,33 +9,25 @@ from datetime import datetime, timedelta
 
 from wrasse.bounded import LATEST
 from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.ports import store_time
 
 _STALE = 5.0  # seconds after which the store is asked again
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class StoreTime:
+class StoreTime(store_time.StoreTime):
     """What the time is at a store, without asking it each time."""
 
-    __slots__ = ("_ask", "_clock", "_heard_at", "_said")
-
     def __init__(self, clock: Clock, ask: Callable[[], Awaitable[datetime]]) -> None:
-        self._clock = clock
-        self._ask = ask
-        self._said: datetime | None = None
-        self._heard_at = 0.0
+        super().__init__(clock, ask, kept=_STALE)
 
     async def now(self) -> datetime:
         """The time there."""
-        if self._said is None or self._clock.monotonic() - self._heard_at > _STALE:
-            self.heard(await self._ask())
-        assert self._said is not None, "an answer carries the time"
-        passed = timedelta(seconds=self._clock.monotonic() - self._heard_at)
-        return whole(self._said + passed)
+        return whole(await super().now())
 
     def heard(self, at: datetime) -> datetime:
         """Notes what an answer said; gives it in whole milliseconds."""
-        self._said, self._heard_at = at, self._clock.monotonic()
+        self.note(at)
         return whole(at)
 
 
