@@ -85,7 +85,7 @@ async def test_the_end_of_a_reference_may_be_written_in_several_ways(
         ("nowhere", ConfigError, "no such table"),
         ("SELECT archive AS key FROM", ConfigError, "syntax error"),
         ("DELETE FROM workspaces", ConfigError, "syntax error"),
-        ("SELECT id AS key FROM workspaces", StoreBroken, "'key'.* holds 1"),
+        ("SELECT id AS key FROM workspaces", StoreBroken, "'key'.* holds a int"),
         ("SELECT archive AS key, 'yes' AS prefix FROM workspaces", StoreBroken, "'prefix'.* holds 'yes'"),
         ("SELECT archive AS key, 'soon' AS ended_at FROM workspaces", StoreBroken, "'ended_at'.* holds 'soon'"),
         ("SELECT archive AS key, 1767323045000 AS ended_at FROM workspaces", StoreBroken, "'ended_at'.* holds 1767"),
@@ -169,7 +169,7 @@ async def test_several_queries_are_one_view_in_one_order(user: apsw.Connection) 
     queries = [Query("pin", "a"), Query("op", "SELECT archive AS key, 1 AS prefix, gone AS ended_at FROM b")]
     catalog = SqliteCatalog(user.filename, queries, ManualClock())
     assert [(each.key, each.rule) for each in await shown(catalog)] == [
-        ("1", "table a"), ("2/", "op"), ("3", "table a"), ("4/", "op"),
+        ("1", "pin"), ("2/", "op"), ("3", "pin"), ("4/", "op"),
     ]  # fmt: skip
     found = await catalog.referenced(["2/x", "3", "4/x", "5"])
     assert [each and (each.key, each.ended_at is None) for each in found] == [

@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from conformance.sql_catalogs import SqlUser, file_url
+from conformance.sql_catalogs import SqlUser
 from servers.mariadb import NAMED
 from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.backends.sqlite.catalog import SqliteCatalog
@@ -17,7 +17,7 @@ from wrasse.clock import ManualClock, SystemClock
 from wrasse.ports.catalog import Catalog, Reference
 
 _MYSQL = [pytest.param(name, marks=pytest.mark.full) for name in ("mysql", "mysql without an index") if NAMED]
-CATALOG_BACKENDS = ("memory", "sqlite", "postgres", "postgres without an index", "sqlalchemy", *_MYSQL)
+CATALOG_BACKENDS = ("memory", "sqlite", "postgres", "postgres without an index", *_MYSQL)
 _TABLE = """
     CREATE TABLE refs (key TEXT NOT NULL, prefix INTEGER, owner TEXT, rule TEXT, ended_at TEXT, started_at TEXT);
     CREATE INDEX refs_by_key ON refs (key);
@@ -34,8 +34,7 @@ class CatalogStore:
         self._sql: SqlUser | None = None
         self.catalog: Catalog = self._memory
         if name not in ("memory", "sqlite"):
-            url = file_url(place) if name == "sqlalchemy" else server(name.split()[0])
-            self._sql = SqlUser(url, indexed="without" not in name and name != "sqlalchemy")
+            self._sql = SqlUser(server(name.split()[0]), indexed="without" not in name)
             self.catalog = self._sql.catalog
         if name == "sqlite":
             self._user = apsw.Connection(str(place / "app.db"))

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, text
 
@@ -21,7 +20,6 @@ _INSERT = "INSERT INTO {name} VALUES (:key, :prefix, :owner, :rule, :ended_at, :
 _KINDS = {
     "postgresql": {"key": "key", "flag": "boolean", "at": "timestamptz", "indexed": 'key COLLATE "C"'},
     "mysql": {"key": "`key`", "flag": "boolean", "at": "datetime(6)", "indexed": "`key`(200)"},
-    "sqlite": {"key": "key", "flag": "INTEGER", "at": "TEXT", "indexed": "key"},
 }
 _NUMBERS = itertools.count(1)
 
@@ -39,8 +37,6 @@ class SqlUser:
             url = self._database.__enter__()
         plain = url.replace("postgresql:", "postgresql+psycopg:").replace("mysql:", "mysql+pymysql:")
         self._user: Connection = create_engine(plain).connect()
-        if kind == "sqlite":
-            self._run("PRAGMA journal_mode = wal")  # else a snapshot keeps the user from writing
         self._run(f"DROP TABLE IF EXISTS {self.name}")
         self._run(_TABLE.format(name=self.name, **words))
         if indexed:
@@ -84,9 +80,4 @@ class SqlUser:
     def _time(self, instant: datetime | None) -> object:
         if instant is None or self._kind == "postgresql":
             return instant
-        return str(instant) if self._kind == "sqlite" else instant.astimezone(UTC).replace(tzinfo=None)
-
-
-def file_url(place: Path) -> str:
-    """A database in a file, through SQLAlchemy."""
-    return f"sqlite+pysqlite:///{place / 'sql.db'}"
+        return instant.astimezone(UTC).replace(tzinfo=None)

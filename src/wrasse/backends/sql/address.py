@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from wrasse.errors import ConfigError
 
-POSTGRES, MYSQL, SQLITE = "postgresql", "mysql", "sqlite"
+POSTGRES, MYSQL = "postgresql", "mysql"
 _DRIVERS = {
     "postgresql": (POSTGRES, "postgresql+psycopg"),
     "postgres": (POSTGRES, "postgresql+psycopg"),
@@ -16,9 +16,8 @@ _DRIVERS = {
     "mysql+pymysql": (MYSQL, "mysql+pymysql"),
     "mariadb": (MYSQL, "mariadb+pymysql"),
     "mariadb+pymysql": (MYSQL, "mariadb+pymysql"),
-    "sqlite+pysqlite": (SQLITE, "sqlite+pysqlite"),
 }
-_PACKAGES = {POSTGRES: "postgres", MYSQL: "mysql", SQLITE: "sql"}
+_PACKAGES = {POSTGRES: "postgres", MYSQL: "mysql"}
 
 
 @dataclass(frozen=True, slots=True)

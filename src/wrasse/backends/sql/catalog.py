@@ -14,11 +14,11 @@ from wrasse.backends.sql.asking import Asked, Endings
 from wrasse.backends.sql.leader import SqlLeader
 from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.backends.sql.plans import examined
-from wrasse.backends.sql.rows import Source
 from wrasse.backends.sql.snapshot import SqlSnapshot
 from wrasse.errors import ConfigError, StoreUnavailable
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.finding import Finding
+from wrasse.ports.reference_rows import Source
 
 LOOK_MAX = 30.0  # seconds for one batch of `referenced`
 KEYS_MAX = 10_000

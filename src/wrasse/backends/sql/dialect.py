@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from wrasse.backends.sql.address import MYSQL, POSTGRES
+from wrasse.backends.sql.address import POSTGRES
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from wrasse.backends.sql.link import Link
-    from wrasse.backends.sql.rows import Source
+    from wrasse.ports.reference_rows import Source
 
 Params = dict[str, object]
 Statement = tuple[str, Params]
@@ -75,13 +75,9 @@ def dialect_of(kind: str) -> Dialect:
         from wrasse.backends.sql.postgres import Postgres
 
         return Postgres()
-    if kind == MYSQL:
-        from wrasse.backends.sql.mysql import MySql
+    from wrasse.backends.sql.mysql import MySql
 
-        return MySql()
-    from wrasse.backends.sql.sqlite import Sqlite
-
-    return Sqlite()
+    return MySql()
 
 
 def column(name: str, names: frozenset[str], default: str) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from wrasse.backends.sql.link import Link
-    from wrasse.backends.sql.rows import Source
+    from wrasse.ports.reference_rows import Source
 
 KEYS_MAX = 1_000  # in one statement
 _RANGES_MAX = 100

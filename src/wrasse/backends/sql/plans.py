@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wrasse.backends.sql.link import Link
-from wrasse.backends.sql.rows import Source
 from wrasse.errors import WrasseError
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.reference_rows import Source
 
 CHECK = "references"
 SMALL = 10_000  # rows; a table of this size is read faster than an index

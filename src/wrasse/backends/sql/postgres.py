@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from wrasse.backends.sql.link import Link
-    from wrasse.backends.sql.rows import Source
+    from wrasse.ports.reference_rows import Source
 
 _TEXTS = {25: "text", 1043: "varchar", 1042: "char", 19: "name", 705: "unknown", 2950: "uuid"}
 _OTHERS = {16: "a boolean", 17: "bytea", 20: "a number", 21: "a number", 23: "a number", 1700: "a number",

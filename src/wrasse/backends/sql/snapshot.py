@@ -13,10 +13,10 @@ from datetime import datetime
 
 from wrasse.backends.sql.asking import Endings
 from wrasse.backends.sql.link import Link, SqlThread
-from wrasse.backends.sql.rows import Source
 from wrasse.errors import StoreBroken, UsageError, WrasseError
 from wrasse.ports.catalog import Reference
 from wrasse.ports.page import Page, number_in
+from wrasse.ports.reference_rows import Source
 
 END_MAX = 10.0  # seconds to hang up
 VIEW_MAX = 900.0  # seconds for one statement of a snapshot, sorting included

@@ -1,7 +1,7 @@
 """References from a user's own SQLite database, which is opened read-only and never changed.
 
 A snapshot is one read transaction, streamed in the byte order of keys; an index on `key` spares it the sorting, and
-makes `referenced` a look-up. What can be a source is said in `catalog_rows.py`. In a database without WAL, a snapshot
+makes `referenced` a look-up. What can be a source is said in `reference_rows.py`. In a database without WAL, a snapshot
 keeps writers waiting while it lasts.
 """
 
@@ -17,15 +17,17 @@ from typing import TypeVar
 
 import apsw
 
-from wrasse.backends.sqlite.catalog_rows import Row, Source
 from wrasse.backends.sqlite.failure import ours
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.page import Page, number_in
+from wrasse.ports.reference_rows import Source
 
 T = TypeVar("T")
+Row = tuple[object, ...]
 _BUSY_MS = 10_000
+_ABSENT = {"prefix": "0", "owner": "''", "rule": "NULL", "ended_at": "NULL", "started_at": "NULL"}
 
 _ALL = "SELECT {columns} FROM ({source}\n) WHERE key IS NOT NULL ORDER BY key COLLATE BINARY, 2, 3, 4, 5, 6"
 _FROM = "SELECT {columns} FROM ({source}\n) WHERE key >= :form ORDER BY key COLLATE BINARY, 2, 3, 4, 5, 6"
@@ -47,7 +49,7 @@ class SqliteCatalog:
     def __init__(self, path: str | Path, source: str | Sequence[Query], clock: Clock) -> None:
         self._path = str(path)
         queries = (Query("query", source),) if isinstance(source, str) else source
-        self._sources = [Source.of(each.sql, self._path, each.rule) for each in queries]
+        self._sources = [Source.of(each, f"the catalog {self._path}") for each in queries]
         self._clock = clock
 
     @asynccontextmanager
@@ -69,7 +71,7 @@ class SqliteCatalog:
             view.close()
 
     def _open(self) -> SqliteSnapshot:
-        with _said(self._path):
+        with _said(f"the catalog {self._path}"):
             db = apsw.Connection(os.path.abspath(self._path), apsw.SQLITE_OPEN_READONLY)
             try:
                 source = self._sources[0] if len(self._sources) == 1 else _joined(db, self._sources)
@@ -88,14 +90,14 @@ class SqliteSnapshot:
         db.set_busy_timeout(_BUSY_MS)
         if db.pragma("encoding") != "UTF-8":
             raise Refused(
-                f"the catalog {source.where} is not in UTF-8, so its keys have another order",
+                f"{source.where} is not in UTF-8, so its keys have another order",
                 do="name a copy of it in UTF-8, as `.dump` makes one",
             )
         db.execute("BEGIN").fetchall()
         db.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # the first read fixes the view
         self._at = clock.now()
         self._names = _column_names(db, source.sql)
-        self._columns = source.columns(self._names)
+        self._columns = source.columns(self._names, _ABSENT)
         self._turn = asyncio.Lock()
         self._rows: Iterator[tuple[Reference, str]] = iter(())
         self._next: tuple[Reference, str] | None = None
@@ -117,7 +119,7 @@ class SqliteSnapshot:
         statements = [_NAMED, *([_ABOVE] if "prefix" in self._names else []), *([_BELOW] if below else [])]
         with _said(self._source.where):
             found = [
-                self._source.reference(row)
+                _reference(self._source, row)
                 for form in _forms(_raw(key))
                 for statement in statements
                 for row in self._select(statement, form)
@@ -161,11 +163,11 @@ class SqliteSnapshot:
         """References with their cursor: a key, and which of those with this key it is."""
         last, number = b"", 0
         for row in rows:
-            reference = self._source.reference(row)
+            reference = _reference(self._source, row)
             raw = _raw(reference.key)
             if raw < last:
                 raise StoreBroken(
-                    f"the catalog {self._source.where} has both texts and blobs for keys",
+                    f"{self._source.where} has both texts and blobs for keys",
                     do="make them one kind: SELECT CAST(key AS TEXT) AS key, ...",
                 )
             number = number + 1 if raw == last else 1
@@ -185,8 +187,17 @@ def _column_names(db: apsw.Connection, sql: str) -> frozenset[str]:
 
 def _joined(db: apsw.Connection, sources: Sequence[Source]) -> Source:
     """Several sources as one, each with all columns."""
-    parts = [each.all_columns(_column_names(db, each.sql)) for each in sources]
+    parts = []
+    for each in sources:
+        absent = {**_ABSENT, "rule": "'" + each.rule.replace("'", "''") + "'"}
+        parts.append(f"SELECT {each.columns(_column_names(db, each.sql), absent)} FROM ({each.sql}\n)")
     return Source(" UNION ALL ".join(parts), "query", sources[0].where)
+
+
+def _reference(source: Source, row: Row) -> Reference:
+    """The reference in a row; a key may be a blob here."""
+    key = row[0]
+    return source.reference((key.decode("utf-8", "surrogateescape"), *row[1:]) if isinstance(key, bytes) else row)
 
 
 @contextmanager
@@ -194,7 +205,7 @@ def _said(where: str) -> Iterator[None]:
     try:
         yield
     except apsw.SQLError as error:
-        raise ConfigError(f"the catalog {where} refuses its query: {error}", do="try the query in a shell") from error
+        raise ConfigError(f"{where} refuses its query: {error}", do="try the query in a shell") from error
     except apsw.Error as error:
         raise ours(error, where) from error
 

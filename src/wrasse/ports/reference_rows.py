@@ -8,7 +8,7 @@ without a zone is UTC: sessions are set to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -38,6 +38,12 @@ class Source:
             rule = f"table {text}" if query.rule.startswith("query") else query.rule
             return cls(f"SELECT * FROM {quoted}", rule, where)
         return cls(text, query.rule, where)
+
+    def columns(self, names: frozenset[str], defaults: Mapping[str, str]) -> str:
+        """What to select of a source with these columns, in the order of a row and under their names."""
+        if "key" not in names:
+            raise self.missing_key()
+        return ", ".join(f'"{name}"' if name in names else f'{defaults[name]} AS "{name}"' for name in COLUMNS)
 
     def missing_key(self) -> ConfigError:
         """It has no column `key`."""
