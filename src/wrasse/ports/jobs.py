@@ -309,6 +309,14 @@ def bounded(batch: Sequence[T]) -> Sequence[T]:
     return batch
 
 
+def check_put(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
+    """Refuses a batch that is too large, or jobs that no backend could keep: what each backend asks before it puts."""
+    for job in bounded(jobs):
+        check_job(job)
+    for group in bounded(groups):
+        check_job(group.callback)
+
+
 def check_settlements(settlements: Sequence[Settlement], check: Callable[[Job], None] = check_job) -> None:
     """Refuses a batch that is too large, or results and follow-up jobs that no backend could keep."""
     for settlement in bounded(settlements):

@@ -46,7 +46,7 @@ from wrasse.ports.jobs import (
     WorkerInfo,
     WorkerState,
     bounded,
-    check_job,
+    check_put,
     check_settlements,
     check_take,
     moved_id,
@@ -80,8 +80,7 @@ class MemoryJobs:
         self._token, self._seq, self._back = count(1), count(1), count(1)
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
-        for job in (*bounded(jobs), *(group.callback for group in bounded(groups))):
-            check_job(job)
+        check_put(jobs, groups)
         answer = self._puts.get(request)
         if answer is None:
             now = self._now()

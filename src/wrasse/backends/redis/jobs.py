@@ -54,7 +54,7 @@ from wrasse.ports.jobs import (
     Taken,
     WorkerInfo,
     bounded,
-    check_job,
+    check_put,
     check_settlements,
     check_take,
 )
@@ -78,10 +78,7 @@ class RedisJobs:
         self._ahead = 0  # ms by which the server's clock was ahead of ours when it last answered
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
-        for job in bounded(jobs):
-            check_job(job)
-        for group in bounded(groups):
-            check_job(group.callback)
+        check_put(jobs, groups)
         if not jobs and not groups:
             return ()
         if not groups and all(map(is_plain_put, jobs)):

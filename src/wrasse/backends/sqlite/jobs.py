@@ -48,7 +48,7 @@ from wrasse.ports.jobs import (
     Taken,
     WorkerInfo,
     bounded,
-    check_job,
+    check_put,
     check_settlements,
     check_take,
 )
@@ -71,8 +71,7 @@ class SqliteJobs:
         self._done_max = done_max
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
-        for job in (*bounded(jobs), *(group.callback for group in bounded(groups))):
-            check_job(job)
+        check_put(jobs, groups)
 
         known = f"put {request}"
 
