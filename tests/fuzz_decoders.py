@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 with atheris.instrument_imports(include=["wrasse"]):
     from decoders import DECODERS, Decoder, escaped, odd_values
 
-RUNS = 20_000
+RUNS = 12_000
 """Inputs that each decoder is given, times the factor, divided by its cost."""
 BYTES_MAX = 4_096
 SECONDS_MAX = 20

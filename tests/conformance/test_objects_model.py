@@ -158,7 +158,7 @@ class StrictS3Machine(ObjectsMachine):
 
 
 class TestMemoryAgreesWithTheModel(ObjectsMachine.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=40)
+    settings = settings(max_examples=40, stateful_step_count=40)
 
 
 class TestTheDirectoryAgreesWithTheModel(DirectoryMachine.TestCase):

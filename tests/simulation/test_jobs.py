@@ -15,7 +15,7 @@ from seeds import stories
 from simulation.planted import BUGS, Bug
 from simulation.world import tell
 
-SEEDS = 60
+SEEDS = 30
 SEEDS_FULL = 2_000
 NOTICED_WITHIN = 200
 

@@ -10,7 +10,7 @@ from seeds import stories
 from simulation.orphans_bugs import BUGS
 from simulation.orphans_world import SCENARIOS, OrphanBug, scenario_of, tell
 
-SEEDS = 200
+SEEDS = 100
 SEEDS_FULL = 1_000
 NOTICED_WITHIN = 200
 SAMPLE = ("references are read before the listing", "nobody asks again before a removal", "no grace",

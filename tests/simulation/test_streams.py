@@ -12,7 +12,7 @@ from simulation.stream_bugs import BUGS
 from simulation.stream_world import Broken, Bug, World
 from virtual_time import Stuck, run_virtual
 
-SEEDS, SEEDS_FULL = 30, 1_000
+SEEDS, SEEDS_FULL = 20, 1_000
 NOTICED_WITHIN = 60
 
 
