@@ -27,7 +27,7 @@ from wrasse.jobs.record_queue.store import Recorded, decode_recorded
 from wrasse.jobs.repeating import read_mark
 from wrasse.jobs.shut_queues import ShutQueue, read_shut
 from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_flat
-from wrasse.leases import lease, meta, transaction
+from wrasse.leases import lease, transaction
 from wrasse.orphans.consent import read_consent
 from wrasse.ports.job_transitions import StoredJob, added, take
 from wrasse.ports.jobs import Job, Place
@@ -142,15 +142,17 @@ _NATS_RECORD = kv_bytes.pack(
     kv_bytes.Stored(b"value", "v", _NOW, record_envelope.Writes((("n", "v"),)), kv_bytes.Entry("2026010101", "m")), 999
 )
 _ENVELOPE = b'{"message_id":"01JMQ7Y8ZK3V5W7X9Y1Z3A5B7C","subject":"s","timestamp":1739539200123,"payload":"aGk="}'
-_META = meta.encode(meta.Meta(7, meta.Grant("l", "o", 7, ManualClock().now(), "t")))
+_KEY = lease.KEYS.encode(lease.KeyRecord(7, lease.Lease("l", "o", 7, ManualClock().now(), "t")))
 _JOB = b'{"id":"a","filepath":"/x","filesize":1,"priority":"low","retries":0,"creation_time":"2026-01-02T03:04:05Z"}'
 DECODERS = (
     *(Decoder(*row) for row in decoders_of_servers.rows()),
     Decoder("Redis job", _redis_job, (_JOB, *(raw for raw, _ in GARBAGE if len(raw) < 10_000))),
     Decoder("task record", _task, (b'{"state":"running","updated_at":"1739539200123","retry_count":"1"}',)),
     Decoder("stream envelope", envelope.decode, (_ENVELOPE, _ENVELOPE.replace(b'"aGk="', b'{"a":[1]}'))),
-    Decoder("lease meta", _record(meta.decode), (_META,)),
-    Decoder("lease", _record(lease.decode), (b'{"owner":"o","token":1,"until":1739539200123000,"grant":"g"}',)),
+    Decoder("lease of a key", _record(lease.decode), (_KEY,)),
+    Decoder("lease of the engine", _record(lambda record: lease.decode(record, lease.BARE)), (
+        b'{"owner":"o","token":1,"until":1739539200123000,"grant":"g"}',
+    )),
     Decoder("record file", _unpacked, (record_envelope.pack(record_envelope.listed(b"\xff")),)),
     Decoder("archive line", lambda line: entry_of(line, "s"), (
         _ENVELOPE[:-1] + b',"stream_id":"5-1"}', b'{"stream_id":"5-1","subject":"s","raw":"","text":{"a":"b"}}',

@@ -170,7 +170,7 @@ def _lease_head(data: bytes) -> object:
     query = URL.build(path="/", query_string=path.encode(errors="replace").decode(), encoded=True).query
     request = cast(web.Request, _Request(query, headers))
     reads: tuple[Callable[[web.Request], object], ...] = (
-        asking.named, asking.token, lambda it: asking.held(it, "k"), asking.if_version, asking.if_etag, asking.expected,
+        asking.named, asking.token, asking.held, asking.if_version, asking.if_etag, asking.expected,
         asking.plain, lambda it: asking.correlation(it, ManualClock()),
         lambda it: asking.checked_transaction(it.headers.get("X-Txn-ID", ""), "invalid_txn"),
     )  # fmt: skip

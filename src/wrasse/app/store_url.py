@@ -146,6 +146,8 @@ def _memory(rest: str) -> StoreUrl:
 
 def _path(scheme: str, rest: str) -> str:
     example = {"sqlite": "wrasse.db", "file": "wrasse-data"}[scheme]
+    if not rest or rest.endswith("/") or "\0" in rest:
+        raise ConfigError(f"the {scheme} URL names no file", do=f"write {scheme}:{example}")
     if rest.startswith("//"):
         rest = rest[2:]
         if not rest.startswith("/"):
@@ -157,7 +159,5 @@ def _path(scheme: str, rest: str) -> str:
         rest = os.path.expanduser(rest)
         if rest.startswith("~"):
             raise ConfigError(f"{scheme}:{rest} names no home directory", do=f"write {scheme}:./{rest} for this name")
-    if not rest or rest.endswith("/") or "\0" in rest:
-        raise ConfigError(f"the {scheme} URL names no file", do=f"write {scheme}:{example}")
     return rest
 
