@@ -8,15 +8,17 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
+from nats import connect
 
 from backends.nats_scene import TIMEOUT, G, S, Scene, drafts, scene
 from conformance.stores import Store
 from conformance.upkeep import Upkeep
 from servers.nats import Nats
 from servers.proxy import proxy
+from wrasse.backends.nats.connect import Nats as NatsBackend
 from wrasse.backends.nats.durables import Reads, durable_names, group_named, reads_of
 from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, JsError
+from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, JetStream, JsError
 from wrasse.backends.nats.ledger_groups import floor_of
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
@@ -149,19 +151,22 @@ async def test_a_durable_that_is_there_is_joined_listed_and_protects(stage: Scen
     assert (trimmed.count, trimmed.held_by) == (2, "billing")
 
 
-async def test_a_program_that_pulls_from_the_same_durable_shares_the_work(stage: Scene) -> None:
+async def test_a_nats_py_consumer_of_the_same_durable_shares_the_work(nats_server: Nats, stage: Scene) -> None:
     flows = await stage.flows()
     await flows.groups.join(S, G, FIRST)
-    await flows.streams.append(drafts(4))
+    await flows.streams.append(drafts(5))
     ours = await deliver(flows, 2)
-    lane, link = await flows.lanes.find(S), flows.lanes.js.link
-    theirs: list[bytes] = []
-    await link.subscribe("theirs", lambda message: theirs.append(message.payload))
-    await link.publish(f"$JS.API.CONSUMER.MSG.NEXT.{lane.stream}.{G}", b'{"batch":2,"no_wait":true}', "theirs")
-    async with asyncio.timeout(20):
-        while len(theirs) < 2:  # noqa: ASYNC110  # what it waits for rings no bell
-            await asyncio.sleep(0.01)
-    assert [d.entry.body for d in ours] + theirs == [b"0", b"1", b"2", b"3"]
+    lane = await flows.lanes.find(S)
+    client = await connect(nats_server.url)
+    theirs = await client.jetstream().pull_subscribe_bind(durable=G, stream=lane.stream)
+    got = await theirs.fetch(2, timeout=10)
+    for message in got:
+        await message.ack_sync()
+    await flows.groups.answer([Ack(S, G, delivery.entry.id) for delivery in ours])
+    rest = await deliver(flows)
+    await client.close()
+    assert [d.entry.body for d in ours] + [m.data for m in got] == [b"0", b"1", b"2", b"3"]
+    assert ([d.entry.body for d in rest], (await flows.streams.info(S)).groups[0].pending) == ([b"4"], 1)
 
 
 @pytest.mark.guarantee("G5")
@@ -179,6 +184,19 @@ async def test_a_durable_with_a_limit_of_deliveries_is_joined_and_protects_nothi
     trimmed = await flows.streams.trim(S, age=None, below=None, protect=(G,), limit=100)
     assert (group.protects, trimmed.count, trimmed.held_by) == (False, 0, G)
     assert (await flows.streams.info(S)).first == first.entry.id
+
+
+async def test_doctor_tells_of_durables_whose_floor_proves_nothing(nats_server: Nats, stage: Scene) -> None:
+    flows = await stage.flows()
+    await foreign(flows, "patient")
+    await foreign(flows, "hasty", max_deliver=3)
+    backend = await NatsBackend.open(stage.options())
+    stage.links.append(backend.link)
+    found = [each for each in await backend.examine() if each.check == "groups" and stage.root in each.what]
+    js = JetStream(backend.link)
+    await js.call(f"STREAM.DELETE.KV_{stage.root}")
+    assert [("'hasty'" in each.what, "gives up after 3 deliveries" in each.what) for each in found] == [(True, True)]
+    assert "--max-deliver=-1" in found[0].do
 
 
 @pytest.mark.parametrize(

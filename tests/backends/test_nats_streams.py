@@ -13,7 +13,7 @@ from servers.nats import Nats, nats
 from servers.proxy import proxy
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.layout import Layout, stream_name, text_of, token
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.link import Link, packed
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.pens import SHARED
 from wrasse.backends.nats.survey import NatsSurvey
@@ -236,6 +236,24 @@ async def test_entries_of_other_programs_are_read_with_the_server_s_time(stage: 
     stored = await entries(flows)
     assert [entry.body for entry in stored] == [b"ours", b"theirs", b"ours again"]
     assert before < stored[1].id < after
+
+
+@pytest.mark.parametrize("how", [{}, OLD], ids=["new server", "old server"])
+async def test_headers_of_other_programs_are_read_delivered_and_drained(stage: Scene, how: dict) -> None:
+    flows, js = await stage.flows(**how), await stage.js()
+    await flows.groups.join(S, "g", FIRST)
+    subject = f"{stage.root}.s.{S}".encode()
+    header = b"NATS/1.0\r\nTrace: t1\r\nTag: a\r\nTag:b\r\nNats-Msg-Id: m1\r\n\r\n"
+    await js.link.send(packed(subject, b"theirs", header=header))
+    await js.link.flush()
+    await js.store(subject.decode(), b"bare")
+    await flows.streams.append([Draft(S, b"ours"), Draft(S, b"more", fields={"x": b"\xff"})])
+    wanted = [{"Trace": b"t1", "Tag": b"a\nb", "Nats-Msg-Id": b"m1"}, None, None, {"x": b"\xff"}]
+    delivered = await flows.groups.deliver([S], "g", "c", 10, ack_timeout=timedelta(seconds=30))
+    stretch = await flows.streams.stretch(S, START, 10)
+    assert [entry.fields for entry in await entries(flows)] == wanted
+    assert [delivery.entry.fields for delivery in delivered] == wanted
+    assert [entry.fields for entry in stretch.entries(4)] == wanted
 
 
 async def test_an_entry_with_an_older_time_than_the_one_before_it_is_protected_by_its_place(stage: Scene) -> None:

@@ -32,10 +32,14 @@ class ArchiveStream:
     )
     prefix: Annotated[str, Key("what every key begins with")] = "archive"
     domain: Annotated[str, Key("the part after the prefix; empty: from the subject")] = ""
+    archive_best_effort: Annotated[
+        bool, Key("archive work queues of NATS, too: incomplete, and labelled so, outside guarantee G6")
+    ] = False
 
 
 ARCHIVE_KEYS = (
-    "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, compression, layout, prefix, domain"
+    "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, compression, layout, prefix, domain, "
+    "archive_best_effort"
 )
 
 

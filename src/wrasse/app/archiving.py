@@ -53,7 +53,8 @@ async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
         url = home.opened()
         limits = BatchLimits(each.batch_size, each.batch_bytes, each.batch_timeout)
         objects = await stores.open_objects(url)
-        found.append(Rule(each.stream, objects, hide(url), each.prefix, each.domain, limits, form_of(each)))
+        best_effort, form = each.archive_best_effort, form_of(each)
+        found.append(Rule(each.stream, objects, hide(url), each.prefix, each.domain, limits, form, best_effort))
     return found
 
 

@@ -152,6 +152,7 @@ def _row(rule: Rule, each: Shelved, facts: Facts) -> Mapping[str, object]:
         "last": str(facts.last),
         "count": facts.count,
         "marked": facts.marked,
+        "incomplete": facts.incomplete,
         "bytes": each.info.size,
         "destination": rule.destination,
     }
@@ -265,6 +266,7 @@ def _verified(each: Verified) -> Mapping[str, object]:
         "subject": each.subject,
         "epoch": each.epoch,
         "whole": each.whole,
+        "incomplete": each.incomplete,
         "archives": each.archives,
         "messages": each.messages,
         "marked": each.marked,
@@ -277,7 +279,8 @@ def _verified(each: Verified) -> Mapping[str, object]:
 
 
 def _called(each: Verified) -> str:
-    return each.subject if each.epoch == 1 else f"{each.subject} (epoch {each.epoch})"
+    name = each.subject if each.epoch == 1 else f"{each.subject} (epoch {each.epoch})"
+    return f"{name} (incomplete: a work queue)" if each.incomplete else name
 
 
 def _waiting(each: Verified) -> str:

@@ -203,7 +203,9 @@ def _write(asked: Asked, entry: Entry, number: int | None) -> None:
         envelope = _envelope(entry)
         at = from_micros(entry.id.ms * 1_000).strftime("%Y-%m-%d %H:%M:%S")
         id, payload = ("-", bytes_of(entry)) if envelope is None else (envelope.message_id or "-", envelope.payload)
-        click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}")
+        beside = b" ".join(b"%s=%s" % (name.encode(), value) for name, value in (entry.fields or {}).items())
+        shown = f"  [{printable(glimpse(beside, 80))}]" if beside and entry.body else ""
+        click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}{shown}")
     sys.stdout.flush()
 
 

@@ -31,7 +31,7 @@ from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import newest
 from wrasse.archives.tally import Tally
 from wrasse.archives.turns import Turns
-from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.streams import START, EntryId, GroupState, Streams, StreamState
 
@@ -76,6 +76,7 @@ class Drain:
         self._history = ""  # of the server that was looked at last
         self._overtaken = False  # whether it was told that the group is ahead of the archives
         self._marked = False  # whether the group was told where the archives are, since this process began
+        self._queue = False  # whether it is a work queue, archived as far as its workers leave time
 
     @property
     def held(self) -> int:
@@ -127,6 +128,7 @@ class Drain:
 
     async def _first(self) -> Cursor:
         """Makes the cursor of a stream that has none."""
+        self._check_queue(await self._tools.streams.info(self.subject))
         # Joined before anything is looked at: from here on nothing is trimmed that is not archived.
         await self._tools.groups.join(self.subject, GROUP, StartAt(first=True), cursor=True)
         cursors = self._tools.cursors
@@ -134,6 +136,17 @@ class Drain:
         if made is None:
             raise StoreUnavailable(f"the cursor of {self.subject!r} came and went", do="look who deletes records")
         return made
+
+    def _check_queue(self, state: StreamState | None) -> None:
+        """Refuses a work queue, unless its archive may be incomplete."""
+        self._queue = state is not None and state.work_queue
+        if self._queue and not self.rule.best_effort:
+            raise Refused(
+                f"{self.subject!r} is a work queue: the server removes a message when a worker acks it, archived or"
+                " not, so its archive cannot be complete",
+                do="keep it in a stream with retention limits; or set archive_best_effort: true for it, and its"
+                " archives are labelled incomplete and outside guarantee G6",
+            )
 
     async def _known(self) -> Cursor:
         """How far the stream is archived by all else that is known: its group, and its newest archive."""
@@ -150,7 +163,7 @@ class Drain:
             await tools.groups.mark(self.subject, GROUP, after)
             state = await tools.streams.info(self.subject)
         lag = _group(state).lag
-        passed = None if state is None or lag is None else state.appended - lag
+        passed = None if state is None or state.work_queue or lag is None else state.appended - lag
         epoch = 1 if name is None else name.epoch
         return Cursor(self.subject, after, passed, epoch=epoch, history="" if state is None else state.history)
 
@@ -166,6 +179,9 @@ class Drain:
         if state is None:
             return None
         self._ends, self._history = state.last or START, state.history
+        self._check_queue(state)
+        if self._queue:
+            return cursor  # its workers remove what they acked: nothing can be counted, and nothing set back
         await check_continuity(tools.streams, cursor, state, GROUP)
         if state.history and cursor.history != state.history:
             cursor = self._cursor = replace(cursor, history=state.history)  # stored with the next intent
@@ -292,7 +308,7 @@ class Drain:
             self.forget()
             return
         cursor = intended
-        facts = facts_of(sealed, cursor.after, cursor.passed, self._tools.writer)
+        facts = facts_of(sealed, cursor.after, cursor.passed, self._tools.writer, incomplete=self._queue)
         stored = await self.rule.objects.create(str(name), sealed.data, metadata=to_metadata(facts))
         if stored:
             self._tools.tally.count(sealed.count, len(sealed.data))
@@ -319,9 +335,9 @@ class Drain:
         self._cursor, steady = await _both(self._tools.cursors.commit(cursor, facts), self._steady())
         if self._cursor is None:
             return  # whoever was first tells
-        if steady:
+        if steady and not self._queue:
             await self._tools.groups.mark(self.subject, GROUP, facts.last)
-        else:
+        elif not steady:
             self.forget()  # a mark would let go of what was appended there meanwhile: the next step looks first
         if size is None:
             head = await self.rule.objects.head(str(name))

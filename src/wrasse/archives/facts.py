@@ -28,9 +28,12 @@ class Facts:
     sha256: str
     passed: int | None
     writer: str = ""
+    incomplete: bool = False  # of a work queue: entries may have gone before they were read, and nobody can count them
 
 
-def facts_of(sealed: Sealed, start: EntryId, passed: int | None, writer: str) -> Facts:
+def facts_of(
+    sealed: Sealed, start: EntryId, passed: int | None, writer: str, *, incomplete: bool = False
+) -> Facts:
     """The facts of a batch that begins after `start`, where `passed` entries were before."""
     return Facts(
         start,
@@ -42,6 +45,7 @@ def facts_of(sealed: Sealed, start: EntryId, passed: int | None, writer: str) ->
         sealed.sha256,
         None if passed is None else passed + sealed.count,
         writer,
+        incomplete,
     )
 
 
@@ -57,6 +61,7 @@ def to_metadata(facts: Facts) -> Mapping[str, str]:
         "sha256": facts.sha256,
         "writer": facts.writer,
         **({} if facts.passed is None else {"passed": str(facts.passed)}),
+        **({"incomplete": "true"} if facts.incomplete else {}),
     }
 
 
@@ -75,6 +80,7 @@ def from_metadata(metadata: Mapping[str, str]) -> Facts | None:
             metadata["sha256"],
             int(metadata["passed"]) if "passed" in metadata else None,
             metadata.get("writer", ""),
+            metadata.get("incomplete") == "true",
         )
     except (KeyError, ValueError) as why:
         raise StoreBroken("an archive whose metadata is not ours", do="see `wrasse archives verify`") from why

@@ -15,7 +15,7 @@ PREFIX_BYTES_MAX = 200
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One pattern of streams and where its archives go. `destination` is what events say; `domain` is taken from the
-    subject where it is empty."""
+    subject where it is empty. With `best_effort` work queues are archived as far as their workers leave time for it."""
 
     pattern: str
     objects: Objects
@@ -24,6 +24,7 @@ class Rule:
     domain: str = ""
     limits: BatchLimits = field(default_factory=BatchLimits)
     form: Form = field(default_factory=Form)
+    best_effort: bool = False
 
     def domain_of(self, subject: str) -> str:
         """The domain of one of its streams."""

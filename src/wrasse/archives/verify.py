@@ -48,6 +48,7 @@ class Verified:
     passed: int | None = None
     waiting: int | None = None  # in the stream, not archived yet; None where that is not known
     epoch: int = 1
+    incomplete: bool = False  # of a work queue: what is missing cannot be told
     problems: tuple[Problem, ...] = field(default=())
 
     @property
@@ -134,6 +135,7 @@ async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:
         start=chain.start or each.name.after,
         last=max(seen.last, chain.last or seen.last),
         passed=None if said is None else said.passed,
+        incomplete=chain.incomplete or (said is not None and said.incomplete),
     )
 
 
@@ -150,7 +152,7 @@ def _differences(chain: Verified, name: ArchiveName, seen: Facts, said: Facts | 
         found.append(f"it overlaps the one before, which ends at {chain.last}")
     if said is None:
         return found  # a copy of the store lost its metadata; its bytes were looked at
-    if replace(said, passed=None, writer="") != replace(seen, passed=None, writer=""):
+    if replace(said, passed=None, writer="", incomplete=False) != replace(seen, passed=None, writer=""):
         found.append("its metadata says something else than its bytes")
     if said.passed is not None and chain.passed is not None and said.passed > chain.passed + seen.count:
         gone = said.passed - chain.passed - seen.count
@@ -161,7 +163,7 @@ def _differences(chain: Verified, name: ArchiveName, seen: Facts, said: Facts | 
 async def _against(streams: Streams, chain: Verified, group: str, shelf: _Shelf) -> Verified:
     """Compares with what the stream ever held."""
     state = await streams.info(chain.subject)
-    if state is None or chain.last is None:
+    if state is None or chain.last is None or chain.incomplete:
         return chain
     floor = next((each.floor for each in state.groups if each.name == group), None)
     ends = chain.last

@@ -114,7 +114,8 @@ class GroupState:
 class StreamState:
     """One stream in numbers. `appended` counts every entry it ever held. `history` is what the backend calls itself: it
     changes when what was stored may have gone back, by a failover or a restart; empty where that cannot be told.
-    `server_age` is what the server removes by age on its own; None where no server does such a thing."""
+    `server_age` is what the server removes by age on its own; None where no server does such a thing. Of a `work_queue`
+    the server removes each entry as soon as a worker has acked it, whoever else has not read it."""
 
     subject: str
     length: int
@@ -126,6 +127,7 @@ class StreamState:
     at: datetime
     history: str = ""
     server_age: ServerAge | None = None
+    work_queue: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from wrasse.backends.nats.health import Health
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
@@ -25,6 +25,16 @@ def judge(health: Health) -> Iterator[Finding]:
     yield from _payload(health)
     if health.domain:
         yield Finding("domain", OK, f"JetStream is in the domain {health.domain}")
+
+
+def judge_durables(limited: Iterable[tuple[str, str, int]]) -> Iterator[Finding]:
+    """Durables whose ack floor proves nothing: stream, name, and after how many deliveries they give up."""
+    for stream, name, most in limited:
+        what = (
+            f"the durable {name!r} of {stream!r} gives up after {most} deliveries: its ack floor passes messages that"
+            " nobody acked, so it protects nothing, and a trim that names it removes nothing"
+        )
+        yield Finding("groups", WARN, what, f"nats consumer edit {stream} {name} --max-deliver=-1")
 
 
 def loses_writes(numbers: tuple[int, ...], replicas: int) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.backends.nats.advice import OLDEST, judge, loses_writes
+from wrasse.backends.nats.advice import OLDEST, judge, judge_durables, loses_writes
+from wrasse.backends.nats.durables import giving_up
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.health import health
 from wrasse.backends.nats.kv_bucket import Bucket
@@ -104,7 +105,8 @@ class Nats:
 
     async def examine(self) -> Sequence[Finding]:
         """What this server's settings cost."""
-        return tuple(judge(await health(self.link, self._bucket)))
+        limited = await giving_up(self.flows.lanes.js, self.flows.lanes.layout)
+        return (*judge(await health(self.link, self._bucket)), *judge_durables(limited))
 
     async def close(self) -> None:
         """Ends the connection."""

@@ -258,6 +258,30 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
     )
 
 
+async def giving_up(js: JetStream, layout: Layout) -> list[tuple[str, str, int]]:
+    """Durables that stop after so many deliveries, with their streams, of all streams that may be ours to read."""
+    found: list[tuple[str, str, int]] = []
+    offset, rounds = 0, Rounds(js.link.options.where, "STREAM.LIST")
+    while True:
+        rounds.turn(offset)
+        told = await js.call("STREAM.LIST", {"offset": offset})
+        page = told.get("streams") or []
+        for stream in page:
+            takes = [str(each) for each in stream["config"].get("subjects") or []]
+            reserved = not takes or all(map(layout.reserved, takes))
+            if reserved or not stream["state"].get("consumer_count"):
+                continue
+            name = str(stream["config"]["name"])
+            listed = (await js.call(f"CONSUMER.LIST.{name}", {})).get("consumers") or []  # the first 256 will do
+            for config in (each["config"] for each in listed):
+                most = int(config.get("max_deliver", -1))
+                if config.get("durable_name") and config.get("ack_policy") != "none" and most > 0:
+                    found.append((name, str(config["durable_name"]), most))
+        offset += len(page)
+        if not page or offset >= number(told.get("total", 0)):
+            return found
+
+
 def refuse_future() -> UsageError:
     """A durable cannot begin later than now."""
     return UsageError(

@@ -99,6 +99,7 @@ class LaneState:
     history: str  # changes when another server leads it, or the only one was started again
     age: ServerAge  # what the server removes by itself
     consumers: int  # that JetStream has there, whoever they belong to
+    work_queue: bool  # an ack removes a message
 
 
 class Waiting:
@@ -254,7 +255,8 @@ class Lanes:
         age = server_age(told["config"], self.layout)
         age = replace(age, ours=age.ours and lane.own)
         at, consumers = str(told.get("ts", "")), int(state.get("consumer_count", 0))
-        return LaneState(count, size, last_seq, max(last_ms, 0), at, history, age, consumers)
+        queue = told["config"].get("retention") == "workqueue"
+        return LaneState(count, size, last_seq, max(last_ms, 0), at, history, age, consumers, queue)
 
     async def tip_of(self, subject: str, lane: Lane, *, leader: bool = False) -> Tip:
         """The newest entry there is or was, from the server."""

@@ -121,6 +121,8 @@ class Reader:
         batches = self._link.server.at_least(2, 11) if self._batches is None else self._batches
         puller = self._pullers.get((stream, subject))
         reads_on = limit >= _LONG and after and self._stopped.get((stream, subject)) == after
+        if stream in self._queues and not batches:
+            return await self._one_by_one(stream, subject, after, limit)
         if batches and reads_on and stream not in self._queues:
             # Somebody reads on and on: a consumer costs the server a fifth of what a question for a page does.
             batches = False
@@ -136,10 +138,23 @@ class Reader:
         except JsError as refused:
             if refused.code == STREAM_NOT_FOUND:
                 return [], False
-            if refused.code in _OF_QUEUES and reads_on and stream not in self._queues:
-                self._queues = {stream, *self._queues} if len(self._queues) < _STOPPED_MAX else {stream}
-                return await self._piece(stream, subject, after, limit)
-            raise
+            if refused.code not in _OF_QUEUES:
+                raise
+            self._queues = {stream, *self._queues} if len(self._queues) < _STOPPED_MAX else {stream}
+            return await self._one_by_one(stream, subject, after, limit)
+
+    async def _one_by_one(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
+        """By a question for each message: a work queue gives its consumers to those who work."""
+        found: list[Frame] = []
+        while len(found) < limit:
+            message = await self.one(stream, {"seq": after + 1, "next_by_subj": subject}, leader=True)
+            if message is None:
+                return found, False
+            after = message.seq
+            # As a consumer would have given it: the number there, nanoseconds, what is pending.
+            rest = b"0.%d.0" % (message.ms * 1_000_000)
+            found.append((b"", b"", b"%d" % message.seq, rest, b"", message.header, b"", message.body))
+        return found, True
 
     async def _batch(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
         asked = {"seq": after + 1, "next_by_subj": subject, "batch": limit, "max_bytes": _PAGE_BYTES_MAX}

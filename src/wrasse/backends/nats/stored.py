@@ -4,7 +4,7 @@ One header says what JetStream does not: `Wrasse: <ms> <number> <bytes> <name>`,
 many entries its subject ever had, how many bytes those were, this one included, and a name by which whoever wrote it
 finds it again. They are right because every append names the entry it follows. Fields beside the body are headers
 `Wrasse-Field: name=value`, percent-encoded. What other programs wrote has no such header: its id has the server's own
-milliseconds.
+milliseconds, and its headers are the fields beside its body.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from wrasse.ports.streams import Entry, EntryId
 
 _OURS = re.compile(rb"\r\nWrasse:(\d{1,15}) (\d{1,20}) (\d{1,20}) ([^\r]*)\r\n")
 _FIELD = re.compile(rb"\r\nWrasse-Field:([^=\r]*)=([^\r]*)(?=\r\n)")
+_HEADER = re.compile(rb"\r\n([^:\r\n]+):[ \t]*([^\r\n]*)")
+_MINE = b"NATS/1.0\r\nWrasse:"
+_ADDED = frozenset(
+    (b"Nats-Stream", b"Nats-Subject", b"Nats-Sequence", b"Nats-Time-Stamp", b"Nats-Num-Pending", b"Nats-Last-Sequence",
+     b"Nats-UpTo-Sequence")
+)  # fmt: skip
 _FRACTION = re.compile(r"\.\d+")
 
 
@@ -83,9 +89,11 @@ def ids_of(frames: Sequence[Frame], ms: int) -> list[bytes]:
 
 def beside(frames: Sequence[Frame]) -> dict[int, Mapping[str, bytes]]:
     """What stands beside the bodies, by place."""
-    if b"Wrasse-Field" not in b"".join([frame[5] for frame in frames]):
-        return {}
-    fields = {place: fields_of(frame[5]) for place, frame in enumerate(frames)}
+    headers = [frame[5] for frame in frames]
+    together = b"".join(headers)
+    if b"Wrasse-Field" not in together and together.count(_MINE) == len(headers) - headers.count(b""):
+        return {}  # all of them ours, as nearly always
+    fields = {place: fields_of(header) for place, header in enumerate(headers)}
     return {place: each for place, each in fields.items() if each}
 
 
@@ -96,17 +104,22 @@ def name_of(header: bytes) -> bytes:
 
 
 def fields_of(header: bytes) -> dict[str, bytes] | None:
-    """What stands beside the body."""
-    if b"\r\nWrasse-Field:" not in header:
-        return None
-    return {unquote(m[1].decode("utf-8", "replace")): unquote_to_bytes(m[2]) for m in _FIELD.finditer(header)}
+    """What stands beside the body: fields of ours, and every header of another program's message but those that the
+    server adds to what it is asked for. A header that comes several times has its values in lines."""
+    found: dict[str, bytes] = {}
+    if header and not header.startswith(_MINE):
+        for match in _HEADER.finditer(header):
+            if match[1] not in _ADDED and not match[1].startswith(b"Wrasse"):
+                name = match[1].decode("utf-8", "replace")
+                found[name] = match[2] if name not in found else found[name] + b"\n" + match[2]
+    if b"\r\nWrasse-Field:" in header:
+        found |= {unquote(m[1].decode("utf-8", "replace")): unquote_to_bytes(m[2]) for m in _FIELD.finditer(header)}
+    return found or None
 
 
 def entry(subject: str, message: Stored, ms: int) -> Entry:
     """The entry; `ms` is its id's, never lower than that of the entry before."""
-    header = message.header
-    beside = fields_of(header) if b"Wrasse-Field" in header else None
-    return Entry(EntryId(ms, message.seq), subject, message.body, beside)
+    return Entry(EntryId(ms, message.seq), subject, message.body, fields_of(message.header))
 
 
 def written_fields(fields: Mapping[str, bytes] | None) -> bytes:

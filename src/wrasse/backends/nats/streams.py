@@ -133,6 +133,7 @@ class NatsStreams:
             at=at,
             history="" if self._time.told is not None else state.history,
             server_age=await self._age(lane, state, grouped=bool(shown)),
+            work_queue=state.work_queue,
         )
 
     async def _age(self, lane: Lane, state: LaneState, *, grouped: bool) -> ServerAge:
