@@ -29,7 +29,7 @@ from wrasse.app.redaction import hide
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.naming import parse_name
 from wrasse.backends.bucket.asked import DueSpot
-from wrasse.backends.memory import listing as memory_listing, records as memory_records
+from wrasse.backends.memory import listing as memory_listing
 from wrasse.backends.nats import frames, js, link, stored, wire as nats_wire
 from wrasse.backends.redis import record_writes, wire as redis_wire
 from wrasse.backends.s3 import failures, replies
@@ -43,7 +43,6 @@ from wrasse.errors import WrasseError
 from wrasse.jobs.cron import parse_cron
 from wrasse.jobs.globs import parse_globs
 from wrasse.jobs.rates import parse_rate, parse_weight
-from wrasse.jobs.record_queue import views as recorded_views
 from wrasse.jobs.stream_tasks import spots as task_spots
 from wrasse.orphans.template import parse_template
 from wrasse.ports.shelves import read_cursor
@@ -217,8 +216,8 @@ def _cron(text: str) -> object:
 
 def _cursor(text: str) -> object:
     reads: tuple[Callable[[str], object], ...] = (
-        read_cursor, parse_cursor, memory_records._moment, sqlite_records._moment, record_writes._moment,
-        catalog._place, snapshot._place, memory_listing._position, recorded_views._position,
+        read_cursor, parse_cursor, sqlite_records._moment, record_writes._moment,
+        catalog._place, snapshot._place, memory_listing._position,
         task_spots.read_position, DueSpot.parse,
     )  # fmt: skip
     found = [_answered(lambda read=read: read(text)) for read in reads]

@@ -10,12 +10,13 @@ from itertools import count
 from simulation.planted import Bug
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.rates import Rates
-from wrasse.backends.memory.shelves import Row, Shelf
+from wrasse.backends.memory.shelves import Row
 from wrasse.backends.memory.teams import Teams
 from wrasse.backends.memory.uniques import Uniques
 from wrasse.clock import Clock
 from wrasse.jobs.periodic import Missed, Periodic, due_slots
 from wrasse.jobs.repeating import Repeater, _written, read_mark
+from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import IDS_KEPT, Delete, Job, JobGroup, Place, Rate, Taken
 from wrasse.ports.outcome import Outcome
 

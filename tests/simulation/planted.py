@@ -12,10 +12,11 @@ from itertools import count
 from typing import Any
 
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.shelves import Row, Shelf
+from wrasse.backends.memory.shelves import Row
 from wrasse.clock import Clock
 from wrasse.engine.guard import Guard, MassDeath
 from wrasse.engine.pulses import BackendDown, BackendRestarted
+from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Put, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.remembered import Remembered
@@ -46,11 +47,11 @@ class MoveIgnoresTheToken(MemoryJobs):
 
 
 class SettleIgnoresTheToken(MemoryJobs):
-    def _end(self, settlement: Settlement, now: datetime, request: str) -> Outcome:
+    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
         row = self._shelves.find(settlement.hold.id)
         if row is not None and row.state.place is Place.HELD:
             settlement = replace(settlement, hold=row.state.hold)
-        return super()._end(settlement, now, request)
+        return super()._end(settlement, now)
 
 
 class TakeGrantsTheOldToken(MemoryJobs):
@@ -103,9 +104,9 @@ class DeleteIgnoresTheToken(MemoryJobs):
 class FinishAndFollowUpAreTwoSteps(MemoryJobs):
     """The follow-ups come with the next call, which may never be."""
 
-    def _end(self, settlement: Settlement, now: datetime, request: str) -> Outcome:
+    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
         settlement = replace(settlement, puts=()) if isinstance(settlement, Finish) else settlement
-        return super()._end(settlement, now, request)
+        return super()._end(settlement, now)
 
 
 class RescuedJobsAreNeverServed(MemoryJobs):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Self, TypeVar
 
 from wrasse.clock import to_micros
@@ -42,6 +43,19 @@ SETTLED_KEPT = 4  # requests that settled a job, the newest
 _AT_ONCE = timedelta(0)
 _RANKS = 1_000  # in one microsecond
 R = TypeVar("R", bound="StoredJob")
+
+
+class Shelf(StrEnum):
+    """The four places, with delayed jobs apart: they are ordered by when they become ready, not by rank."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    HELD = "held"
+    DONE = "done"
+    DEAD = "dead"
+
+
+_SHELVES = {place: Shelf(place) for place in Place}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,25 @@ class StoredJob:
         return self.state.not_before is not None
 
     @property
+    def shelf(self) -> Shelf:
+        """Where it is listed and counted."""
+        return Shelf.DELAYED if self.state.not_before is not None else _SHELVES[self.state.place]
+
+    @property
+    def turn(self) -> int:
+        """Its turn there: its rank while it is ready, else in microseconds."""
+        state = self.state
+        match self.shelf:
+            case Shelf.READY:
+                return self.rank
+            case Shelf.DELAYED:
+                return _micros(state.not_before)
+            case Shelf.HELD:
+                return _micros(state.until)
+            case Shelf.DONE | Shelf.DEAD:
+                return _micros(state.kept_until or state.finished_at)
+
+    @property
     def served_next(self) -> bool:
         """Was given back or rescued, and goes before whoever waits."""
         return self.state.place is Place.READY and self.rank < 0
@@ -108,15 +141,19 @@ def check_stored(stored: StoredJob) -> None:
         raise ValueError("it is finished, at no time")
 
 
+def _micros(at: datetime | None) -> int:
+    return 0 if at is None else to_micros(at)
+
+
 def back(at: datetime, number: int = 0) -> int:
     """The turn of a job that joins its queue at this moment as the `number`th of several."""
     return to_micros(at) * _RANKS + number % _RANKS
 
 
-def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: int | None = None) -> StoredJob:
-    """A new job: ready, or delayed until its producer wants it."""
+def new_state(job: Job, at: datetime, retries_max: int | None = None) -> JobState:
+    """The state of a new job: ready, or delayed until its producer wants it."""
     due = max(job.not_before or at, at + job.delay, at)
-    state = JobState(
+    return JobState(
         id=job.id,
         kind=job.kind,
         queue=job.queue,
@@ -133,7 +170,16 @@ def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: 
         not_before=due if due > at else None,
         retries_max=retries_max,
     )
-    return StoredJob(replace(job, headers=dict(job.headers)), state, rank, put_by=request)
+
+
+def copied(job: Job) -> Job:
+    """The job with headers of its own: what the producer does with theirs later changes nothing."""
+    return replace(job, headers=dict(job.headers)) if job.headers else job
+
+
+def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: int | None = None) -> StoredJob:
+    """A new job."""
+    return StoredJob(copied(job), new_state(job, at, retries_max), rank, put_by=request)
 
 
 def take(
@@ -186,11 +232,13 @@ def settled_by(record: StoredJob, hold: Hold, request: str) -> bool:
 
 
 def settle(record: R, settlement: Settlement, at: datetime, *, request: str, rank: int) -> R | None:
-    """Ends an attempt, by its holder; None if the hold is no longer current. `rank` is the turn of who comes now."""
+    """Ends an attempt, by its holder; None if the hold is no longer current. `rank` is the turn of who comes now. An
+    empty request is not noted in the record."""
     if not holds(record, settlement.hold):
         return None
-    mark = Settled(settlement.hold.token, request)
-    record = replace(record, settled=(*record.settled, mark)[-SETTLED_KEPT:])
+    if request:
+        mark = Settled(settlement.hold.token, request)
+        record = replace(record, settled=(*record.settled, mark)[-SETTLED_KEPT:])
     match settlement:
         case Finish():
             return _finished(record, settlement, at)

@@ -17,11 +17,12 @@ from itertools import count, islice
 from wrasse.backends.memory import listing
 from wrasse.backends.memory.known import KnownIds
 from wrasse.backends.memory.rates import Rates
-from wrasse.backends.memory.shelves import Row, Shelf, Shelves
+from wrasse.backends.memory.shelves import Row, Shelves
 from wrasse.backends.memory.teams import Teams
 from wrasse.backends.memory.uniques import Uniques
 from wrasse.clock import Clock
 from wrasse.ports import job_transitions as rules
+from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
@@ -148,7 +149,7 @@ class MemoryJobs:
         answer = self._settles.get(request)
         if answer is None:
             now = self._now()
-            answer = tuple(self._end(settlement, now, request) for settlement in settlements)
+            answer = tuple(self._end(settlement, now) for settlement in settlements)
             self._settles.keep(request, answer)
             self._trim_done(now)
         return answer
@@ -194,8 +195,9 @@ class MemoryJobs:
         other = self._uniques.in_the_way(job, now) if job.unique else None
         if other is not None:
             return Put(other, new=False)
-        new = rules.added(job, now, rank=next(self._back))
-        self._ready(Row(new.job, new.state, new.rank, seq=next(self._seq)), now)
+        state, seq = rules.new_state(job, now), next(self._seq)
+        ready_at = state.not_before or now
+        self._ready(Row(rules.copied(job), state, next(self._back), seq=seq, ready_at=ready_at))
         if job.unique:
             self._uniques.take(job, now)
         return Put(job.id, new=True)
@@ -215,9 +217,9 @@ class MemoryJobs:
         if callback is not None:
             self._add(callback, now)
 
-    def _ready(self, row: Row, now: datetime) -> None:
+    def _ready(self, row: Row) -> None:
         """Stores a row that is ready or delayed, and rings for whoever waits."""
-        self._shelves.set(replace(row, ready_at=row.state.not_before or now))
+        self._shelves.set(row)
         for bell, queues in self._bells.items():
             if row.job.queue in queues:
                 bell.set()
@@ -268,11 +270,11 @@ class MemoryJobs:
             async with asyncio.timeout(seconds):
                 await bell.wait()
 
-    def _end(self, settlement: Settlement, now: datetime, request: str) -> Outcome:
+    def _end(self, settlement: Settlement, now: datetime) -> Outcome:
         row = self._shelves.find(settlement.hold.id)
         if row is None:
             return Outcome.LOST
-        return self._changed(rules.settle(row, settlement, now, request=request, rank=next(self._back)), now)
+        return self._changed(rules.settle(row, settlement, now, request="", rank=next(self._back)), now)
 
     def _move(self, move: Move, now: datetime) -> Outcome:
         row = self._shelves.find(moved_id(move))
@@ -287,9 +289,9 @@ class MemoryJobs:
         if row is None:
             return Outcome.LOST
         if row.state.place is Place.READY:
-            self._ready(row, now)
+            self._ready(replace(row, ready_at=row.state.not_before or now))
         else:
-            self._finish(replace(row, follow=()), now)
+            self._finish(replace(row, follow=()) if row.follow else row, now)
         for job in row.follow:
             self._add(job, now)
         return Outcome.DONE

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import chain, islice
 
-from wrasse.backends.memory.shelves import Position, Row, Shelf, Shelves
+from wrasse.backends.memory.shelves import Position, Row, Shelves
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
+from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import JobFilter, JobState, Place
 from wrasse.ports.page import Page, number_in
 

@@ -18,7 +18,7 @@ from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.page import Page
 from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, stored_name
 from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
 from wrasse.ports.streams import Draft, check_drafts
@@ -127,9 +127,9 @@ class MemoryRecords:
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         horizon = to_micros(before if before is not None else self._clock.now())
-        moments = self._due.walk(None if after is None else _moment(after))
+        moments = self._due.walk(None if after is None else read_cursor(after))
         found = takewhile(lambda moment: moment[0] <= horizon, moments)
-        return self._cut(found, limit, lambda moment: (moment[1], f"{moment[0]}:{moment[1]}"))
+        return self._cut(found, limit, lambda moment: (moment[1], spot_cursor(*moment)))
 
     async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
         """See ShelvedRecords."""
@@ -236,8 +236,3 @@ class MemoryRecords:
             at=self._clock.now(),
             more=len(found) > limit,
         )
-
-
-def _moment(cursor: str) -> tuple[int, str]:
-    micros, colon, name = cursor.partition(":")
-    return number_in(cursor, micros if colon else ""), name

@@ -9,27 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from wrasse.backends.memory.ordered import Ordered
-from wrasse.clock import EPOCH, to_micros
-from wrasse.ports.job_transitions import StoredJob
+from wrasse.clock import EPOCH
+from wrasse.ports.job_transitions import Shelf, StoredJob
 from wrasse.ports.jobs import Hold, Place
 
 Position = tuple[int, int]
-
-
-class Shelf(StrEnum):
-    """The four places, with delayed jobs apart: they are ordered by when they become ready, not by rank."""
-
-    READY = "ready"
-    DELAYED = "delayed"
-    HELD = "held"
-    DONE = "done"
-    DEAD = "dead"
-
-
-_SHELVES = {place: Shelf(place) for place in Place}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +27,9 @@ class Row(StoredJob):
     counted: bool = False  # by its group
 
     @property
-    def shelf(self) -> Shelf:
-        """Where it stands."""
-        return Shelf.DELAYED if self.state.not_before is not None else _SHELVES[self.state.place]
-
-    @property
     def position(self) -> Position:
         """Its place in the order of its shelf."""
-        match self.shelf:
-            case Shelf.READY:
-                return self.rank, self.seq
-            case Shelf.DELAYED:
-                return _micros(self.state.not_before), self.seq
-            case Shelf.HELD:
-                return _micros(self.state.until), self.seq
-            case Shelf.DONE | Shelf.DEAD:
-                return _micros(self.state.kept_until or self.state.finished_at), self.seq
+        return self.turn, self.seq
 
 
 class Shelves:
@@ -128,8 +101,3 @@ class Shelves:
             order.remove(row.position)
             if not order:
                 del self._orders[row.shelf, queue]
-
-
-def _micros(instant: datetime | None) -> int:
-    assert instant is not None, "a job on this shelf has that instant"
-    return to_micros(instant)

@@ -23,7 +23,7 @@ from wrasse.ports.jobs import Hold
 
 class Seen(Protocol):
     """A job's record as it was read or written. One that is `leaving` is finished, and only what comes after its end
-    is left to do."""
+    is left to do; `apart`: its payload or result lies beside the record."""
 
     @property
     def key(self) -> str: ...
@@ -33,6 +33,9 @@ class Seen(Protocol):
 
     @property
     def leaving(self) -> bool: ...
+
+    @property
+    def apart(self) -> bool: ...
 
 
 S = TypeVar("S", bound=Seen)

@@ -165,16 +165,13 @@ class RecordQueue(ABC, Generic[S]):
         if not seen:
             self._takes.forget(request)
         self._took(seen)
-        found = await abreast([partial(self._handed_out, each) for each in seen])
-        rejected = [
-            Rejected(each.stored.state.queue, each.stored.state.id, bury.error)
-            for each, bury in zip(seen, found, strict=True)
-            if isinstance(bury, Bury)
-        ]
-        jobs = tuple(each for each in found if isinstance(each, TakenJob))
-        return Taken(jobs, await self.time.now(), tuple(rejected))
+        apart = [each for each in seen if each.apart]
+        read = iter(await abreast([partial(self._read_apart, each) for each in apart]) if apart else ())
+        found = [next(read) if each.apart else self._taken(each.stored) for each in seen]
+        rejected = tuple(each for each in found if isinstance(each, Rejected))
+        return Taken(tuple(each for each in found if isinstance(each, TakenJob)), await self.time.now(), rejected)
 
-    async def _handed_out(self, seen: S) -> TakenJob | Bury | None:
+    async def _read_apart(self, seen: S) -> TakenJob | Rejected | None:
         """A claimed job with its payload. One whose payload cannot be read is dead-lettered; None for one whose store
         does not answer, which is released and due again after a growing delay."""
         state = seen.stored.state
@@ -188,7 +185,7 @@ class RecordQueue(ABC, Generic[S]):
         except WrasseError as error:
             ended = Bury(state.hold, Reason.INVALID_PAYLOAD, error=f"its parameters cannot be read: {error.message}")
         await self.settle([ended], request=f"params {state.token} {state.nonce}")
-        return ended if isinstance(ended, Bury) else None
+        return Rejected(state.queue, state.id, ended.error) if isinstance(ended, Bury) else None
 
     async def beat(
         self,

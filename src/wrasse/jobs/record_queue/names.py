@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.clock import to_micros
 from wrasse.jobs.record_core.known_ids import plain
 from wrasse.ports.job import Place
 from wrasse.ports.job_transitions import StoredJob
@@ -65,9 +64,7 @@ class Names:
             return f"{self.queue(state.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
         if state.place is Place.HELD:
             return None
-        when = state.kept_until or state.finished_at
-        assert when is not None, "what is finished has finished some time"
-        return f"{self.folder(state.place)}{to_micros(when):020d}.{key}.{mark}.{plain(state.queue)}"
+        return f"{self.folder(state.place)}{stored.turn:020d}.{key}.{mark}.{plain(state.queue)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,9 +219,8 @@ class RecordedJobs(RecordQueue[Seen]):
     ) -> Outcome:
         """Writes the end of an attempt. One that is done and not kept goes at once, if nothing comes after it."""
         goes = after.state.place is Place.DONE and not self._options.done_max and after.state.kept_until is None
-        recorded = seen.recorded
-        alone = recorded.payload is None and recorded.result is None and not after.follow and not after.job.lasting
-        if goes and alone and not beside:
+        alone = not (seen.apart or after.follow or after.job.lasting or beside)
+        if goes and alone:
             return await self._store.delete(seen)
         result = after.result
         apart = result if result is not None and len(result) > INLINE_BYTES_MAX and not goes else None
@@ -276,7 +275,7 @@ class RecordedJobs(RecordQueue[Seen]):
                 await self._remove(seen, Delete(seen.stored.state.hold, Place.DONE), at, IDS_KEPT)
 
     async def _drop(self, seen: Seen, at: datetime) -> Outcome:
-        if seen.recorded.payload is None and seen.recorded.result is None:
+        if not seen.apart:
             return await self._store.delete(seen)
         leaving = await self._store.write(seen, seen.stored, leaving=True)
         if leaving is None:

@@ -81,6 +81,11 @@ class Seen:
         """Finished, with only what comes after its end left to do."""
         return self.recorded.leaving
 
+    @property
+    def apart(self) -> bool:
+        """Its payload or its result is an object."""
+        return self.recorded.payload is not None or self.recorded.result is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:

@@ -19,7 +19,8 @@ from wrasse.jobs.record_core.counting import Counted, Numbers, Tally, cut
 from wrasse.jobs.record_queue.names import Sign
 from wrasse.jobs.record_queue.store import RecordedStore, Seen, Unreadable
 from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place, Reason
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.page import Page
+from wrasse.ports.shelves import read_cursor, spot_cursor
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together
@@ -62,8 +63,8 @@ class RecordedViews:
         # What cannot be read is shown, and never moved.
         readable = (each for each in held if each[1].queue != NO_QUEUE)
         late = sorted((each for each in readable if each[0][0] <= to_micros(at)), key=lambda each: each[0])
-        start = None if after is None else _position(after)
-        left = [(f"{when}:{id}", state) for (when, id), state in late if start is None or (when, id) > start]
+        start = None if after is None else read_cursor(after)
+        left = [(spot_cursor(when, id), state) for (when, id), state in late if start is None or (when, id) > start]
         return others, cut(left[: limit + 1], limit, at)
 
     async def counts(self) -> Numbers:
@@ -106,7 +107,7 @@ class RecordedViews:
         self, where: JobFilter, after: str | None, limit: int, *, newest: bool
     ) -> Page[JobState]:
         held, _ = await self._held()
-        start = None if after is None else _position(after)
+        start = None if after is None else read_cursor(after)
         kept = [
             each
             for each in held
@@ -114,7 +115,7 @@ class RecordedViews:
         ]
         pick = heapq.nlargest if newest else heapq.nsmallest
         chosen = pick(limit + 1, kept, key=lambda each: each[0])
-        found = [(f"{position[0]}:{position[1]}", state) for position, state in chosen]
+        found = [(spot_cursor(*position), state) for position, state in chosen]
         return cut(found, limit, await self._store.time.now())
 
     async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[Seen]]:
@@ -197,8 +198,3 @@ def _unreadable(key: str, queue: str, place: Place, found: Unreadable, at: datet
         attempts=0, failures=0, rescues=0, interruptions=0, created_at=at, until=found.due_at if held else None,
         finished_at=at if place in (Place.DONE, Place.DEAD) else None, reason=Reason.INVALID_PAYLOAD, error=found.error,
     )  # fmt: skip
-
-
-def _position(cursor: str) -> tuple[int, str]:
-    number, _, id = cursor.partition(":")
-    return number_in(cursor, number), id

@@ -60,6 +60,11 @@ class Task:
         """A finished task stays until a sweep deletes it."""
         return False
 
+    @property
+    def apart(self) -> bool:
+        """Its parameters or its result are an object."""
+        return "params_ref" in self.fields or "result_ref" in self.fields
+
 
 @dataclass(frozen=True, slots=True)
 class Malformed:

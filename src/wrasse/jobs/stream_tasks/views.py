@@ -24,7 +24,6 @@ from wrasse.jobs.record_core.queue import Views
 from wrasse.jobs.stream_tasks.names import record_key
 from wrasse.jobs.stream_tasks.search import TaskSearch
 from wrasse.jobs.stream_tasks.spots import (
-    DELAYED,
     Position,
     position_of,
     read_position,
@@ -33,7 +32,7 @@ from wrasse.jobs.stream_tasks.spots import (
     write_position,
 )
 from wrasse.jobs.stream_tasks.store import Malformed, TaskStore
-from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.job_transitions import Shelf, StoredJob
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page
 from wrasse.ports.records import stored_name
@@ -128,7 +127,7 @@ class ScannedTasks:
                 task = self._search.read(record)
                 if not isinstance(task, Malformed):
                     stored = task.stored.at(at)
-                    own.add(DELAYED if stored.delayed else stored.state.place.value, abs(stored.rank) // _RANKS)
+                    own.add(stored.shelf, abs(stored.rank) // _RANKS)
             own.after = page.cursor
             if own.after is None:
                 self._rounds[task_type] = _Round()
@@ -195,7 +194,7 @@ class TaskShelves:
         """Since when the task that waits longest is ready."""
         if not some:
             return None
-        ready, delayed = shelf_name(task_type, Place.READY.value), shelf_name(task_type, DELAYED)
+        ready, delayed = shelf_name(task_type, Shelf.READY), shelf_name(task_type, Shelf.DELAYED)
         waits, next_ones, let_out = await asyncio.gather(
             self._shelves.shelf_page(ready, spot_cursor(-1, _AFTER_ALL), 1),
             # Below zero is who goes before the others, the newest first.
@@ -259,12 +258,11 @@ class _Row:
 
 def _spans(task_type: str, now: int) -> tuple[Span, ...]:
     """Ready, delayed until now, delayed, held, done and dead."""
-    names = {each: shelf_name(task_type, each) for each in (DELAYED, *(place.value for place in Place))}
+    names = {each: shelf_name(task_type, each) for each in Shelf}
     return (
-        Span(names["ready"]),
-        Span(names[DELAYED], now),
-        Span(names[DELAYED]),
-        *(Span(names[each]) for each in ("held", "done", "dead")),
+        Span(names[Shelf.READY]),
+        Span(names[Shelf.DELAYED], now),
+        *(Span(names[each]) for each in (Shelf.DELAYED, Shelf.HELD, Shelf.DONE, Shelf.DEAD)),
     )
 
 
