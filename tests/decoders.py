@@ -158,7 +158,7 @@ DECODERS = (
         _ENVELOPE[:-1] + b',"stream_id":"5-1"}', b'{"stream_id":"5-1","subject":"s","raw":"","text":{"a":"b"}}',
     )),
     Decoder("bucket job", _bucket_job, (msgspec.json.encode(Recorded(_HELD, "mark")),)),
-    Decoder("Redis hold", _hold, (hold_text.pack_hold(hold_text.HoldText(b"w", b"q", b"i", 5, 9, 0, b"{}")),)),
+    Decoder("Redis hold", _hold, (b"5 9 0 1 1 1\nwqi{}",)),
     Decoder("Redis finished job", _finished, (b"7 0\n" + hold_text.pack_finished(_FINISHED),)),
     Decoder("Redis worker", _worker, (b"1739539200123 1739539230123 77 4 host", b"1739539200123 0.5 half")),
     Decoder("due buckets", _due_buckets, (b'["2026010203","2026010204"]', b'["9999123123"]')),

@@ -10,7 +10,7 @@ from wrasse.ports.drains import Stretch, stretch_from
 from wrasse.ports.groups import Answer, ConsumerState, Delivery, Groups, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.streams import Draft, Entry, EntryId, StreamLimits, Streams, StreamState, Trimmed
+from wrasse.ports.streams import Draft, Entry, EntryId, Streams, StreamState, Trimmed
 
 
 class FaultyStreams:
@@ -23,9 +23,6 @@ class FaultyStreams:
     @property
     def dedup_window(self) -> timedelta:
         return self._streams.dedup_window
-
-    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
-        return await self._network.call("ensure", lambda: self._streams.ensure(subject, limits))
 
     async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
         return await self._network.call("append", lambda: self._streams.append(drafts))

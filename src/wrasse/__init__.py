@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from wrasse.jobs.retry import GiveUp, Retry, RetryLater
     from wrasse.jobs.running import RunningJob
-    from wrasse.ports.jobs import JobRecord, Place, Reason
+    from wrasse.ports.jobs import Job, JobRecord, Place, Reason
 
 __version__ = "0.1.0"
 
@@ -31,6 +31,7 @@ _HOMES = {
     "App": "wrasse.app.application",
     "BadPayload": "wrasse.errors",
     "GiveUp": "wrasse.jobs.retry",
+    "Job": "wrasse.ports.jobs",
     "JobFailed": "wrasse.errors",
     "JobRecord": "wrasse.ports.jobs",
     "LeaseLost": "wrasse.errors",
@@ -53,6 +54,7 @@ __all__ = [
     "App",
     "BadPayload",
     "GiveUp",
+    "Job",
     "JobFailed",
     "JobRecord",
     "LeaseLost",

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable
+from typing import TypeVar
 
 KNOWN_MAX = 40  # names that one message lists; nobody reads more
 
@@ -138,3 +139,12 @@ def reason_of(error: OSError) -> str:
     if said.startswith("Multiple exceptions") and (first := re.search(r"\[Errno (\d+)\]", said)):
         return os.strerror(int(first[1]))
     return said
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def first_error(group: BaseExceptionGroup[E]) -> E:
+    """What went wrong first in a group, groups in it taken apart; an error of ours before any other."""
+    flat = [first_error(each) if isinstance(each, BaseExceptionGroup) else each for each in group.exceptions]
+    return min(flat, key=lambda error: not isinstance(error, WrasseError))

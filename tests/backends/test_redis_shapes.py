@@ -34,7 +34,7 @@ from wrasse.ports.jobs import (
     WorkerInfo,
 )
 from wrasse.ports.records import Collection
-from wrasse.ports.streams import Draft, Entry, EntryId, StreamLimits
+from wrasse.ports.streams import Draft, Entry, EntryId
 
 DEADLINE_S = 8  # of one call, on a machine that is busy
 SECOND = timedelta(seconds=1)
@@ -98,7 +98,6 @@ CALLS: dict[str, Call] = {
         f"jobs.delete {place}": lambda redis, place=place: redis.jobs.delete([Delete(HOLD, place)])  # type: ignore[misc]
         for place in (Place.READY, Place.DONE, Place.DEAD)
     },
-    "streams.ensure": lambda redis: redis.streams.ensure("a.b", StreamLimits(5, 5)),
     "streams.append": lambda redis: redis.streams.append([Draft("a.b", b"x")]),
     "streams.append keyed": lambda redis: redis.streams.append([Draft("a.b", b"x", "k"), Draft("a.c", b"x")]),
     "streams.read": lambda redis: redis.streams.read("a.b", ID, 5),

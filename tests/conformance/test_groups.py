@@ -10,10 +10,10 @@ import pytest
 
 from conformance.stores import Store
 from wrasse.clock import ManualClock
-from wrasse.errors import Refused, StoreFull, UsageError
+from wrasse.errors import Refused, UsageError
 from wrasse.ports.groups import Ack, DeadLetter, Delivery, Nak, StartAt
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import START, Draft, EntryId, StreamLimits
+from wrasse.ports.streams import START, Draft, EntryId
 
 S = "gbe.tasks.email.queue"
 G = "email-workers"
@@ -535,13 +535,12 @@ async def test_what_was_acked_makes_no_dead_letter(desk: Desk) -> None:
 
 
 @pytest.mark.guarantee("at least once")
-async def test_a_dead_letter_that_finds_no_room_leaves_the_original_pending(desk: Desk) -> None:
+async def test_a_dead_letter_that_is_refused_leaves_every_answer_of_its_call_undone(desk: Desk) -> None:
     await desk.join()
     ids = await desk.append(b"1", b"2")
     await desk.deliver()
-    await desk.store.backend.streams.ensure(DEAD, StreamLimits(entries_max=0))
-    with pytest.raises(StoreFull, match=DEAD):
-        await desk.store.backend.groups.answer([Ack(S, G, ids[0]), DeadLetter(S, G, ids[1], LETTER)])
+    with pytest.raises(UsageError, match="no subject"):
+        await desk.store.backend.groups.answer([Ack(S, G, ids[0]), DeadLetter(S, G, ids[1], Draft("no subject", b""))])
     assert (await desk.state()).pending == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -30,8 +31,10 @@ from conformance.mail import (
 from conformance.stores import Store
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
 from stream_faults import FaultyGroups
-from wrasse.errors import StoreUnavailable
-from wrasse.ports.streams import FIELDS_BYTES_MAX, FIELDS_MAX, Draft, StreamLimits
+from wrasse.errors import StoreFull, StoreUnavailable
+from wrasse.ports.groups import Answer, DeadLetter
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import FIELDS_BYTES_MAX, FIELDS_MAX, Draft
 from wrasse.streams.received import Received
 
 # Nothing is delivered again while a test lasts, however slow the machine is.
@@ -366,11 +369,19 @@ async def test_a_consumer_of_dead_letters_sees_those_that_never_were_messages(de
     assert (received.message_id, received.payload) == ("", b"not json")
 
 
+class NoRoom(FaultyGroups):
+    """Groups of a server that has no room for dead letters."""
+
+    async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
+        if any(isinstance(each, DeadLetter) for each in answers):
+            raise StoreFull("the server is full", do="make room")
+        return await super().answer(answers)
+
+
 async def test_dead_letters_that_find_no_room_stop_neither_acks_nor_handlers(desk: Desk) -> None:
-    await desk.streams.ensure(DEAD, StreamLimits(entries_max=0))
     await desk.raw(b"not json")
     await desk.publish(*(b"%d" % n for n in range(10)))
     log = Log()
-    async with desk.consuming(log, AUTO) as consumer:
+    async with desk.consuming(log, AUTO, groups=NoRoom(desk.groups, Network(Script({})))) as consumer:
         await eventually(lambda: same(value(consumer.tally.acked), 10))
     assert (consumer.tally.dead, len(log.seen)) == (0, 10)

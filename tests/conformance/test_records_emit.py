@@ -8,10 +8,10 @@ import pytest
 
 from conformance.stores import EMITTING_BACKENDS, RECORDS_BACKENDS, Store
 from faults import LOST_REPLY, FaultyRecords, Network, Script
-from wrasse.errors import StoreFull, StoreUnavailable, UsageError
+from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records
-from wrasse.ports.streams import START, Draft, StreamLimits, Streams
+from wrasse.ports.streams import START, Draft, Streams
 
 LONG = pytest.param("redis-7.0", marks=pytest.mark.full)
 emitting = pytest.mark.parametrize("open_store", [*EMITTING_BACKENDS, LONG], indirect=True)
@@ -83,17 +83,6 @@ async def test_asking_again_after_a_lost_reply_emits_nothing_twice(records: Reco
 
     assert again.outcome is Outcome.DONE
     assert await bodies(streams) == [b"one"]
-
-
-@emitting
-async def test_a_stream_without_room_refuses_the_record_too(records: Records, streams: Streams) -> None:
-    await streams.ensure(SUBJECT, StreamLimits(entries_max=1))
-    await streams.append([Draft(SUBJECT, b"first")])
-
-    with pytest.raises(StoreFull):
-        await records.create("k", b"{}", emit=[Draft(SUBJECT, b"second")])
-
-    assert await records.get("k") is None
 
 
 @emitting

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.stores import Store
 from wrasse.clock import ManualClock, to_micros
-from wrasse.errors import StoreFull, TooLarge, UsageError
+from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.drains import stretch_from
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import (
@@ -21,7 +21,6 @@ from wrasse.ports.streams import (
     Draft,
     Entry,
     EntryId,
-    StreamLimits,
     Streams,
 )
 
@@ -225,8 +224,6 @@ BAD = ("", "a:b", "a*", "*", "a.*", "a.>", "a b", "a.", ".a", "a..b", "a\n", "é
 async def test_what_is_no_subject_is_refused(streams: Streams, subject: str) -> None:
     with pytest.raises(UsageError, match=r"subject"):
         await streams.append([Draft(subject, b"")])
-    with pytest.raises(UsageError, match=r"subject"):
-        await streams.ensure(subject, StreamLimits())
 
 
 @pytest.mark.parametrize("subject", ["a", "x" * 255, "é" * 127, "a-b_c.D.9", 'q"\\.b'])
@@ -272,38 +269,6 @@ async def test_what_is_no_pattern_is_refused(streams: Streams, pattern: str) -> 
         await streams.subjects(pattern, None, 10)
 
 
-# Limits
-
-
-async def test_ensuring_a_stream_twice_changes_nothing(streams: Streams) -> None:
-    limits = StreamLimits(entries_max=10)
-    assert [await streams.ensure(S, limits), await streams.ensure(S, limits)] == [True, False]
-
-
-async def test_ensuring_other_limits_changes_them(store: Store) -> None:
-    await store.backend.streams.ensure(S, StreamLimits(entries_max=1))
-    assert await store.backend.streams.ensure(S, StreamLimits(entries_max=2))
-    await append(store, b"1", b"2")
-    assert await bodies(store) == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("limits", [StreamLimits(entries_max=2), StreamLimits(bytes_max=2)], ids=["entries", "bytes"])
-async def test_an_append_beyond_a_limit_is_refused_whole_and_drops_nothing(store: Store, limits: StreamLimits) -> None:
-    await store.backend.streams.ensure(S, limits)
-    await append(store, b"1")
-    with pytest.raises(StoreFull, match="at most 2"):
-        await store.backend.streams.append([Draft("other", b""), Draft(S, b"2"), Draft(S, b"3")])
-    assert (await bodies(store), await bodies(store, "other")) == ([b"1"], [])
-
-
-async def test_a_full_stream_has_room_again_after_a_trim(store: Store) -> None:
-    await store.backend.streams.ensure(S, StreamLimits(entries_max=1))
-    await append(store, b"1")
-    await trim(store)
-    await append(store, b"2")
-    assert await bodies(store) == [b"2"]
-
-
 # Keys
 
 
@@ -342,12 +307,6 @@ async def test_a_key_is_forgotten_after_its_window(store: Store) -> None:
     await store.pass_time(timedelta(seconds=119))
     await store.backend.streams.append([Draft(S, b"3", "k")])
     assert await bodies(store) == [b"1", b"2"]
-
-
-async def test_a_known_key_takes_no_room(store: Store) -> None:
-    await store.backend.streams.ensure(S, StreamLimits(entries_max=1))
-    first = await store.backend.streams.append([Draft(S, b"1", "k")])
-    assert await store.backend.streams.append([Draft(S, b"2", "k"), Draft(S, b"3", "k")]) == (*first, *first)
 
 
 async def test_a_key_that_is_too_long_is_refused(streams: Streams) -> None:

@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from conformance.stores import Store
-from wrasse.errors import StoreFull, UsageError
+from wrasse.errors import UsageError
 from wrasse.ports.groups import Ack, DeadLetter, Delivery, Nak, StartAt
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import START, Draft, EntryId, StreamLimits, StreamState
+from wrasse.ports.streams import START, Draft, EntryId, StreamState
 
 T = TypeVar("T")
 Act = Callable[[Any], Coroutine[Any, Any, T]]
@@ -75,7 +75,7 @@ class LogMachine(RuleBasedStateMachine):
         for store in (self.model, self.store):
             try:
                 answers.append(("answer", self._runner.run(act(store.backend))))
-            except (StoreFull, UsageError) as error:
+            except UsageError as error:
                 answers.append((type(error).__name__, str(error)))
         assert answers[0] == answers[1], f"memory said {answers[0]}, {self.backend} said {answers[1]}"
         return answers[1][1] if answers[1][0] == "answer" else None
@@ -88,10 +88,6 @@ class LogMachine(RuleBasedStateMachine):
             if id not in known:
                 assert not known or id > known[-1]
                 known.append(id)
-
-    @rule(subject=subjects, entries_max=st.none() | st.integers(0, 12))
-    def limit(self, subject: str, entries_max: int | None) -> None:
-        self.both(lambda store: store.streams.ensure(subject, StreamLimits(entries_max)))
 
     @rule(subject=subjects, group=groups, data=st.data())
     def mark(self, subject: str, group: str, data: st.DataObject) -> None:

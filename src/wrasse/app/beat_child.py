@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 
 from wrasse.clock import Clock, SystemClock
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import StoreUnavailable, WrasseError, first_error
 from wrasse.jobs.beat_words import Beating, Down, Gone, Orders, Unable, Word, spell
 from wrasse.jobs.beating import BEATS_PER_SILENCE, beat_once
 from wrasse.jobs.board import Board
@@ -138,11 +138,6 @@ async def open_patiently(orders: Orders, parent: Parent) -> JobQueue | None:
     return None
 
 
-def _first(errors: BaseExceptionGroup[WrasseError]) -> WrasseError:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
-
-
 def main() -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -151,7 +146,7 @@ def main() -> None:
     try:
         asyncio.run(serve())
     except* WrasseError as errors:
-        error = _first(errors)
+        error = first_error(errors)
         say(Unable(error.message, error.do))
     # Not by way of interpreter teardown: the worker waits for this process, and nothing here is left to save.
     os._exit(0)

@@ -240,9 +240,6 @@ def _mistake(rule: Broken, sources: Mapping[str, str]) -> Mistake:
 
 def _doubts(settings: Settings, sources: Mapping[str, str], homes: Homes) -> Iterator[str]:
     """What is not wrong, but does less than it seems to say."""
-    idle = sorted(path for path in sources if path in leaves() and leaves()[path].key.later)
-    if idle:
-        yield f"no part of this version uses {', '.join(idle)}"
     urls = [home.url for home in homes.ports.values()]
     if lonely := idle_keys(homes.ports["jobs"].url, sources):
         yield f"only jobs on Redis use {', '.join(lonely)}, and jobs are not there"

@@ -51,8 +51,3 @@ def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Leader | None:
 def instance_of(root: str) -> str:
     """What the sweep of one root is called in leases, state, journal and metrics."""
     return f"{ORPHANS}@{root}"
-
-
-def settings_of(config: Config, root: str) -> OrphanRoot:
-    """The settings of one root."""
-    return config.settings.orphans[root]

@@ -79,8 +79,6 @@ def _of_struct(prefix: str, struct: type, plain: object) -> Iterator[Leaf]:
             yield from _of_struct(f"{prefix}{field.name}.", type(value), value)
             continue
         key = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Key)), Key(""))
-        if key.later:
-            key = dataclasses.replace(key, doc=f"{key.doc}; no part of this version uses it")
         yield Leaf(prefix + field.name, typing.get_args(hint)[0] if key.doc else hint, value, key)
 
 

@@ -14,7 +14,6 @@ class Key:
     seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
     secret: bool = False  # never shown
     choices: tuple[str, ...] = ()
-    later: bool = False  # read and checked, so that files load; no part of this version uses it
 
 
 def named_in(sources: Mapping[str, str]) -> Callable[[str], bool]:

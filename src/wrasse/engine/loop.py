@@ -23,7 +23,7 @@ from wrasse.engine.run import Frame
 from wrasse.engine.schedule import backoff
 from wrasse.engine.state import Held, SweepState, load
 from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, remember, take_turns
-from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
+from wrasse.errors import Refused, StoreUnavailable, UnknownName
 from wrasse.ids import Ids
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
@@ -84,7 +84,6 @@ class _Post:
     state: SweepState = field(default_factory=SweepState)
     totals: Totals = field(default_factory=Totals)
     told: Report | None = None
-    force: bool = False
     running: bool = False
     elsewhere: str = ""
     next_at: datetime | None = None
@@ -148,14 +147,6 @@ class Engine:
         self._journal_wake.set()
         for post in self._posts.values():
             post.wake.set()
-
-    def run_now(self, name: str) -> None:
-        """Makes one sweep due at once, also if it has just run."""
-        post = self._post(name)
-        if not post.scheduled.enabled:
-            raise UsageError(f"{name} is switched off in this process", do=f"set sweeps.{name}.enabled, or sweep once")
-        post.force = True
-        post.wake.set()
 
     async def sweep_now(self, name: str, *, wait: timedelta = timedelta(0)) -> Report:
         """Runs one sweep once and gives its report; refused if another process has been at it for all of `wait`."""
@@ -223,17 +214,14 @@ class Engine:
             await _wait(first.wake, delay)
             if self._stopping.asked:
                 return
-            force = any(post.force for post in posts)
-            for post in posts:
-                post.force = False
-            delay = await self._turn(posts, force)
+            delay = await self._turn(posts)
 
-    async def _turn(self, posts: Sequence[_Post], force: bool) -> float:
+    async def _turn(self, posts: Sequence[_Post]) -> float:
         """One turn, whatever happens in it; gives how long to wait for the next."""
         first = posts[0]
         try:
             async with first.lock:
-                found = await self._take(posts, force=force)
+                found = await self._take(posts)
         except Exception as error:
             reports = [self._failed(post, error) for post in posts]
             if reports[0].stopped_by != BACKEND_DOWN:
@@ -251,7 +239,7 @@ class Engine:
         return self._backoff(first) if down else self._delay(first, max(each.report.took for each in found))
 
     async def _take(
-        self, posts: Sequence[_Post], *, force: bool, wait: timedelta = timedelta(0)
+        self, posts: Sequence[_Post], *, force: bool = False, wait: timedelta = timedelta(0)
     ) -> tuple[Ran, ...] | Fresh | Elsewhere:
         for post in posts:
             post.running = True

@@ -152,11 +152,3 @@ def _trouble(report: Report) -> tuple[object, ...]:
 def to_json(report: Report) -> bytes:
     """The report as others read it."""
     return msgspec.json.encode(report)
-
-
-_DECODER = msgspec.json.Decoder(Report)
-
-
-def from_json(text: bytes) -> Report:
-    """The report that `to_json` wrote."""
-    return _DECODER.decode(text)

@@ -110,14 +110,6 @@ class Elsewhere:
     left: timedelta
 
 
-async def take_turn(
-    scheduled: Scheduled, shared: Shared, *, force: bool = False, wait: timedelta = NO_WAIT
-) -> Ran | Fresh | Elsewhere:
-    """One turn of one sweep; see `take_turns`."""
-    found = await take_turns((scheduled,), shared, force=force, wait=wait)
-    return found[0] if isinstance(found, tuple) else found
-
-
 async def take_turns(
     group: Sequence[Scheduled], shared: Shared, *, force: bool = False, wait: timedelta = NO_WAIT
 ) -> tuple[Ran, ...] | Fresh | Elsewhere:

@@ -23,7 +23,7 @@ from datetime import timedelta
 
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, UsageError, WrasseError
+from wrasse.errors import StoreUnavailable, UsageError, first_error
 from wrasse.ids import Ids
 from wrasse.jobs.beats import Beats
 from wrasse.jobs.breakers import Breakers
@@ -188,7 +188,7 @@ class Worker:
                     for task in others:
                         task.cancel()
         except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         finally:
             self._holds = self._teller = None
             parts.holds.close()
@@ -218,7 +218,7 @@ class Worker:
                 parts.slots.close()
                 parts.settler.close()
         except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         finally:
             self._teller = None
             parts.holds.close()
@@ -280,11 +280,3 @@ class Worker:
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_END_MAX.total_seconds()):
                 await self._jobs.beat(self.info, (), silence=timedelta(0))
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first; an error of ours before any other."""
-    flat: list[BaseException] = []
-    for error in errors.exceptions:
-        flat.append(_first(error) if isinstance(error, BaseExceptionGroup) else error)
-    return next((error for error in flat if isinstance(error, WrasseError)), flat[0])

@@ -14,7 +14,6 @@ from wrasse.errors import ConfigError
 from wrasse.ports.catalog import Query
 
 COLUMNS = ("id", "archive_key", "op_id", "deleted_at")
-OPTIONAL = ("operation", "op_started_at")
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 
 

@@ -150,10 +150,6 @@ class Streams(Protocol):
         """How long a draft's key is remembered; zero where the backend has no such thing and refuses keys."""
         ...
 
-    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
-        """Makes the stream exist with these limits; False if it already was so."""
-        ...
-
     async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
         """Appends all or none, in order; a draft whose key is known answers with the first entry's id."""
         ...

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Guard, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine
@@ -71,7 +73,10 @@ async def test_traffic_stops_every_sweep_of_the_group_within_one_entry(scene: Sc
     assert [(ran.report.done, ran.report.stopped_by) for ran in found] == [(1, "traffic"), (0, "traffic")]
 
 
-async def test_the_engine_runs_a_group_together_and_tells_about_each(scene: Scene) -> None:
+async def test_the_engine_runs_a_group_together_and_tells_about_each(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wrasse.engine.schedule.STAGGER_MAX", 0.0)
     group = two(scene)
     engine = Engine(
         group,
@@ -83,7 +88,6 @@ async def test_the_engine_runs_a_group_together_and_tells_about_each(scene: Scen
     )
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         tasks.create_task(engine.run())
-        engine.run_now("there")
         while not all(status.totals.runs for status in engine.status()):  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.002)
         engine.stop()

@@ -16,7 +16,7 @@ from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.engine.turn import Scheduled, SweepHome
-from wrasse.errors import Refused, StoreUnavailable, UnknownName, UsageError
+from wrasse.errors import Refused, StoreUnavailable, UnknownName
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.journal import Intent, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
@@ -26,6 +26,12 @@ from .scene import SILENCE, OldBottles, Scene, Shelf
 HOUR = timedelta(hours=1)
 TTL = timedelta(seconds=30)
 ENOUGH = 30.0
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run of every sweep is due when its engine starts."""
+    monkeypatch.setattr("wrasse.engine.schedule.STAGGER_MAX", 0.0)
 
 
 def _engine(scene: Scene, *sweeps: Scheduled, owner: str = "me", network: Network | None = None) -> Engine:
@@ -81,8 +87,6 @@ async def test_a_sweep_that_is_not_enabled_runs_only_when_it_is_asked_to(scene: 
     async with _running(engine):
         await _until(lambda: not on.bottles)
         assert len(off.bottles) == 3
-        with pytest.raises(UsageError, match="off is switched off"):
-            engine.run_now("off")
         assert (await engine.sweep_now("off")).done == 3
 
 
@@ -96,21 +100,10 @@ async def test_a_sweep_runs_again_after_its_interval(scene: Scene) -> None:
         await _until(lambda: not scene.shelf.bottles)
 
 
-async def test_run_now_does_not_wait_for_the_interval(scene: Scene) -> None:
-    engine = _engine(scene, _bottles(scene.shelf))
-    async with _running(engine):
-        for runs in (1, 2):
-            scene.shelf.fill(1)
-            engine.run_now("old_bottles")
-            await _until(lambda runs=runs: _of(engine).totals.runs == runs)
-            assert scene.shelf.bottles == {}
-
-
 async def test_an_engine_that_is_stopped_ends_its_run_within_one_batch_and_gives_the_lease_back(scene: Scene) -> None:
     scene.shelf.fill(50)
     engine = _engine(scene, _bottles(scene.shelf))
     scene.shelf.before_apply = engine.stop
-    engine.run_now("old_bottles")
     async with asyncio.timeout(ENOUGH):
         await engine.run()
     last = _of(engine).last
@@ -137,8 +130,6 @@ async def test_an_error_in_one_sweep_does_not_stop_the_others(scene: Scene) -> N
     await scene.memory.records(ENGINE_STATE).create("strange", b"not ours")
     engine = _engine(scene, _bottles(broken, "broken"), _bottles(broken, "strange"), _bottles(sound, "sound"))
     async with _running(engine):
-        for name in engine.names:
-            engine.run_now(name)
         await _until(lambda: all(status.totals.runs for status in engine.status()))
     stops = {status.name: status.last.stopped_by for status in engine.status() if status.last}
     assert stops == {"broken": "error", "strange": "error", "sound": None}
@@ -153,7 +144,6 @@ async def test_an_engine_outlives_an_outage_and_goes_on_by_itself(
     network = Network(Script({}))
     network.down = True
     engine = _engine(scene, _bottles(scene.shelf), network=network)
-    engine.run_now("old_bottles")
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs >= 3)
         held = _of(engine).held
@@ -172,7 +162,6 @@ async def test_an_outage_that_only_the_lease_felt_still_holds_stuck_jobs_for_one
     guards = backend_guards(FaultyHeart(scene.memory, network), scene.clock, SILENCE)
     engine = _engine(scene, Scheduled(OldBottles(scene.shelf.fill(1)), HOUR, guards=guards), network=network)
     network.down = True
-    engine.run_now("old_bottles")
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs == 1)
         scene.pass_time(SILENCE)
@@ -230,7 +219,6 @@ async def test_status_tells_what_other_engines_did_and_who_is_at_it(scene: Scene
 
 async def test_status_tells_when_the_next_run_is_due(scene: Scene) -> None:
     engine = _engine(scene, _bottles(scene.shelf))
-    engine.run_now("old_bottles")
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs == 1 and not _of(engine).running)
         await asyncio.sleep(0)

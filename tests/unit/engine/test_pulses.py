@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -71,10 +72,22 @@ async def test_a_restart_holds_one_silence_from_the_first_good_answer(scene: Sce
     assert await guard.held() is None
 
 
+@dataclass
+class Evicting:
+    """A backend that dropped keys to make room."""
+
+    clock: ManualClock
+    evicted: int = 0
+
+    async def pulse(self) -> Pulse:
+        return Pulse("server", self.clock.now(), self.evicted)
+
+
 async def test_an_eviction_holds_one_silence(scene: Scene) -> None:
-    guard = BackendRestarted(Pulses(scene.memory, scene.clock), SILENCE)
+    heart = Evicting(scene.clock)
+    guard = BackendRestarted(Pulses(heart, scene.clock), SILENCE)
     await guard.held()
-    scene.memory.evict()
+    heart.evicted += 1
     assert await guard.held() == "the backend evicted keys to make room, less than 30s ago"
     scene.pass_time(SILENCE)
     assert await guard.held() is None

@@ -17,7 +17,7 @@ from wrasse.engine.loop import ENGINE_LEASES, LEASE_TTL
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, take_turn
+from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, take_turns
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.records import Collection, Record
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -26,6 +26,11 @@ from .scene import SECOND, SILENCE, OldBottles, Scene
 
 INTERVAL = timedelta(seconds=10)
 TTL = timedelta(seconds=20)
+
+
+async def take_turn(scheduled: Scheduled, shared: Shared, *, force: bool = False) -> Ran | Fresh | Elsewhere:
+    found = await take_turns((scheduled,), shared, force=force)
+    return found[0] if isinstance(found, tuple) else found
 
 
 def _engine(scene: Scene, owner: str = "me", leases: Collection = ENGINE_LEASES) -> Shared:

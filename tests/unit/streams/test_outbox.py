@@ -12,10 +12,10 @@ from faults import LOST_REPLY, LOST_REQUEST, Fault, Network, Script
 from stream_faults import FaultyGroups
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.errors import StoreFull, StoreUnavailable
+from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.groups import Ack, Answer, DeadLetter, StartAt
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import Draft, EntryId, StreamLimits
+from wrasse.ports.streams import Draft, EntryId
 from wrasse.streams.outbox import Outbox
 
 PATIENCE = 20
@@ -80,11 +80,10 @@ async def test_whoever_could_not_be_heard_is_told_and_may_try_again(desk: Desk, 
 
 
 async def test_one_answer_that_is_refused_does_not_spoil_the_others(desk: Desk) -> None:
-    await desk.memory.streams.ensure("full", StreamLimits(entries_max=0))
-    letter = DeadLetter("s", "g", desk.ids[1], Draft("full", b""))
+    letter = DeadLetter("s", "g", desk.ids[1], Draft("no subject", b""))
     answers = [desk.outbox.put(answer) for answer in (desk.ack(0), letter, desk.ack(2))]
     told = await asyncio.gather(*answers, return_exceptions=True)
-    assert [type(each) for each in told] == [Outcome, StoreFull, Outcome]
+    assert [type(each) for each in told] == [Outcome, UsageError, Outcome]
     assert await desk.pending() == 8
 
 

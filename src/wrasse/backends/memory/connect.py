@@ -33,7 +33,6 @@ class Memory:
         self._clock = clock
         self._identity = identity
         self._restarts = 0
-        self._evicted = 0
         self._records: dict[str, MemoryRecords] = {}
         self.jobs = MemoryJobs(clock, done_max=done_max)
         self.journal = MemoryJournal(clock)
@@ -51,9 +50,9 @@ class Memory:
         return self._records.setdefault(collection.data, MemoryRecords(self._clock, self._logs))
 
     async def pulse(self) -> Pulse:
-        """Identity, clock and evictions, now."""
+        """Identity and clock, now."""
         identity = f"{self._identity}-{self._restarts}" if self._restarts else self._identity
-        return Pulse(identity, self._clock.now(), self._evicted)
+        return Pulse(identity, self._clock.now())
 
     async def close(self) -> None:
         """Nothing is open; here because every backend has it."""
@@ -61,7 +60,3 @@ class Memory:
     def restart(self) -> None:
         """Goes on under another identity, as a server does that came back with its data."""
         self._restarts += 1
-
-    def evict(self, count: int = 1) -> None:
-        """Says that this many keys were dropped to make room, for whoever tests what then holds."""
-        self._evicted += count

@@ -23,9 +23,7 @@ from wrasse.ports.streams import (
     Entry,
     EntryId,
     GroupState,
-    StreamLimits,
     StreamState,
-    check_limits,
     draft_bytes,
 )
 
@@ -122,7 +120,6 @@ class Log:
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        self.limits = StreamLimits()
         self.groups: dict[str, Group] = {}
         self.entries: list[Entry] = []
         self.bytes = 0
@@ -142,17 +139,6 @@ class Log:
         """The entry with this id."""
         found = next(self.after(id.previous), None)
         return found if found is not None and found.id == id else None
-
-    def fresh(self, drafts: Sequence[Draft], at: datetime) -> list[Draft]:
-        """Those that an append would store: without a key, or with one that is not known."""
-        seen: set[str] = set()
-        return [d for d in drafts if not d.key or (self.known(d.key, at) is None and not _noted(seen, d.key))]
-
-    def check_room(self, drafts: Sequence[Draft], at: datetime) -> None:
-        """Refuses what would go beyond the limits."""
-        fresh = self.fresh(drafts, at)
-        entries, size = len(self.entries) + len(fresh), self.bytes + sum(map(draft_bytes, fresh))
-        check_limits(self.subject, self.limits, entries, size)
 
     def append(self, draft: Draft, at: datetime) -> EntryId:
         """Stores a draft, or finds the entry that its key stands for."""
@@ -238,14 +224,8 @@ class Logs:
             self.names.add(subject)
         return log
 
-    def check_room(self, drafts: Sequence[Draft], at: datetime) -> None:
-        """Refuses a batch that would go beyond the limits of any stream, before its first entry is stored."""
-        for subject in dict.fromkeys(draft.subject for draft in drafts):  # the first one that is full is named
-            if (log := self.find(subject)) is not None:
-                log.check_room([draft for draft in drafts if draft.subject == subject], at)
-
     def append(self, drafts: Sequence[Draft], at: datetime) -> tuple[EntryId, ...]:
-        """Stores a batch that was looked at, and rings for whoever waits."""
+        """Stores a batch, and rings for whoever waits."""
         ids = tuple(self.make(draft.subject).append(draft, at) for draft in drafts)
         self.ring({draft.subject for draft in drafts})
         return ids
@@ -259,9 +239,3 @@ class Logs:
 
 def _id(entry: Entry) -> EntryId:
     return entry.id
-
-
-def _noted(seen: set[str], key: str) -> bool:
-    known = key in seen
-    seen.add(key)
-    return known

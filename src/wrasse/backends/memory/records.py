@@ -175,13 +175,11 @@ class MemoryRecords:
         emit: Sequence[Draft],
         spot: Spot | None,
     ) -> Written:
-        """The write and its entries, without an await in between; a stream without room refuses both."""
+        """The write and its entries, without an await in between."""
         if not emit:
             return self._store(key, value, due_at, nonce, spot)
-        now = self._logs.now()
-        self._logs.check_room(emit, now)
         written = self._store(key, value, due_at, nonce, spot)
-        self._logs.append(emit, now)
+        self._logs.append(emit, self._logs.now())
         return written
 
     def _store(

@@ -17,7 +17,6 @@ from wrasse.ports.streams import (
     Draft,
     Entry,
     EntryId,
-    StreamLimits,
     StreamState,
     Trimmed,
     check_drafts,
@@ -38,19 +37,9 @@ class MemoryStreams:
     def dedup_window(self) -> timedelta:
         return DEDUP_WINDOW
 
-    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
-        check_subject(subject)
-        known = self._logs.find(subject)
-        if known is not None and known.limits == limits:
-            return False
-        self._logs.make(subject).limits = limits
-        return True
-
     async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
         check_drafts(drafts)
-        now = self._logs.now()
-        self._logs.check_room(drafts, now)
-        return self._logs.append(drafts, now)
+        return self._logs.append(drafts, self._logs.now())
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         check_subject(subject)

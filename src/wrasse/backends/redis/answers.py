@@ -16,29 +16,24 @@ _MICROSECOND_OF = 1_000_000
 class Answers:
     """KEYS (`names`) and ARGV (`args`) of the script for these answers."""
 
-    __slots__ = ("_bases", "_keys", "_letters", "args", "names")
+    __slots__ = ("_bases", "_keys", "args", "names")
 
     def __init__(self, answers: Sequence[Answer], keys: StreamKeys) -> None:
         self._keys = keys
         self._bases: dict[tuple[str, str], int] = {}
-        self._letters: dict[str, list[int]] = {}  # of each stream for dead letters: where its drafts stand
         self.names: list[str] = [keys.registry]
         kinds = set(map(type, answers))
-        letters = [each.draft.subject for each in answers if isinstance(each, DeadLetter)] if kinds != {Ack} else []
+        letters = (each.draft.subject for each in answers if isinstance(each, DeadLetter)) if kinds != {Ack} else ()
         subjects = dict.fromkeys(letters)
-        head = 2 + 3 * len(subjects) + len(letters)  # how many words of ARGV stand before the answers
+        self.args: list[Word] = [len(subjects)]
         for subject in subjects:
             self._bases["", subject] = len(self.names) + 1
             of = keys.of(subject)
             self.names += (of.log, of.facts, of.known, of.known_expiry)
-            self._letters[subject] = []
-        words = self._words(answers, kinds, head)
-        self.args: list[Word] = [len(subjects)]
-        for subject, places in self._letters.items():
-            self.args += (subject, self._bases["", subject], len(places), *places)
-        self.args += words
+            self.args += (subject, self._bases["", subject])
+        self.args += self._words(answers, kinds)
 
-    def _words(self, answers: Sequence[Answer], kinds: set[type[Answer]], head: int) -> list[Word]:
+    def _words(self, answers: Sequence[Answer], kinds: set[type[Answer]]) -> list[Word]:
         words: list[Word] = []
         first = answers[0]
         same = len({each.subject for each in answers}) == len({each.group for each in answers}) == 1
@@ -57,7 +52,6 @@ class Answers:
                 else:
                     assert isinstance(each, DeadLetter), "there are three kinds of answers"
                     words += ("dead", base, group, str(each.id), self._bases["", each.draft.subject])
-                    self._letters[each.draft.subject].append(head + 1 + len(words))
                     words += draft_words(each.draft)
         return words
 

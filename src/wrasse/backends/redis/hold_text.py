@@ -77,12 +77,6 @@ class FinishedText:
     kept: int = 0
 
 
-def pack_hold(hold: HoldText) -> bytes:
-    """The value in `R:holds`."""
-    numbers = (hold.taken, hold.silence, hold.flags, len(hold.worker), len(hold.queue), len(hold.id))
-    return b"%d %d %d %d %d %d\n" % numbers + hold.worker + hold.queue + hold.id + hold.bytes
-
-
 def read_hold(text: bytes) -> HoldText:
     """What a value in `R:holds` says."""
     if found := _HOLD(text):

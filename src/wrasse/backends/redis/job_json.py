@@ -23,7 +23,6 @@ import msgspec
 from wrasse import bounded
 from wrasse.bounded import UNREADABLE, clamped_ms
 from wrasse.clock import EPOCH, from_micros
-from wrasse.errors import UsageError
 from wrasse.ports.jobs import ID_BYTES_MAX, NOTHING, Attempt, Job, Reason
 
 FIELDS = ("id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id")
@@ -284,23 +283,6 @@ def from_ms(ms: int | float) -> datetime:
         return from_micros(int(ms) * 1_000)
     except OverflowError:
         return from_micros(clamped_ms(ms) * 1_000)
-
-
-def check_file(filepath: object, filesize: object, retries: object = 0) -> None:
-    """Refuses, by name, a field of a file job that the origin could not read."""
-    if not isinstance(filepath, str):
-        raise UsageError(f"filepath is {type(filepath).__name__}, not text", do="name the file by its path")
-    for name, value in (("filesize", filesize), ("retries", retries)):
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _SIZE_MAX:
-            raise UsageError(
-                f"{name} is {bounded.shown(value)}", do=f"{name} is a whole number that is not negative, below 2**63"
-            )
-
-
-def file_payload(filepath: str, filesize: int) -> bytes:
-    """The payload of a file job."""
-    check_file(filepath, filesize)
-    return _json(_File(filepath, filesize))
 
 
 def _foreign(raw: bytes) -> Wire:

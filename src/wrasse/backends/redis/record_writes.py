@@ -15,7 +15,7 @@ from datetime import datetime
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.namespaces import namespaces_key
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.stream_entries import check_full, draft_words
+from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros, to_micros
@@ -80,9 +80,8 @@ class RecordWriter:
         ]  # fmt: skip
         if asked.emit:
             self._add(asked.emit, keys, args)
-        answer = await self._link.run(load("record_emit" if asked.emit else "record_write"), keys, args)
-        check_full(answer)
-        micros, outcome, version = answer
+        script = load("record_emit" if asked.emit else "record_write")
+        micros, outcome, version = await self._link.run(script, keys, args)
         return Written(Outcome(outcome.decode()), version.decode() or None, from_micros(int(micros)))
 
     def _add(self, emit: Sequence[Draft], keys: list[str], args: list[Word]) -> None:

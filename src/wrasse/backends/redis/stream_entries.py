@@ -13,7 +13,6 @@ import msgspec
 
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
-from wrasse.errors import StoreFull
 from wrasse.ports.drains import PLAIN
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import TOO_LONG, Draft, Entry, EntryId
@@ -141,16 +140,6 @@ class Batch:
             return tuple(*found.values())
         following = {subject: iter(ids) for subject, ids in found.items()}
         return tuple(next(following[draft.subject]) for draft in self._drafts)
-
-
-def check_full(answer: Any) -> None:
-    """Raises what a script said that found no room."""
-    if isinstance(answer, list) and answer and answer[0] == b"full":
-        subject, what, held, most = (word.decode() for word in answer[1:])
-        raise StoreFull(
-            f"the stream {subject!r} would hold {held} {what}, and at most {most} are allowed",
-            do="trim it, or raise its limit",
-        )
 
 
 def _row(ms: int, first: int, count: int) -> list[EntryId]:

@@ -18,7 +18,7 @@ from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import Script, load
-from wrasse.backends.redis.stream_entries import Batch, check_full, columns_of, entry_of, id_of
+from wrasse.backends.redis.stream_entries import Batch, columns_of, entry_of, id_of
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.stream_states import read_state
 from wrasse.backends.rounds import Rounds
@@ -30,7 +30,6 @@ from wrasse.ports.streams import (
     Draft,
     Entry,
     EntryId,
-    StreamLimits,
     StreamState,
     Trimmed,
     check_drafts,
@@ -63,21 +62,12 @@ class RedisStreams:
     def dedup_window(self) -> timedelta:
         return _DEDUP_WINDOW
 
-    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
-        check_subject(subject)
-        keys = self._keys.of(subject)
-        most = ["" if limit is None else limit for limit in (limits.entries_max, limits.bytes_max)]
-        names = [self._keys.registry, keys.log, keys.facts]
-        return bool(await self._link.run(load("stream_ensure"), names, [subject, *most]))
-
     async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
         check_drafts(drafts)
         if not drafts:
             return ()
         batch = Batch(drafts)
-        answer = await self._link.run(load("stream_append"), batch.keys(self._keys), batch.args())
-        check_full(answer)
-        return batch.ids(answer)
+        return batch.ids(await self._link.run(load("stream_append"), batch.keys(self._keys), batch.args()))
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         found, at, more = await self._found(subject, after, limit)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from wrasse.errors import first_error
+
 AT_ONCE = 16
 """Requests of one call in flight."""
 T = TypeVar("T")
@@ -34,10 +36,4 @@ async def together() -> AsyncIterator[TaskGroup]:
         async with TaskGroup() as tasks:
             yield tasks
     except BaseExceptionGroup as group:
-        raise _first(group) from None
-
-
-def _first(group: BaseException) -> BaseException:
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group
+        raise first_error(group) from None

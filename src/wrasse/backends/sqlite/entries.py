@@ -24,8 +24,6 @@ from wrasse.ports.streams import (
     Draft,
     Entry,
     EntryId,
-    StreamLimits,
-    check_limits,
     draft_bytes,
 )
 
@@ -35,7 +33,7 @@ _ROWS_MAX = 256
 STREAM_NAME = "\0stream "  # before a subject, where bells also know the names of queues
 
 _HEAD = """
-    SELECT id, last_ms, last_seq, length, bytes, entries_max, bytes_max FROM streams WHERE subject = ?
+    SELECT id, last_ms, last_seq, length, bytes FROM streams WHERE subject = ?
 """
 _LOAD = """
     SELECT json_group_array(json_array(ms, seq, length(body))), total(fields IS NOT NULL),
@@ -71,7 +69,6 @@ class Head:
     last: EntryId
     length: int
     bytes: int
-    limits: StreamLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +86,8 @@ def head(db: apsw.Connection, subject: str) -> Head | None:
     found = db.execute(_HEAD, (subject,)).get
     if found is None:
         return None
-    id, ms, seq, length, size, entries_max, bytes_max = found
-    return Head(id, EntryId(ms, seq), length, size, StreamLimits(entries_max, bytes_max))
+    id, ms, seq, length, size = found
+    return Head(id, EntryId(ms, seq), length, size)
 
 
 def make(step: Step, subject: str) -> Head:
@@ -98,7 +95,7 @@ def make(step: Step, subject: str) -> Head:
     found = head(step.db, subject)
     if found is None:
         step.db.execute("INSERT INTO streams (subject) VALUES (?)", (subject,))
-        found = Head(step.db.last_insert_rowid(), START, 0, 0, StreamLimits())
+        found = Head(step.db.last_insert_rowid(), START, 0, 0)
     return found
 
 
@@ -106,7 +103,6 @@ def append_plain(step: Step, subject: str, bodies: Sequence[bytes], size: int) -
     """Stores entries of one stream that are nothing but a body; gives the milliseconds of all and the first number."""
     stream, count = make(step, subject), len(bodies)
     ms, first = _next(stream, step.now())
-    check_limits(subject, stream.limits, stream.length + count, stream.bytes + size)
     _write_bodies(step.db, stream.id, ms, first, bodies)
     _grow(step, subject, stream, count, size, ms)
     return ms, first
@@ -132,7 +128,6 @@ def _append_to(step: Step, subject: str, drafts: Sequence[Draft], now: int) -> l
     stream = make(step, subject)
     ms, _ = _next(stream, now)
     ids, count, size = _append_special(step.db, stream, drafts, ms, now)
-    check_limits(subject, stream.limits, stream.length + count, stream.bytes + size)
     if count:
         _grow(step, subject, stream, count, size, ms)
     return ids

@@ -14,7 +14,6 @@ from wrasse.backends.sqlite import columns, entries, trimming
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import in_calendar
-from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.drains import Stretch
@@ -25,7 +24,6 @@ from wrasse.ports.streams import (
     Entry,
     EntryId,
     GroupState,
-    StreamLimits,
     StreamState,
     Trimmed,
     check_drafts,
@@ -36,7 +34,6 @@ from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matc
 PAGE_MAX = 10_000
 _log = logging.getLogger("wrasse.streams")
 _END = EntryId(SEQ_MAX, SEQ_MAX)
-_LIMITS = "UPDATE streams SET entries_max = ?, bytes_max = ? WHERE id = ?"
 _FIRST = "SELECT ms, seq FROM entries WHERE stream = ? AND (ms, seq) > (?, ?) ORDER BY ms, seq LIMIT 1"
 _GROUPS = """
     SELECT CAST(json_group_array(json_array(g.name, g.delivered_ms, g.delivered_seq, p.ms, p.seq,
@@ -59,18 +56,6 @@ class SqliteStreams:
     @property
     def dedup_window(self) -> timedelta:
         return entries.DEDUP_WINDOW
-
-    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
-        check_subject(subject)
-
-        def run(step: Step) -> bool:
-            found = entries.head(step.db, subject)
-            if found is not None and found.limits == limits:
-                return False
-            step.db.execute(_LIMITS, (limits.entries_max, limits.bytes_max, entries.make(step, subject).id))
-            return True
-
-        return await self._writer.do(run)
 
     async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
         check_drafts(drafts)

@@ -39,28 +39,6 @@ local function remember(log, key, id)
   redis.call('PEXPIRE', log.expiry, 600000)
 end
 
--- What a stream holds by its limits' measure: exactly, unless others write to it too; then what it takes in memory.
-local function bytes_in(log)
-  if redis.call('EXISTS', log.key) == 0 then return 0 end
-  local facts = redis.call('HMGET', log.facts, 'bytes', 'ours')
-  if tonumber(facts[2] or 0) == described('STREAM', log.key)['entries-added'] then return tonumber(facts[1] or 0) end
-  return redis.call('MEMORY', 'USAGE', log.key)
-end
-
--- Whether so much more has room. Gives nil, or what there would be too much of, how much, and how much is allowed.
-local function no_room(log, entries, bytes)
-  local most = redis.call('HMGET', log.facts, 'entries_max', 'bytes_max')
-  if most[1] then
-    local held = redis.call('XLEN', log.key) + entries
-    if held > tonumber(most[1]) then return {'full', log.subject, 'entries', whole(held), most[1]} end
-  end
-  if most[2] then
-    local held = bytes_in(log) + bytes
-    if held > tonumber(most[2]) then return {'full', log.subject, 'bytes', whole(held), most[2]} end
-  end
-  return nil
-end
-
 local function next_id(log)
   log.seq = log.seq + 1
   log.entries = log.entries + 1
@@ -76,15 +54,10 @@ local function measured(at)
   return size, at + 3 + words
 end
 
--- How many of the drafts from ARGV[at] on would be new, and how large they are; and where what follows them begins.
-local function count_new(log, at, drafts)
-  local entries, bytes, seen = 0, 0, {}
-  for _ = 1, drafts do
-    local key, size, after = ARGV[at], measured(at)
-    if key == '' or not (seen[key] or recall(log, key)) then entries, bytes = entries + 1, bytes + size end
-    seen[key], at = true, after
-  end
-  return entries, bytes, at
+-- Where what follows the drafts from ARGV[at] on begins.
+local function after_drafts(at, drafts)
+  for _ = 1, drafts do at = at + 3 + tonumber(ARGV[at + 2]) end
+  return at
 end
 
 -- Appends the draft at ARGV[at], or finds the entry that its key stands for. Gives its id, and where the next one begins.

@@ -1,25 +1,16 @@
 -- What consumers say about entries: acked, to be delivered again, or set aside as a dead letter; all in one step.
 -- KEYS: [1] the registry of streams; then four of each group: the stream, single entries by deadline, what wakes the group, what
 --   is known of the stream; and four of each stream for dead letters, as `appending` has them.
--- ARGV: [2] number of streams for dead letters, then of each: subject, first of its keys, number of drafts, where they begin
---   (places in ARGV of each, in order); then the answers:
+-- ARGV: [2] number of streams for dead letters, then of each: subject, first of its keys; then the answers:
 --   'ack', first key, group, number, ids    'nak', first key, group, id, delay in us
 --   'dead', first key, group, id, first key of its stream, a draft as `appending` has it
--- Gives one letter an answer: d for done, l for lost. If a dead letter has no room nothing is done: 'full', subject, what there
---   would be too much of, how much, how much is allowed.
+-- Gives one letter an answer: d for done, l for lost.
 -- include entry_ids
 -- include appending
 local at = 3
 for _ = 1, tonumber(ARGV[2]) do
-  local log, drafts = open_log(tonumber(ARGV[at + 1]), ARGV[at]), tonumber(ARGV[at + 2])
-  local entries, bytes = 0, 0
-  for i = at + 3, at + 2 + drafts do
-    local more, size = count_new(log, tonumber(ARGV[i]), 1)
-    entries, bytes = entries + more, bytes + size
-  end
-  local full = no_room(log, entries, bytes)
-  if full then return full end
-  at = at + 3 + drafts
+  open_log(tonumber(ARGV[at + 1]), ARGV[at])
+  at = at + 2
 end
 
 local outcomes = {}

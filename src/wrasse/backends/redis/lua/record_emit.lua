@@ -2,8 +2,7 @@
 -- KEYS: as `recording` has them; then four of each stream, as `appending` has them.
 -- ARGV: as `recording` has them; then the number of streams, and of each: subject, number of drafts, drafts as `appending` has
 --   them
--- Gives what `record_write` gives; or, if a stream has no room: 'full', subject, what there would be too much of, how much,
---   how much is allowed.
+-- Gives what `record_write` gives.
 -- include entry_ids
 -- include appending
 -- include flat_fields
@@ -14,11 +13,8 @@ local where = 16 + tonumber(ARGV[15])
 local streams, from = {}, where + 1
 for i = 1, tonumber(ARGV[where]) do
   local log, drafts = open_log(6 + 4 * i, ARGV[from]), tonumber(ARGV[from + 1])
-  local entries, bytes, after = count_new(log, from + 2, drafts)
-  local full = no_room(log, entries, bytes)
-  if full then return full end
   streams[i] = { log, drafts, from + 2 }
-  from = after
+  from = after_drafts(from + 2, drafts)
 end
 for _, stream in ipairs(streams) do
   local first = stream[3]

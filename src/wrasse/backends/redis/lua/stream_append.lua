@@ -2,20 +2,14 @@
 -- KEYS: [1] the registry of streams; then four of each stream, as `appending` has them.
 -- ARGV: [2] number of streams; then of each: subject, 'bodies' or 'drafts', number of entries, their bytes; and its entries:
 --   of 'bodies' each is its body; of 'drafts' each is a draft as `appending` has it
--- Gives of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each. If there is no room: 'full',
---   subject, what there would be too much of, how much, how much is allowed.
+-- Gives of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each.
 -- include entry_ids
 -- include appending
 local streams, at = {}, 3
 for i = 1, tonumber(ARGV[2]) do
   local base, plain, drafts = 4 * i - 2, ARGV[at + 1] == 'bodies', tonumber(ARGV[at + 2])
-  local log = open_log(base, ARGV[at])
-  local entries, bytes, after = drafts, tonumber(ARGV[at + 3]), at + 4 + drafts
-  if not plain then entries, bytes, after = count_new(log, at + 4, drafts) end
-  local full = no_room(log, entries, bytes)
-  if full then return full end
-  streams[i] = {log, plain, drafts, at + 4, bytes}
-  at = after
+  streams[i] = {open_log(base, ARGV[at]), plain, drafts, at + 4, tonumber(ARGV[at + 3])}
+  at = plain and at + 4 + drafts or after_drafts(at + 4, drafts)
 end
 local ids = {}
 for i, stream in ipairs(streams) do
