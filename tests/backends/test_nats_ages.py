@@ -22,7 +22,6 @@ from wrasse.engine.run import Frame, run_once
 from wrasse.ids import Ids
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import StreamLimits
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -251,19 +250,6 @@ async def test_an_age_that_is_set_while_a_group_is_being_made_is_ended_by_whoeve
     assert await upkeep.age() == timedelta(0)
 
 
-async def test_limits_that_are_set_meanwhile_do_not_bring_an_age_back(upkeep: Upkeep, stage: Scene) -> None:
-    await upkeep.run(RULE)
-    limiting = Stopped(upkeep.flows, "STREAM.UPDATE.")  # has read the stream with its age
-    other = await stage.flows()
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        tasks.create_task(upkeep.flows.streams.ensure(S, StreamLimits(entries_max=7)))
-        await limiting.reached.wait()
-        await other.groups.join(S, "archiver", FIRST)
-        limiting.go.set()
-
-    assert await upkeep.age() == timedelta(0)
-
-
 # Streams of others
 
 
@@ -277,7 +263,6 @@ async def test_a_stream_that_somebody_else_made_is_never_changed(stage: Scene, t
 
     await upkeep.run(RULE)
     by_rule = await upkeep.age()
-    await upkeep.flows.streams.ensure(S, StreamLimits(entries_max=7))
     await upkeep.flows.groups.join(S, "g", FIRST)
     await upkeep.run()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -21,6 +22,13 @@ async def linked(server: Nats, **options: object) -> Link:
     return await Link.open(NatsOptions(nodes=(("127.0.0.1", server.port),), **options))
 
 
+async def subscribe(link: Link, subject: str, callback: Callable[[Message], None]) -> None:
+    def heard(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        callback(Message(subject.decode(), payload, reply.decode(), header))
+
+    await link.listen(subject.encode(), heard)
+
+
 async def test_a_question_that_nobody_serves_says_so(nats_server: Nats) -> None:
     link = await linked(nats_server)
     with pytest.raises(NoResponders, match="nobody"):
@@ -30,7 +38,7 @@ async def test_a_question_that_nobody_serves_says_so(nats_server: Nats) -> None:
 
 async def test_what_is_published_is_heard_with_its_headers(nats_server: Nats) -> None:
     link, heard = await linked(nats_server), []
-    await link.subscribe("things.>", heard.append)
+    await subscribe(link, "things.>", heard.append)
     await link.publish("things.new", bytes(range(256)), headers={"Kind": "é"})
     await link.flush()
     assert [(m.subject, m.payload, m.field("Kind")) for m in heard] == [("things.new", bytes(range(256)), "é")]
@@ -44,7 +52,7 @@ async def test_an_answer_finds_who_asked(nats_server: Nats) -> None:
         answers.append(asyncio.ensure_future(link.publish(message.reply, message.payload * 2)))
 
     answers: list[asyncio.Future[None]] = []
-    await link.subscribe("double", answer)
+    await subscribe(link, "double", answer)
     asked = [b"%d" % n for n in range(100)]
     found = await asyncio.gather(*(link.request("double", each) for each in asked))
     assert [message.payload for message in found] == [each * 2 for each in asked]
@@ -55,7 +63,7 @@ async def test_an_answer_finds_who_asked(nats_server: Nats) -> None:
 async def test_a_link_comes_back_after_a_restart_and_goes_on_listening() -> None:
     with nats() as server:
         link, heard = await linked(server), []
-        await link.subscribe("things", heard.append)
+        await subscribe(link, "things", heard.append)
         server.stop()
         with pytest.raises(StoreUnavailable):
             await link.request("$JS.API.INFO")
@@ -71,7 +79,7 @@ async def test_a_lost_answer_is_unavailable_and_not_asked_for_again(nats_server:
         link = await Link.open(NatsOptions(nodes=(("127.0.0.1", between.port),)))
         heard: list[Message] = []
         other = await linked(nats_server)
-        await other.subscribe("once", heard.append)
+        await subscribe(other, "once", heard.append)
         await other.flush()
         asking = asyncio.ensure_future(link.request("once", timeout=20))
         async with asyncio.timeout(10):
@@ -99,7 +107,7 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_is_told_as_such
 
 async def test_a_server_that_does_not_answer_in_time_is_unavailable(nats_server: Nats) -> None:
     link = await linked(nats_server)
-    await link.subscribe("deaf", lambda _: None)
+    await subscribe(link, "deaf", lambda _: None)
     with pytest.raises(StoreUnavailable, match=r"did not answer in 0\.05s"):
         await link.request("deaf", timeout=0.05)
     await link.close()

@@ -18,9 +18,9 @@ from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.pens import SHARED
 from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import ManualClock, SystemClock
-from wrasse.errors import ConfigError, StoreUnavailable, TooLarge
+from wrasse.errors import ConfigError, StoreFull, StoreUnavailable, TooLarge
 from wrasse.ports.groups import Ack, StartAt
-from wrasse.ports.streams import START, Draft, EntryId, StreamLimits
+from wrasse.ports.streams import START, Draft, EntryId
 
 FIRST = StartAt(first=True)
 OLD = {"batches": False, "atomic": False}  # what servers before 2.11 and 2.12 can do
@@ -282,7 +282,7 @@ async def test_a_stream_that_was_made_by_hand_is_used_as_it_is(stage: Scene) -> 
 async def test_no_stream_is_made_with_a_maximal_age(stage: Scene) -> None:
     flows = await stage.flows()
     await flows.streams.append(drafts(2))
-    await flows.streams.ensure("gbe.tasks.mail.queue", StreamLimits(entries_max=5))
+    await flows.streams.append([Draft("gbe.tasks.mail.queue", b"")])
 
     listed = (await (await stage.js()).call("STREAM.LIST", {}))["streams"]
 
@@ -339,14 +339,15 @@ def test_a_subject_of_a_pattern_lives_in_the_pattern_s_stream() -> None:
     assert layout.home("gbe.tasks.x") == ("p-gbe-tasks-x", "p.gbe.tasks.x")
 
 
-async def test_limits_hold_for_writers_at_once(stage: Scene) -> None:
-    clock = ManualClock()
-    flows = await stage.flows(time=clock)
-    await flows.streams.ensure(S, StreamLimits(entries_max=5))
-    answers = await asyncio.gather(
-        *(flows.streams.append([Draft(S, b"%d" % n)]) for n in range(10)), return_exceptions=True
-    )
-    assert sum(1 for answer in answers if not isinstance(answer, Exception)) == len(await bodies(flows)) == 5
+async def test_a_stream_that_its_owner_limited_refuses_what_it_has_no_room_for(stage: Scene) -> None:
+    stored = f"{stage.root}.s.{S}"
+    made = {"name": f"{stage.root}-full", "subjects": [stored], "storage": "memory", "max_msgs": 2, "discard": "new"}
+    await (await stage.js()).call(f"STREAM.CREATE.{made['name']}", made)
+    flows = await stage.flows()
+    await flows.streams.append(drafts(2))
+    with pytest.raises(StoreFull, match="maximum messages exceeded"):
+        await flows.streams.append(drafts(1))
+    assert await bodies(flows) == [b"0", b"1"]
 
 
 RIGHTS = """authorization { users: [

@@ -204,6 +204,13 @@ def take(
     return replace(record, state=state)
 
 
+def untake(record: R, at: datetime) -> R:
+    """Undoes a claim of which nobody was told: the attempt was none, and the job is served next."""
+    before = record.state
+    state = replace(before.freed, place=Place.READY, token=before.token + 1, attempts=before.attempts - 1)
+    return replace(record, state=state, rank=-back(at))
+
+
 def beat(
     record: R, hold: Hold, at: datetime, *, silence: timedelta, progress: Progress | None = None
 ) -> R | None:

@@ -23,7 +23,7 @@ from typing import Protocol
 
 import msgspec
 
-from wrasse.errors import StoreFull, TooLarge, UsageError
+from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.subjects import check_subject
@@ -79,14 +79,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     subject: str
     body: bytes
     fields: Mapping[str, bytes] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """What one stream may hold at most; appends beyond `entries_max` or `bytes_max` are refused, never dropped."""
-
-    entries_max: int | None = None
-    bytes_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +209,3 @@ def draft_bytes(draft: Draft) -> int:
     """What an entry counts for in the size of its stream: its body and its fields."""
     beside = sum(len(name.encode()) + len(value) for name, value in draft.fields.items()) if draft.fields else 0
     return len(draft.body) + beside
-
-
-def check_limits(subject: str, limits: StreamLimits, entries: int, size: int) -> None:
-    """Refuses an append after which a stream would hold more than it may."""
-    for what, held, most in (("entries", entries, limits.entries_max), ("bytes", size, limits.bytes_max)):
-        if most is not None and held > most:
-            raise StoreFull(
-                f"the stream {subject!r} would hold {held} {what}, and at most {most} are allowed",
-                do="trim it, or raise its limit",
-            )

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from wrasse.backends.nats.js import NO_BATCHES, JsError
 from wrasse.backends.nats.key_memory import KeyMemory
-from wrasse.backends.nats.lanes import UNLIMITED, Lane, Lanes, Waiting
+from wrasse.backends.nats.lanes import Lane, Lanes, Waiting
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.pens import CHAIN_MIN, Pens
 from wrasse.backends.nats.pub_acks import NotConfirmed, Outdated, Vanished
@@ -25,7 +25,7 @@ from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.wire import HEADERS_MAX
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
-from wrasse.ports.streams import Draft, EntryId, check_limits, draft_bytes
+from wrasse.ports.streams import Draft, EntryId, draft_bytes
 
 T = TypeVar("T")
 _HEADER_BYTES = 512  # at most, fields and key apart
@@ -52,14 +52,10 @@ class Appender:
         """Appends, in order; a draft whose key is known answers with the first entry's id."""
         self._fits(drafts)
         if len(drafts) <= STEP_MAX and len({draft.subject for draft in drafts}) == 1 and not _keyed(drafts):
-            return tuple(await self._plain(drafts[0].subject, drafts))  # one step, which looks for room by itself
+            return tuple(await self._plain(drafts[0].subject, drafts))
         by_subject: dict[str, list[int]] = {}
         for place, draft in enumerate(drafts):
             by_subject.setdefault(draft.subject, []).append(place)
-        for subject, places in by_subject.items():  # all of them, before the first entry is stored
-            lane = await self._lanes.find(subject)
-            if lane is not None:
-                await self._check_room(subject, lane, [drafts[place] for place in places])
         ids: list[EntryId | None] = [None] * len(drafts)
         for subject, places in by_subject.items():
             for place, id in zip(places, await self._write(subject, [drafts[p] for p in places]), strict=True):
@@ -81,19 +77,6 @@ class Appender:
                     f"an entry of {draft_bytes(draft)} bytes for {draft.subject!r}, and the server takes {most}",
                     do="raise max_payload of the NATS server, or put the data elsewhere and send its name",
                 )
-
-    async def _check_room(self, subject: str, lane: Lane, drafts: Sequence[Draft]) -> None:
-        limits = (await self._lanes.note(subject, lane)).limits
-        if limits == UNLIMITED:
-            return
-        lane.tip = await self._lanes.tip_of(subject, lane, leader=True)  # the append fails if it is not the last then
-        held, size = await self._lanes.measure(subject, lane, lane.tip)
-        fresh, seen = [], set()
-        for draft in drafts:
-            if not draft.key or (draft.key not in seen and await self._keys.known(subject, lane, draft.key) is None):
-                fresh.append(draft)
-            seen.add(draft.key)
-        check_limits(subject, limits, held + len(fresh), size + sum(map(draft_bytes, fresh)))
 
     async def _write(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
         if not _keyed(drafts):
@@ -132,8 +115,7 @@ class Appender:
         """What waits, as much as one step takes and at least the first."""
         taken = [lane.waiting.pop(0)]
         size = len(taken[0].drafts)
-        limited = lane.note.limits != UNLIMITED  # then each of them is refused or stored by itself
-        while not limited and lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
+        while lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
             taken.append(lane.waiting.pop(0))
             size += len(taken[-1].drafts)
         drafts = taken[0].drafts if len(taken) == 1 else [draft for each in taken for draft in each.drafts]
@@ -163,7 +145,7 @@ class Appender:
         """Sends a whole batch if it is one step and nobody else writes; None if that is not so."""
         if not CHAIN_MIN <= len(batch.drafts) <= STEP_MAX:
             return None
-        lane = await self._ready(subject, batch.drafts, 0)
+        lane = await self._ready(subject, 0)
         if not await self._pens.mine(subject, lane, len(batch.drafts)) or lane.tip is None:
             return None
         batch.since = lane.tip.seq
@@ -196,7 +178,7 @@ class Appender:
             places = batch.left(STEP_MAX)
             if not places:
                 return batch.whole()
-            lane = await self._ready(subject, [drafts[place] for place in places], attempt if batch.untouched else 0)
+            lane = await self._ready(subject, attempt if batch.untouched else 0)
             assert lane.tip is not None, "the lane is ready"
             batch.since = lane.tip.seq if batch.since is None else batch.since
             alone = await self._pens.mine(subject, lane, len(places))
@@ -226,7 +208,7 @@ class Appender:
         lane = await self._lanes.make(subject)
         async with lane.turn:
             for attempt in range(_TRIES_MAX):
-                lane = await self._ready(subject, [draft], attempt)
+                lane = await self._ready(subject, attempt)
                 known = await self._keys.known(subject, lane, draft.key, probe=attempt > 0)
                 if known is not None:
                     return known
@@ -252,14 +234,13 @@ class Appender:
                 # By our clock its window is over: once more, under another name.
         raise _crowded(subject)
 
-    async def _ready(self, subject: str, drafts: Sequence[Draft], attempt: int) -> Lane:
-        """A lane whose tip is known, with room for the drafts."""
+    async def _ready(self, subject: str, attempt: int) -> Lane:
+        """A lane whose tip is known."""
         if attempt > _PATIENCE:
             await asyncio.sleep(random.random() * min(_PAUSE_MAX, 0.001 * attempt))
         lane = await self._lanes.make(subject)
         await self._time.now()
         await self._pens.respect(subject, lane)
-        await self._check_room(subject, lane, drafts)
         if lane.tip is None:
             lane.tip = await self._lanes.tip_of(subject, lane, leader=attempt > 0)
         return lane

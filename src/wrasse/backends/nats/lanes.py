@@ -1,4 +1,4 @@
-"""Lanes: which stream of JetStream holds a subject, what it may hold, and how far it has come.
+"""Lanes: which stream of JetStream holds a subject, and how far it has come.
 
 A subject that no stream takes yet gets one of its own (or the one of its pattern), without a maximal age: where nobody
 reads it in a group it may get one later, see `server_ages.py`. A stream that somebody else made for the subject is used
@@ -23,17 +23,16 @@ from wrasse.backends.nats.js import (
 from wrasse.backends.nats.layout import Layout, stream_name
 from wrasse.backends.nats.reading import Reader
 from wrasse.backends.nats.stored import Stored, fields_of, millis
-from wrasse.backends.nats.stream_config import is_ours, new_config, server_age, with_age
+from wrasse.backends.nats.stream_config import new_config, server_age
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.server_ages import ServerAge
-from wrasse.ports.streams import Draft, EntryId, StreamLimits
+from wrasse.ports.streams import Draft, EntryId
 
 _LANES_MAX = 20_000
-NOTE_SECONDS = 1.0  # how soon limits that another process set are seen
+NOTE_SECONDS = 1.0  # how soon what another process noted is seen
 _TRIES = 50
-UNLIMITED = StreamLimits()
 UNKNOWN = -1  # the bytes up to an entry that another program wrote
 
 
@@ -55,11 +54,9 @@ class Tip:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is noted about a subject: its limits, and its newest entry where a trim took that away."""
+    """What is noted about a subject: who writes to it, and its newest entry where a trim took that away."""
 
-    limits: StreamLimits = UNLIMITED
     last: Tip = Tip()
-    known: bool = False  # somebody ensured it
     pen: str = ""  # who alone writes to it, see pens.py
     revision: int = 0
 
@@ -68,10 +65,10 @@ class Note:
         last = self.last
         return json.dumps(
             {
-                "entries_max": self.limits.entries_max,
-                "bytes_max": self.limits.bytes_max,
+                "entries_max": None,  # this and the others that never change: older versions read them
+                "bytes_max": None,
                 "last": [last.seq, last.ms, last.number, last.total],
-                "known": self.known,
+                "known": False,
                 "pen": self.pen,
             }
         ).encode()
@@ -81,8 +78,7 @@ class Note:
         """What `packed` wrote."""
         try:
             told = json.loads(message.body)
-            limits = StreamLimits(told["entries_max"], told["bytes_max"])
-            return cls(limits, Tip(*told["last"]), bool(told["known"]), str(told["pen"]), message.seq)
+            return cls(Tip(*told["last"]), str(told["pen"]), message.seq)
         except UNREADABLE as error:
             raise StoreBroken("a note about a stream cannot be read", do="look at the stream of books") from error
 
@@ -155,7 +151,7 @@ class Lanes:
 
     async def open(self) -> None:
         """Makes the stream of books."""
-        books = self._config(self.layout.books, self.layout.books_subjects, UNLIMITED)
+        books = self._config(self.layout.books, self.layout.books_subjects)
         await self._make({**books, "allow_rollup_hdrs": True, "allow_atomic": False})
 
     async def find(self, subject: str) -> Lane | None:
@@ -171,14 +167,14 @@ class Lanes:
         home, takes = self.layout.home(subject)
         return self._met(subject, Lane(names[0], stored, own=names[0] == home and takes == stored))
 
-    async def make(self, subject: str, limits: StreamLimits | None = None) -> Lane:
+    async def make(self, subject: str) -> Lane:
         """The lane of a subject, with a stream if there is none."""
         lane = await self.find(subject)
         if lane is not None:
             return lane
         name, takes = self.layout.home(subject)
         try:
-            await self._make(self._config(name, takes, limits or UNLIMITED))
+            await self._make(self._config(name, takes))
         except JsError as refused:
             if refused.code not in (SUBJECTS_OVERLAP, STREAM_NAME_IN_USE):
                 raise
@@ -190,7 +186,7 @@ class Lanes:
             # Others of its pattern have streams of their own since before it was archived as one: so does this.
             takes = self.layout.stored(subject)
             name = stream_name(takes)
-            await self._make(self._config(name, takes, limits or UNLIMITED))
+            await self._make(self._config(name, takes))
         stored = self.layout.stored(subject)
         return self._met(subject, Lane(name, stored, own=takes == stored))
 
@@ -208,27 +204,6 @@ class Lanes:
         lane.note = Note() if message is None else Note.read(message)
         lane.note_at = now
         return lane.note
-
-    async def limit(self, subject: str, lane: Lane, limits: StreamLimits, *, there: bool) -> bool:
-        """Notes what a subject may hold; False if it was so."""
-        note = await self.note(subject, lane, leader=True)
-        if (note.known or there) and note.limits == limits:
-            return False
-        if lane.own:
-            await self._limit(lane, limits)
-        await self.change(subject, lane, lambda old: replace(old, limits=limits, known=True))
-        return True
-
-    async def _limit(self, lane: Lane, limits: StreamLimits) -> None:
-        """Has the server refuse what is too much as well. In a stream of somebody else's only our appends are."""
-        config = self._config(lane.stream, lane.subject, limits)
-        if self.js.link.server.at_least(2, 10):
-            there = (await self.js.call(f"STREAM.INFO.{lane.stream}"))["config"]
-            if not is_ours(there, self.layout):
-                return
-            # What others set up stays; not its age: who ends one meanwhile must not have it back from us.
-            config = {**with_age(there, None), "max_msgs": config["max_msgs"]}
-        await self.js.call(f"STREAM.UPDATE.{lane.stream}", config)
 
     async def remember(self, subject: str, lane: Lane, last: Tip) -> None:
         """Notes the newest entry, before a trim takes it away."""
@@ -275,13 +250,6 @@ class Lanes:
         # Somebody else emptied it: the server's own numbers are what is left.
         return Tip(state.last_seq, max(state.last_ms, note.last.ms), state.last_seq, note.last.total, state.last_seq)
 
-    async def measure(self, subject: str, lane: Lane, tip: Tip) -> tuple[int, int]:
-        """How many entries a subject holds, and how many bytes they are."""
-        state, first = await asyncio.gather(
-            self.state(lane), self.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject})
-        )
-        return (0, 0) if state is None or first is None else (state.count, size_between(first, tip, state))
-
     async def change(self, subject: str, lane: Lane, changed: Callable[[Note], Note]) -> Note:
         """Changes what is noted, whoever else does."""
         for _ in range(_TRIES):
@@ -299,7 +267,7 @@ class Lanes:
             lane.note = replace(new, revision=revision)
             lane.note_at = self._clock.monotonic()
             return lane.note
-        raise StoreUnavailable("too many change the limits of one stream at once", do="try again")
+        raise StoreUnavailable("too many change what is noted of one stream at once", do="try again")
 
     async def _make(self, config: dict[str, object]) -> None:
         name = config["name"]
@@ -310,8 +278,8 @@ class Lanes:
                 raise
             await self.js.call(f"STREAM.INFO.{name}")  # made by another version or by hand: used as it is
 
-    def _config(self, name: str, takes: str, limits: StreamLimits) -> dict[str, object]:
-        return new_config(self.layout, name, takes, limits, self.js.link.server)
+    def _config(self, name: str, takes: str) -> dict[str, object]:
+        return new_config(self.layout, name, takes, self.js.link.server)
 
     def _met(self, subject: str, lane: Lane) -> Lane:
         if len(self._lanes) >= _LANES_MAX:

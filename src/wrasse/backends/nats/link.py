@@ -203,16 +203,9 @@ class Link:
         except Cut as cut:
             raise self._unavailable(str(cut)) from cut
 
-    async def subscribe(self, subject: str, callback: Callable[[Message], None]) -> Subscription:
-        """Calls back with every message of the subject from now on, also after the link came back."""
-
-        def heard(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-            callback(_message(subject, reply, header, payload))
-
-        return await self.listen(subject.encode(), heard)
-
     async def listen(self, subject: bytes, heard: Heard, taken: Taken | None = None) -> Subscription:
-        """Like `subscribe`, with the bytes as they come; `taken` is asked first where they come by the thousand."""
+        """Calls back with every message of the subject from now on, also after the link came back; `taken` is asked
+        first where they come by the thousand."""
         wire = await self.ready()
         number = b"%d" % next(self._numbers)
         self._heard[number] = heard

@@ -12,7 +12,6 @@ from datetime import timedelta
 from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.wire import ServerInfo
 from wrasse.ports.server_ages import ServerAge
-from wrasse.ports.streams import StreamLimits
 
 DEDUP_SECONDS = 120
 MADE_BY = "wrasse.made_by"
@@ -25,7 +24,7 @@ _SERVERS = "_nats."  # what the server itself writes into the metadata
 Config = Mapping[str, object]
 
 
-def new_config(layout: Layout, name: str, takes: str, limits: StreamLimits, server: ServerInfo) -> dict[str, object]:
+def new_config(layout: Layout, name: str, takes: str, server: ServerInfo) -> dict[str, object]:
     """A stream as we make it. Without a maximal age: who makes it does not know who is going to read it."""
     config: dict[str, object] = {
         "name": name,
@@ -34,7 +33,7 @@ def new_config(layout: Layout, name: str, takes: str, limits: StreamLimits, serv
         "storage": layout.storage,
         "num_replicas": layout.replicas,
         "discard": "new",
-        "max_msgs": limits.entries_max or -1,
+        "max_msgs": -1,
         "max_bytes": -1,
         "max_age": 0,
         "allow_direct": True,

@@ -30,7 +30,6 @@ from wrasse.ports.streams import (
     Entry,
     EntryId,
     GroupState,
-    StreamLimits,
     StreamState,
     Trimmed,
     check_drafts,
@@ -56,13 +55,6 @@ class NatsStreams:
     @property
     def dedup_window(self) -> timedelta:
         return timedelta(seconds=DEDUP_SECONDS)
-
-    async def ensure(self, subject: str, limits: StreamLimits) -> bool:
-        check_subject(subject)
-        lane = await self._lanes.find(subject)
-        there = lane is not None and (lane.own or await self.info(subject) is not None)
-        lane = lane or await self._lanes.make(subject)
-        return await self._lanes.limit(subject, lane, limits, there=there)
 
     async def append(self, drafts: Sequence[Draft]) -> Sequence[EntryId]:
         check_drafts(drafts)
@@ -116,7 +108,7 @@ class NatsStreams:
             self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True),
             self._lanes.tip_of(subject, lane, leader=True),
         )
-        if not lane.own and not (state.count or tip.seq or marks or durables or lane.note.known):
+        if not lane.own and not (state.count or tip.seq or marks or durables):
             return None
         shown = [await self._marked(lane, name, mark, first, tip) for name, mark in marks.items()]
         shown += [await self._group(lane, each, tip) for each in durables if each.group not in marks]
