@@ -19,6 +19,7 @@ from wrasse.errors import Refused, UnknownName, UsageError, WrasseError
 from wrasse.ports.job_lists import JobLists, ShowsLists
 from wrasse.ports.jobs import Delete, JobFilter, JobQueue, Place
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import pages
 
 _ALIASES = {"dlq": "dead_letter"}
 
@@ -98,19 +99,16 @@ def _known(lists: JobLists) -> tuple[str, ...]:
 
 async def _purge_dead(jobs: JobQueue, key: str, *, dry: bool) -> dict[str, object]:
     """Page by page and each under its precondition: what dies meanwhile is deleted too, what is requeued is not."""
-    count, after = 0, None
+    count = 0
     with progress("dead jobs") as seen:
-        while True:
-            page = await jobs.page(Place.DEAD, JobFilter(), after, PAGE)
+        async for page in pages(lambda after: jobs.page(Place.DEAD, JobFilter(), after, PAGE)):
             if dry:
                 count += len(page)
             elif page.items:
                 gone = await jobs.delete([Delete(state.hold, Place.DEAD) for state in page])
                 count += sum(outcome is Outcome.DONE for outcome in gone)
             seen(len(page))
-            after = page.cursor
-            if after is None:
-                return {"purged": count, "keys": {key: count}, "dry_run": dry}
+    return {"purged": count, "keys": {key: count}, "dry_run": dry}
 
 
 async def _purge_all(lists: JobLists, limiter: str, orders: AdminOrders) -> dict[str, object]:

@@ -24,6 +24,7 @@ from wrasse.ports.jobs import (
     Revive,
 )
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import pages
 
 PAGE = 200
 
@@ -137,14 +138,9 @@ class Jobs:
     async def list(self, place: Place | str, where: JobFilter | None = None) -> AsyncIterator[JobState]:
         """Every job of a place, read page by page as it is asked for."""
         queue = await self._queue()
-        after: str | None = None
-        while True:
-            page = await queue.page(Place(place), where or JobFilter(), after, PAGE)
+        async for page in pages(lambda after: queue.page(Place(place), where or JobFilter(), after, PAGE)):
             for state in page:
                 yield state
-            after = page.cursor
-            if after is None:
-                return
 
     async def counts(self) -> Counts:
         """How many jobs are where, and who works."""

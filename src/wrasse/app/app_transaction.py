@@ -8,7 +8,7 @@ from types import TracebackType
 
 from wrasse.clock import Clock
 from wrasse.leases.operations import Operations
-from wrasse.leases.transact import Change, transact
+from wrasse.leases.transact import transact
 from wrasse.leases.xid import Xids
 
 
@@ -28,7 +28,7 @@ class AppTransaction:
         self._asked = (owner, ttl, wait, namespace)
         self._transaction: transact | None = None
 
-    async def __aenter__(self) -> Change:
+    async def __aenter__(self) -> transact:
         owner, ttl, wait, namespace = self._asked
         id = Xids(self._clock).unmarked()
         self._transaction = transact(

@@ -19,6 +19,7 @@ from wrasse.app.progress import progress
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, Reason, Revive
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import pages
 
 PAGE = 500
 IDS_MAX = 1_000  # told by name
@@ -106,16 +107,11 @@ async def _named(queue: JobQueue, ids: Sequence[str], place: Place) -> AsyncIter
 
 async def _pages(queue: JobQueue, place: Place, where: JobFilter) -> AsyncIterator[list[JobState]]:
     """Every job of a place, page by page. What a change moves elsewhere is not met again."""
-    after: str | None = None
     with progress("jobs") as seen:
-        while True:
-            page = await queue.page(place, where, after, PAGE)
+        async for page in pages(lambda after: queue.page(place, where, after, PAGE)):
             seen(len(page))
             if page.items:
                 yield [*page]
-            after = page.cursor
-            if after is None:
-                return
 
 
 def _tell(asked: Asked, verb: str, changes: _Changes, dry_run: bool) -> None:

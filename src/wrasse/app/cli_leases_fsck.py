@@ -12,8 +12,7 @@ from wrasse.app.cli_leases import opened_leases
 from wrasse.app.cli_leases_look import NAMESPACE
 from wrasse.app.cli_table import show_table
 from wrasse.app.progress import progress
-from wrasse.leases.fsck import Damage, Fsck
-from wrasse.leases.fsck_transactions import TransactionsFsck
+from wrasse.leases.fsck import Damage, Fsck, TransactionsFsck
 from wrasse.leases.names import checked_namespace
 
 SHOWN_MAX = 1_000

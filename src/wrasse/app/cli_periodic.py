@@ -17,6 +17,7 @@ from wrasse.app.settings import Settings
 from wrasse.app.wiring import Store, open_store
 from wrasse.jobs.periodic import read_when
 from wrasse.jobs.repeating import PERIODIC, Mark, read_mark
+from wrasse.ports.page import pages
 
 PAGE = 500
 
@@ -84,13 +85,8 @@ async def _list(asked: Asked) -> None:
 
 async def _known(store: Store, settings: Settings) -> list[Listed]:
     marks: dict[str, Mark] = {}
-    after: str | None = None
-    while True:
-        page = await store.records(PERIODIC).page("", after, PAGE)
+    async for page in pages(lambda after: store.records(PERIODIC).page("", after, PAGE)):
         marks |= {record.key: read_mark(record) for record in page}
-        after = page.cursor
-        if after is None:
-            break
     found = {name: Listed(name, mark.kind, mark.when, mark.missed, mark) for name, mark in marks.items()}
     for name, own in settings.periodic.items():
         made = as_periodic(name, own)

@@ -14,7 +14,7 @@ from wrasse.leases.attachments import CONTENT_TYPE
 from wrasse.leases.attachments_files import write_file
 from wrasse.leases.hold import HeldKey
 from wrasse.leases.lease import Attachment
-from wrasse.leases.transact import Change
+from wrasse.leases.transact import transact
 
 T = TypeVar("T", covariant=True)
 
@@ -87,9 +87,9 @@ class Held:
 
 
 class Changing:
-    """The keys of a transaction: `Change` for programs without an event loop."""
+    """The keys of a transaction: `transact` for programs without an event loop."""
 
-    def __init__(self, change: Change, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, change: transact, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._change, self._call = change, call
 
     @property

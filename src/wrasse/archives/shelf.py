@@ -13,6 +13,7 @@ from datetime import date
 
 from wrasse.archives.naming import HIVE, ArchiveName, listing_prefix, parse_name
 from wrasse.ports.objects import ObjectInfo, Objects
+from wrasse.ports.page import pages
 from wrasse.ports.records import stored_name
 from wrasse.ports.subjects import is_wild, matches
 
@@ -82,16 +83,11 @@ async def _ordered(
 
 
 async def _listed(objects: Objects, place: str, until: str | None) -> AsyncIterator[ObjectInfo]:
-    after: str | None = None
-    while True:
-        page = await objects.page(place, after, PAGE)
+    async for page in pages(lambda after: objects.page(place, after, PAGE)):
         for info in page:
             if until is not None and info.key >= until:
                 return
             yield info
-        after = page.cursor
-        if after is None:
-            return
 
 
 def _in_order(same: list[Shelved]) -> list[Shelved]:

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from wrasse.clock import Clock
 from wrasse.ports.jobs import JobFilter, JobQueue, JobState, Place, Rate, Revive
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import pages
 
 PAGE = 500
 _POLL = 0.1  # seconds
@@ -68,14 +69,9 @@ class Replay:
 
     async def pages(self) -> AsyncIterator[Sequence[JobState]]:
         """What it would make ready, the longest dead first."""
-        after: str | None = None
-        while True:
-            page = await self._jobs.page(Place.DEAD, self._where, after, PAGE)
+        async for page in pages(lambda after: self._jobs.page(Place.DEAD, self._where, after, PAGE)):
             if page.items:
                 yield page.items
-            after = page.cursor
-            if after is None:
-                return
 
     async def run(self, seen: Callable[[int], None]) -> Replayed:
         """Replays. `seen` is told how many more were dealt with."""

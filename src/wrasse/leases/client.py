@@ -31,9 +31,8 @@ from wrasse.leases.attachments_client import (
     shown_headers,
 )
 from wrasse.leases.lease import KeyRecord, Lease, State
-from wrasse.leases.leases import STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, Seen, check_state
+from wrasse.leases.leases import LASTS, STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, Seen, check_state
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
-from wrasse.leases.operations import LASTS
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.transaction import Decision
 from wrasse.leases.waiting import NO_WAIT

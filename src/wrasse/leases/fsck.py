@@ -20,6 +20,8 @@ from wrasse.leases.keys import Keys
 from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, decode, decode_listed, first_token, over
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import key_of_state, token_of
+from wrasse.leases.transaction import DECISIONS, KeptTransaction, decode_decision, decode_transaction
+from wrasse.ports.page import pages
 from wrasse.ports.records import Record, Records
 
 PAGE = 500
@@ -77,9 +79,8 @@ class Fsck:
             yield damage
 
     async def _read(self) -> _Seen:
-        seen, after = _Seen({}, {}, set()), None
-        while True:
-            page = await self._records.page("", after, PAGE)
+        seen = _Seen({}, {}, set())
+        async for page in pages(lambda after: self._records.page("", after, PAGE)):
             for record in page:
                 self.keys += 1
                 kept = decode_listed(record)
@@ -90,14 +91,11 @@ class Fsck:
                     seen.named[each.name] = record.key
                 if record.due_at is not None:
                     seen.due[record.key] = record
-            after = page.cursor
-            if after is None:
-                return seen
+        return seen
 
     async def _index(self, seen: _Seen) -> AsyncIterator[Damage]:
-        left, after = dict(seen.due), None
-        while True:
-            page = await self._records.due(self._leases.clock.now() + AHEAD, after, PAGE)
+        left = dict(seen.due)
+        async for page in pages(lambda after: self._records.due(self._leases.clock.now() + AHEAD, after, PAGE)):
             for record in page:
                 if record.key in seen.invalid:
                     continue
@@ -106,9 +104,6 @@ class Fsck:
                     del left[record.key]
                 elif record.due_at is not None and _stale(decode(record), record.due_at, page.at):
                     yield await self._stale(record, record.due_at)
-            after = page.cursor
-            if after is None:
-                break
         for key, record in left.items():
             current = await self._records.get(key)
             if current is not None and current.version == record.version:
@@ -121,17 +116,12 @@ class Fsck:
         return Damage(self._namespace, Trouble.STALE, record.key, repaired=self._repair)
 
     async def _not_indexed(self, record: Record) -> Damage:
-        repaired = False
-        if self._repair:
-            await self._records.get(record.key, entering=record.due_at)
-            # Written again as it is: where the entry is made with the record, this makes it.
-            repaired = bool(await self._records.put(record.key, record.value, at=record.version, due_at=record.due_at))
+        repaired = self._repair and await _indexed_again(self._records, record, record.due_at)
         return Damage(self._namespace, Trouble.NOT_INDEXED, record.key, repaired=repaired)
 
     async def _objects(self, seen: _Seen) -> AsyncIterator[Damage]:
-        left, after = dict(seen.named), None
-        while True:
-            page = await self._keys.versions.page(after, PAGE)
+        left = dict(seen.named)
+        async for page in pages(lambda after: self._keys.versions.page(after, PAGE)):
             for info in page:
                 self.objects += 1
                 key = key_of_state(self._namespace, info.key)
@@ -140,9 +130,6 @@ class Fsck:
                     if ceiling is not None:
                         repaired = self._repair and await self._keys.clean(key, ceiling) >= 0
                         yield Damage(self._namespace, Trouble.LOOSE, key, info.key, repaired)
-            after = page.cursor
-            if after is None:
-                break
         for name, key in left.items():
             kept = await self._keys.look(key)
             if kept is not None and kept.names(name) and not await self._keys.versions.there(name):
@@ -169,3 +156,73 @@ def _stale(meta: KeyRecord, entry_at: datetime, at: datetime) -> bool:
     if meta.lease is not None or (meta.look_at is not None and at < meta.look_at):
         return False
     return entry_at + 2 * LOOK_AGAIN <= at  # the sweep had its chance
+
+
+class TransactionsFsck:
+    """One look at all transactions of a store. `transactions` and `decisions` count what was read. One is wrong if it
+    is decided or overdue, and was not finished for as long as a sweep needs at most. A decision record is wrong if its
+    time has long been over, or if the index does not lead to it."""
+
+    def __init__(self, leases: Leases, *, repair: bool) -> None:
+        self._transactions, self._repair = leases.transactions, repair
+        self._decisions: Records = leases.records(DECISIONS)
+        self._clock = leases.clock
+        self.transactions = self.decisions = 0
+
+    async def run(self) -> AsyncIterator[Damage]:
+        """Everything that is wrong, as it is found."""
+        async for page in pages(lambda after: self._transactions.book.page(after, PAGE)):
+            for record in page:
+                self.transactions += 1
+                kept = decode_transaction(record)
+                if await self._overdue(kept, page.at):
+                    yield await self._unfinished(kept)
+        async for damage in self._look_at_decisions():
+            yield damage
+
+    async def _overdue(self, kept: KeptTransaction, at: datetime) -> bool:
+        transaction = kept.transaction
+        if transaction.decided:
+            return at >= transaction.updated_at + LOOK_AGAIN
+        return at >= transaction.until + LOOK_AGAIN and at >= await self._transactions.lasts_until(transaction)
+
+    async def _unfinished(self, kept: KeptTransaction) -> Damage:
+        repaired = False
+        if self._repair:
+            confirmed = await self._transactions.book.confirmed(kept)
+            if confirmed is not None:
+                await self._transactions.finish(confirmed)
+            repaired = await self._transactions.book.look(kept.transaction.id) is None
+        return Damage("", Trouble.UNFINISHED, kept.transaction.id, repaired=repaired)
+
+    async def _look_at_decisions(self) -> AsyncIterator[Damage]:
+        indexed = await self._indexed()
+        async for page in pages(lambda after: self._decisions.page("", after, PAGE)):
+            for record in page:
+                self.decisions += 1
+                if decode_decision(record).expires_at + 2 * LOOK_AGAIN <= page.at:  # the sweep had its chance
+                    yield await self._spent(record)
+                elif record.key not in indexed and await self._decisions.get(record.key) is not None:
+                    yield await self._not_indexed(record)
+
+    async def _indexed(self) -> set[str]:
+        found = set[str]()
+        async for page in pages(lambda after: self._decisions.due(self._clock.now() + AHEAD, after, PAGE)):
+            found |= {record.key for record in page}
+        return found
+
+    async def _spent(self, record: Record) -> Damage:
+        if self._repair:
+            await self._transactions.book.delete_decision(record)
+        return Damage("", Trouble.SPENT, record.key, repaired=self._repair)
+
+    async def _not_indexed(self, record: Record) -> Damage:
+        due_at = decode_decision(record).expires_at
+        repaired = self._repair and await _indexed_again(self._decisions, record, due_at)
+        return Damage("", Trouble.NOT_INDEXED, record.key, repaired=repaired)
+
+
+async def _indexed_again(records: Records, record: Record, due_at: datetime | None) -> bool:
+    """Writes a record again as it is: where the entry is made with the record, this makes it."""
+    await records.get(record.key, entering=due_at)
+    return bool(await records.put(record.key, record.value, at=record.version, due_at=due_at))

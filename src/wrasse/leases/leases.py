@@ -41,6 +41,7 @@ TTL_DEFAULT = timedelta(seconds=30)
 TTL_MAX = timedelta(minutes=30)
 STATE_BYTES_MAX = 100 << 20
 """Bytes of the state of a key, unpacked: what is written, by whichever way, and what is read."""
+LASTS = "X-Lease-Lasts"  # the header that says for how many seconds a lease may be relied on, from when the call came
 READS_MAX = 8  # how often a reader follows a record that changes under it
 NO_REPLAY = timedelta(0)
 NAMESPACES_MAX = 1_000  # remembered; any number may exist

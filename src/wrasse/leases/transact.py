@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
+from typing import Self
 
 from wrasse.clock import Clock
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
@@ -29,8 +29,9 @@ WAIT = timedelta(seconds=30)  # two that wait for each other's keys must not wai
 DECIDE_MAX = 15.0  # seconds that a store which does not answer is asked for the decision
 
 
-class Change:
-    """The keys of one transaction. `id` is its name, by which others can ask what became of it."""
+class transact:
+    """The context manager, a verb like asyncio.timeout, and the keys of one transaction. `id` is its name, by which
+    others can ask what became of it. `wait`: how long to wait for each key, None for ever."""
 
     def __init__(
         self,
@@ -47,11 +48,14 @@ class Change:
         self._operations, self._clock, self._namespace = operations, clock, namespace
         self._owner, self._ttl, self._wait = owner, ttl, wait
         self._held: list[HeldKey] = []
-        self.keeper = Keeper()
+
+    async def __aenter__(self) -> Self:
+        self._keeper = Keeper()
+        return self
 
     async def hold(self, key: str, *, namespace: str | None = None) -> HeldKey:
         """Takes one more key into the transaction and waits for it as long as the transaction waits for keys."""
-        if self.keeper.ending:
+        if self._keeper.ending:
             raise UsageError(f"the transaction {self.id} is over", do="hold every key inside the block")
         held = await acquire_held(
             self._operations,
@@ -64,7 +68,7 @@ class Change:
             transaction=self.id,
         )
         self._held.append(held)
-        self.keeper.keep(held)
+        self._keeper.keep(held)
         await held.load()
         return held
 
@@ -74,9 +78,9 @@ class Change:
         held = {key: await self.hold(key) for key in sorted(set(keys))}
         return [held[key] for key in keys]
 
-    async def end(self, *, commit: bool) -> Decision | None:
+    async def _end(self, *, commit: bool) -> Decision | None:
         """Commits or rolls back, and gives every key back; what counts. None: there was nothing to decide."""
-        await self.keeper.stop()
+        await self._keeper.stop()
         state: Decision | None = None
         try:
             if any(held.staged for held in self._held):
@@ -107,45 +111,23 @@ class Change:
             async with asyncio.timeout(RELEASE_MAX):
                 await self._operations.release(held.lease, commit=commit)
 
-
-class transact:
-    """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for each key, None for ever."""
-
-    def __init__(
-        self,
-        operations: Operations,
-        id: str,
-        owner: str,
-        ttl: timedelta,
-        clock: Clock,
-        *,
-        namespace: str = "",
-        wait: timedelta | None = WAIT,
-    ) -> None:
-        self._made = partial(Change, operations, id, owner, ttl, clock, namespace=namespace, wait=wait)
-
-    async def __aenter__(self) -> Change:
-        self._change = self._made()
-        return self._change
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        change = self._change
-        commit = error is None and change.keeper.lost is None
+        commit = error is None and self._keeper.lost is None
         state = None
         if commit:
-            state = await change.end(commit=True)
+            state = await self._end(commit=True)
         else:
             with contextlib.suppress(StoreUnavailable):  # it is rolled back once its leases have ended
-                state = await change.end(commit=False)
+                state = await self._end(commit=False)
         if commit and state is Decision.ROLLBACK:
             raise LeaseLost(
-                f"the transaction {change.id} was rolled back before its commit: nothing was changed",
+                f"the transaction {self.id} was rolled back before its commit: nothing was changed",
                 do="a lease of it ended, or somebody decided so; do it again in a new transaction",
             )
-        change.keeper.raise_if_lost(
+        self._keeper.raise_if_lost(
             error,
-            f"ended while the transaction {change.id} needed it",
+            f"ended while the transaction {self.id} needed it",
             "nothing was changed; do it again in a new transaction",
         )

@@ -17,7 +17,7 @@ from wrasse.leases.lease import State
 from wrasse.leases.names import state_folder, state_name, token_of
 from wrasse.ports.objects import DELETES_MAX, Data, ObjectDelete, ObjectInfo, Objects
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, pages
 
 PAGE = 100
 
@@ -80,13 +80,10 @@ class Versions:
 
     async def of(self, key: str) -> Sequence[ObjectInfo]:
         """Every object of this key, oldest token first. One request for as many as any sound key has."""
-        folder, found, after = state_folder(self._namespace, key), list[ObjectInfo](), None
-        while True:
-            page = await self._objects.page(folder, after, PAGE)
+        folder, found = state_folder(self._namespace, key), list[ObjectInfo]()
+        async for page in pages(lambda after: self._objects.page(folder, after, PAGE)):
             found += page
-            after = page.cursor
-            if after is None:
-                return [info for info in found if token_of(info.key) is not None]
+        return [info for info in found if token_of(info.key) is not None]
 
     async def there(self, name: str) -> bool:
         """Whether an object is there."""

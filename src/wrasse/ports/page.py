@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -42,6 +42,17 @@ class Page(Generic[T]):
     def cursor(self) -> str | None:
         """Where the next page starts; None when this was the last."""
         return self.cursors[-1] if self.more else None
+
+
+async def pages(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[Page[T]]:
+    """Every page of a listing from its beginning; `read` gives the one after a cursor."""
+    after: str | None = None
+    while True:
+        page = await read(after)
+        yield page
+        after = page.cursor
+        if after is None:
+            return
 
 
 def number_in(cursor: str, text: str) -> int:

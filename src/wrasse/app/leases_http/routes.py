@@ -21,9 +21,8 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import uuid7
 from wrasse.leases.lease import KeyRecord, Lease, shown
-from wrasse.leases.leases import Leases, Seen
+from wrasse.leases.leases import LASTS, Leases, Seen
 from wrasse.leases.names import checked_key
-from wrasse.leases.operations import LASTS
 from wrasse.leases.xid import is_xid
 
 KEYS_MAX = 1_000

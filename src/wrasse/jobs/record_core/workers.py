@@ -12,6 +12,7 @@ from wrasse.bounded import decoded
 from wrasse.jobs.record_core.store_time import StoreTime
 from wrasse.ports.jobs import Counts, WorkerInfo, WorkerState
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import pages
 from wrasse.ports.records import Records
 
 SILENT_KEPT = timedelta(hours=1)
@@ -62,15 +63,10 @@ class RecordedWorkers:
     async def all(self, at: datetime) -> tuple[WorkerState, ...]:
         """The workers, by their ids."""
         found: list[WorkerState] = []
-        after: str | None = None
-        while True:
-            page = await self._records.page("", after, _PAGE)
+        async for page in pages(lambda after: self._records.page("", after, _PAGE)):
             for record in page:
                 with suppress(ValueError):  # nothing is decided by it: a row that cannot be read is not shown
                     found.append(decoded(_decode, record.value))
-            after = page.cursor
-            if after is None:
-                break
         return tuple(state for state in found if at - state.until <= SILENT_KEPT)
 
     async def _forget(self, at: datetime) -> None:
