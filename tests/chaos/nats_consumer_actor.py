@@ -36,7 +36,7 @@ async def main(url: str, replicas: str, file: str) -> None:
     out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     async def handle(received: Received) -> None:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         if received.payload.startswith(b"poison"):
             raise ValueError("never")
         os.write(out, received.payload + b"\n")
