@@ -102,15 +102,12 @@ class StoredJob:
     def turn(self) -> int:
         """Its turn there: its rank while it is ready, else in microseconds."""
         state = self.state
-        match self.shelf:
-            case Shelf.READY:
-                return self.rank
-            case Shelf.DELAYED:
-                return _micros(state.not_before)
-            case Shelf.HELD:
-                return _micros(state.until)
-            case Shelf.DONE | Shelf.DEAD:
-                return _micros(state.kept_until or state.finished_at)
+        if state.not_before is not None:
+            return to_micros(state.not_before)
+        if state.place is Place.READY:
+            return self.rank
+        moment = state.until if state.place is Place.HELD else state.kept_until or state.finished_at
+        return 0 if moment is None else to_micros(moment)
 
     @property
     def served_next(self) -> bool:
@@ -139,10 +136,6 @@ def check_stored(stored: StoredJob) -> None:
         raise ValueError("it is running, without a claim")
     if state.place in (Place.DONE, Place.DEAD) and state.finished_at is None:
         raise ValueError("it is finished, at no time")
-
-
-def _micros(at: datetime | None) -> int:
-    return 0 if at is None else to_micros(at)
 
 
 def back(at: datetime, number: int = 0) -> int:

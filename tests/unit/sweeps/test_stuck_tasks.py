@@ -14,7 +14,7 @@ from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.errors import StoreBroken
 from wrasse.ids import Ids
-from wrasse.jobs.stream_tasks.reports import EVERY
+from wrasse.jobs.stream_tasks.events import EVERY
 from wrasse.ports.jobs import Bury, JobState, Place, Requeue
 from wrasse.ports.records import Collection, Records, Written
 from wrasse.sweeps.stuck_jobs import RETRIES_MAX, StuckJobs

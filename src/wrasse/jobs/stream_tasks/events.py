@@ -1,27 +1,33 @@
-"""What tasks tell others: who waits on `queue`, how far one is on `progress`, how it ended on `terminal`; pure.
+"""What tasks tell others: who waits on `queue`, how far one is on `progress`, how it ended on `terminal`, and what
+their sweep tells: `gbe.events.system.sweep` when it changed something and every ten minutes, `gbe.events.system.error`
+once for each record that is malformed.
 
-Shapes and names are the origin's, with what a worker needs beside them. An event belongs to the write that it tells of:
-it is emitted with it, or not at all.
+Shapes and names are the origin's, with what a worker needs beside them. An event of a task belongs to the write that it
+tells of: it is emitted with it, or not at all. One of the sweep that cannot be published undoes nothing, and is
+counted: what was moved is moved, with its own events.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
 
-from wrasse.clock import to_micros
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import StoreUnavailable
 from wrasse.jobs.stream_tasks.fields import Fields
-from wrasse.jobs.stream_tasks.names import ERRORS, id_in, progress_of, queue_of, terminal_of, wire_key
+from wrasse.jobs.stream_tasks.names import ERRORS, SWEEPS, TASKS, id_in, progress_of, queue_of, terminal_of, wire_key
 from wrasse.ports.groups import DeadLetter, Delivery
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Budget, Bury, Cancel, Move, Place, Reason, Requeue, Revive
-from wrasse.ports.streams import Draft, Entry
+from wrasse.ports.streams import Draft, Entry, Streams
 
 SPENT = "retry budget exhausted"
 SOURCE = "wrasse"
 WATCHER = "watcher"  # what the origin's sweeper calls itself
+EVERY = timedelta(minutes=10)  # between two reports of a sweep that had nothing to do
 
 
 class Post(Protocol):
@@ -107,6 +113,14 @@ class SweepReport(msgspec.Struct, frozen=True):
     failed: int
     streams_trimmed: int = 0
     entries_trimmed: int = 0
+    source: str = WATCHER
+
+
+class MalformedTask(msgspec.Struct, frozen=True):
+    """A record that is no task: it is left as it is."""
+
+    key: str
+    reason: str
     source: str = WATCHER
 
 
@@ -210,6 +224,46 @@ def hinted(payload: bytes, task_type: str) -> tuple[str, bytes]:
         return "", b""
     params = bytes(hint.params)
     return hint.task_id or id_in(hint.key, task_type), b"" if params == b"null" else params
+
+
+class TaskReports:
+    """Publishes what the sweep of tasks did."""
+
+    def __init__(self, streams: Streams, post: Post, clock: Clock, malformed: Mapping[str, str]) -> None:
+        self._streams = streams
+        self._post = post
+        self._clock = clock
+        self._told_at: float | None = None
+        self._malformed = malformed  # why, by key: what whoever reads records has found
+        self._told: set[str] = set()
+        self.lost = 0  # events that could not be published
+
+    async def did(self, retried: int, failed: int) -> None:
+        """The sweep changed something."""
+        if retried or failed:
+            await self._report(retried, failed)
+
+    async def looked(self) -> None:
+        """The sweep is at work; whatever was found malformed is told of once."""
+        if self._told_at is None or self._clock.monotonic() - self._told_at >= EVERY.total_seconds():
+            await self._report(0, 0)
+        fresh = {key: why for key, why in self._malformed.items() if key not in self._told}
+        self._told = set(self._malformed)
+        events = [MalformedTask(f"{TASKS.data}:{key}", why) for key, why in fresh.items()]
+        await self._publish([self._post.seal(ERRORS, msgspec.json.encode(event), "") for event in events])
+
+    async def _report(self, retried: int, failed: int) -> None:
+        self._told_at = self._clock.monotonic()
+        event = msgspec.json.encode(SweepReport(retried, failed))
+        await self._publish([self._post.seal(SWEEPS, event, "")])
+
+    async def _publish(self, drafts: Sequence[Draft]) -> None:
+        if not drafts:
+            return
+        try:
+            await self._streams.append(drafts)
+        except StoreUnavailable:
+            self.lost += len(drafts)
 
 
 def _ms(at: datetime) -> int:

@@ -25,13 +25,11 @@ from wrasse.errors import UnknownName
 from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
 from wrasse.jobs.record_core.store_time import StoreTime, whole_up
 from wrasse.jobs.record_core.workers import People
-from wrasse.jobs.stream_tasks.events import Post, Said, after_attempt, after_move, progressed, queued
+from wrasse.jobs.stream_tasks.events import Post, Said, TaskReports, after_attempt, after_move, progressed, queued
 from wrasse.jobs.stream_tasks.fields import Fields
 from wrasse.jobs.stream_tasks.names import KNOWN_IDS, TASKS, WORKERS, check_task_id, check_task_type
-from wrasse.jobs.stream_tasks.reports import TaskReports
-from wrasse.jobs.stream_tasks.search import TaskSearch, due_tasks, is_stuck
+from wrasse.jobs.stream_tasks.search import TaskSearch, TaskStrays, due_tasks, is_stuck
 from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept, StoreParts, Task, TaskStore
-from wrasse.jobs.stream_tasks.strays import TaskStrays
 from wrasse.jobs.stream_tasks.takes import Takes
 from wrasse.jobs.stream_tasks.views import views_of
 from wrasse.ports.groups import Groups

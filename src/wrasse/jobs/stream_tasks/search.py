@@ -3,6 +3,12 @@ tasks whose moment has come.
 
 Nothing here spends a budget: what was promised is done once more, what waits is told once more. A second copy of an
 event loses at the claim. Each step is one conditional write, so that two who find the same do it once.
+
+Strays are records that are due to nobody although they should be. Other programs write tasks too. One that was claimed
+elsewhere has no entry in the index of what is due until somebody has looked at it: its deadline is noted then. And a
+task may wait without an entry in its queue: a stream was lost, or a program wrote the record and died before it told.
+Such a task is told of once more, but only when its entry is provably gone: its group has read to the end of the stream
+and owes no answer. Age proves nothing: under a backlog all is old.
 """
 
 from __future__ import annotations
@@ -14,10 +20,16 @@ from datetime import datetime, timedelta
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.record_core.queue import Turns
 from wrasse.jobs.stream_tasks.events import queued
-from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore
+from wrasse.jobs.stream_tasks.names import group_of, queue_of
+from wrasse.jobs.stream_tasks.spots import spot_of
+from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
+from wrasse.ports.foreign import SharedRecords
 from wrasse.ports.jobs import Job, JobState, Place
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record
+from wrasse.ports.records import Record, Records
+from wrasse.ports.strays import Looked
+from wrasse.ports.streams import Streams
 
 _PAGES_MAX = 10
 LOOK_MAX = 100  # due records that a taker looks at; the rest is for the sweep
@@ -27,7 +39,7 @@ PutJobs = Callable[[Sequence[Job], str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Due:
     """What a look at the due records found: tasks that go before those that wait, and when the next one is due."""
 
     at: datetime
@@ -42,7 +54,7 @@ class TaskSearch:
         self._store, self._put, self._turns = store, put, turns
         self.malformed: dict[str, str] = {}  # why, by key; the newest MALFORMED_MAX
 
-    async def look(self, within: timedelta) -> Looked:
+    async def look(self, within: timedelta) -> Due:
         """Does what is due, and tells what is to be taken first."""
         ready: list[Task] = []
         later: list[datetime] = []
@@ -66,7 +78,7 @@ class TaskSearch:
             after = page.cursor
             if after is None or idle < len(page):
                 break
-        return Looked(at, tuple(sorted(ready, key=lambda task: task.stored.rank)), min(later, default=None))
+        return Due(at, tuple(sorted(ready, key=lambda task: task.stored.rank)), min(later, default=None))
 
     async def mend_due(self, *, dry: bool) -> int:
         """Mends what is due, up to a bound; how many needed it."""
@@ -157,3 +169,82 @@ async def due_tasks(
 def _passed(task: Task, at: datetime) -> bool:
     until = task.stored.state.until
     return until is None or until <= at
+
+
+class TaskStrays:
+    """The port, for tasks."""
+
+    def __init__(
+        self, records: Records, streams: Streams, store: TaskStore, search: TaskSearch, types: tuple[str, ...]
+    ) -> None:
+        self._shared = records if isinstance(records, SharedRecords) else None
+        self._streams, self._store, self._search, self._types = streams, store, search, types
+        self._after: dict[str, str | None] = {}  # by type: where the look for tasks without an entry goes on
+
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+        """One look at records of other programs, and one at what waits. `silence` counts for neither: a deadline is
+        the record's own."""
+        seen = adopted = 0
+        cursor, ended = "", True
+        if self._shared is not None:
+            found = await self._shared.look(after, limit, dry=dry)
+            cursor, ended = found.cursor, found.ended
+            for record in found.changed:
+                seen += 1
+                adopted += 0 if dry else await self._note(self._shared, record, found.at)
+            if not dry:
+                await self._shelve(found.changed)
+        if after is None:
+            owed = await self._search.mend_due(dry=dry)
+            seen, adopted = seen + owed, adopted + (0 if dry else owed)
+        for task_type in self._types:
+            more = await self._untold(task_type, limit, dry=dry)
+            seen, adopted = seen + more, adopted + (0 if dry else more)
+        return Looked(len(self._types), seen, adopted, cursor, ended)
+
+    async def _note(self, shared: SharedRecords, record: Record, at: datetime) -> int:
+        task = self._search.read(record)
+        # A malformed one is told of; it is due never.
+        due_at = None if isinstance(task, Malformed) else due_of(task.stored, at)
+        return int(await shared.note(record.key, at=record.version, due_at=due_at) is Outcome.DONE)
+
+    async def _shelve(self, records: Sequence[Record]) -> None:
+        """Puts tasks where they belong that another program has changed, or that were written before there were
+        shelves: so listings and numbers are right after a round, whoever wrote."""
+        if self._store.shelves is not None and records:
+            tasks = [(record, self._search.read(record)) for record in records]
+            await self._store.shelves.shelve(
+                [(each, None if isinstance(task, Malformed) else spot_of(task.stored)) for each, task in tasks]
+            )
+
+    async def _untold(self, task_type: str, limit: int, *, dry: bool) -> int:
+        """Tells of waiting tasks whose entry is provably gone; how many there were."""
+        page = await self._store.page(f"{task_type}:", self._after.get(task_type), limit)
+        if not dry:
+            self._after[task_type] = page.cursor
+            await self._shelve(page.items)
+        waiting = [task for record in page if (task := self._waiting(record)) is not None]
+        # Read after the records: an entry that was there when they were read is still there, or was answered since,
+        # and then the record has changed.
+        if not waiting or not await self._all_answered(task_type):
+            return 0
+        at = self._store.time.heard(page.at)
+        if not dry:
+            for task in waiting:
+                await self._store.put(task, task.stored, at, [queued(task.stored, task.fields, reason="untold")])
+        return len(waiting)
+
+    def _waiting(self, record: Record) -> Task | None:
+        task = self._search.read(record)
+        if isinstance(task, Malformed) or task.outbox or task.due_at is not None:
+            return None
+        stored = task.stored
+        return task if stored.state.place is Place.READY and not stored.delayed else None
+
+    async def _all_answered(self, task_type: str) -> bool:
+        state = await self._streams.info(queue_of(task_type))
+        if state is None or state.last is None:
+            return True
+        group = next((each for each in state.groups if each.name == group_of(task_type)), None)
+        # Not by the group's lag, which is wrong after some trims.
+        return group is not None and group.pending == 0 and group.delivered >= state.last
