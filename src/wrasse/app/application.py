@@ -16,14 +16,12 @@ import logging
 import os
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from wrasse.app.app_jobs import Duration, Jobs, as_duration
 from wrasse.app.app_streams import AppStreams
-from wrasse.app.app_transaction import AppTransaction
 from wrasse.app.building import (
     JOB_SWEEPS,
     Opened,
@@ -58,8 +56,10 @@ from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.retry import Retry
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker
-from wrasse.leases.hold import HeldKey, hold_key
+from wrasse.leases.hold import hold_key
 from wrasse.leases.operations import Operations
+from wrasse.leases.transact import transact
+from wrasse.leases.xid import Xids
 from wrasse.ports.jobs import JobQueue
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:")
@@ -167,12 +167,13 @@ class App:
         wait: Duration | None = None,
         owner: str | None = None,
         namespace: str = "",
-    ) -> AppHold:
+    ) -> hold_key:
         """Holds the lease of a key for the length of an `async with`. It is renewed by itself, and the body is
         cancelled if it is lost. `wait`: how long to wait for it, for ever without one. What the body saves with
         `lease.save` is committed when it ends well."""
         waits = None if wait is None else as_duration(wait)
-        return AppHold(self, key, as_duration(ttl), waits, owner or owner_name(), namespace)
+        who, lasts = owner or owner_name(), as_duration(ttl)
+        return hold_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
 
     def transaction(
         self,
@@ -181,12 +182,13 @@ class App:
         wait: Duration | None = "30s",
         owner: str | None = None,
         namespace: str = "",
-    ) -> AppTransaction:
+    ) -> transact:
         """Several keys that change together or not at all, for the length of an `async with`: `change.hold(key)` takes
         one in. What the body saves is committed when it ends well, on all keys or on none. `wait`: how long to wait for
         each key; two that wait for each other's keys for ever would."""
         waits = None if wait is None else as_duration(wait)
-        return AppTransaction(self._leases, self._clock, owner or owner_name(), as_duration(ttl), waits, namespace)
+        id, who, lasts = Xids(self._clock).unmarked(), owner or owner_name(), as_duration(ttl)
+        return transact(self._leases, id, who, lasts, self._clock, namespace=namespace, wait=waits)
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or ask it for a plan."""
@@ -322,29 +324,6 @@ class AppWorker:
             self._repeater.stop()
 
 
-class AppHold:
-    """`async with app.hold("key") as lease`: `lease.token` is the fencing token, `lease.state` what was saved last."""
-
-    def __init__(
-        self, app: App, key: str, ttl: timedelta, wait: timedelta | None, owner: str, namespace: str = ""
-    ) -> None:
-        self._app = app
-        self._asked = (key, ttl, wait, owner, namespace)
-        self._held: hold_key | None = None
-
-    async def __aenter__(self) -> HeldKey:
-        key, ttl, wait, owner, namespace = self._asked
-        leases = await self._app._leases()
-        self._held = hold_key(leases, key, owner, ttl, self._app._clock, namespace=namespace, wait=wait)
-        return await self._held.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        assert self._held is not None, "left before it was entered"
-        await self._held.__aexit__(kind, error, traceback)
-
-
 def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> App:
     """An App on a settings file, on the store of a URL (`sqlite:wrasse.db`, `redis://host:6379/0`,
     `nats://host:4222`, `s3://bucket`, `file:folder`, `memory:`), or on `wrasse.yaml` and the embedded default. Nothing
@@ -375,7 +354,7 @@ def hold(
     wait: Duration | None = None,
     owner: str | None = None,
     namespace: str = "",
-) -> AppHold:
+) -> hold_key:
     """`App.hold` on the default configuration, opened once for the process."""
     global _default
     if _default is None:

@@ -29,7 +29,7 @@ from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
 from wrasse.leases.attachments import CONTENT_TYPE, Sent
 from wrasse.leases.attachments_files import FilePieces
 from wrasse.leases.lease import Attachment, KeyRecord, Lease
-from wrasse.leases.operations import AttachmentOperations, Operations
+from wrasse.leases.operations import AttachmentOperations, Opening, Operations
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.objects import Data
 
@@ -292,7 +292,7 @@ class hold_key:
 
     def __init__(
         self,
-        operations: Operations,
+        operations: Operations | Opening,
         key: str,
         owner: str,
         ttl: timedelta,
@@ -301,11 +301,12 @@ class hold_key:
         namespace: str = "",
         wait: timedelta | None = None,
     ) -> None:
-        self._operations = operations
+        self._opening = operations
         self._acquiring = (key, owner, ttl, clock)
         self._namespace, self._wait = namespace, wait
 
     async def __aenter__(self) -> HeldKey:
+        self._operations = await self._opening() if callable(self._opening) else self._opening
         self._held = await acquire_held(self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait)
         self._keeper = Keeper()
         self._keeper.keep(self._held)

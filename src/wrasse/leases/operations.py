@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -11,4 +12,6 @@ if TYPE_CHECKING:
     from wrasse.leases.leases import Leases
 
 Operations: TypeAlias = "Leases | LeaseClient"
+Opening: TypeAlias = Callable[[], "Awaitable[Operations]"]
+"""What opens them, once they are needed."""
 AttachmentOperations: TypeAlias = "Attachments | RemoteAttachments"

@@ -21,7 +21,7 @@ from typing import Self
 from wrasse.clock import Clock
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
 from wrasse.leases.hold import RELEASE_MAX, RETRY, HeldKey, Keeper, acquire_held
-from wrasse.leases.operations import Operations
+from wrasse.leases.operations import Opening, Operations
 from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transaction import Decision
 
@@ -35,7 +35,7 @@ class transact:
 
     def __init__(
         self,
-        operations: Operations,
+        operations: Operations | Opening,
         id: str,
         owner: str,
         ttl: timedelta,
@@ -45,11 +45,12 @@ class transact:
         wait: timedelta | None = WAIT,
     ) -> None:
         self.id = id
-        self._operations, self._clock, self._namespace = operations, clock, namespace
+        self._opening, self._clock, self._namespace = operations, clock, namespace
         self._owner, self._ttl, self._wait = owner, ttl, wait
         self._held: list[HeldKey] = []
 
     async def __aenter__(self) -> Self:
+        self._operations = await self._opening() if callable(self._opening) else self._opening
         self._keeper = Keeper()
         return self
 

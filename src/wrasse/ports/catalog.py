@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
+from wrasse.clock import EPOCH
 from wrasse.ports.page import Page
 
 
@@ -30,6 +31,12 @@ class Reference:
     rule: str = ""  # which query or column it came from; shown to whoever asks why
     ended_at: datetime | None = None
     started_at: datetime | None = None
+
+    @property
+    def strength(self) -> tuple[bool, datetime, datetime]:
+        """Of two references the one that protects longer is the greater: one that has not ended before one with an
+        operation under way, and that before the last to end."""
+        return self.ended_at is None, self.started_at or EPOCH, self.ended_at or EPOCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,7 @@ class MemorySnapshot:
 
 
 def protecting(key: str, references: Sequence[Reference], *, below: bool = False) -> Reference | None:
-    """The reference that protects a key: one that has not ended before one with an operation under way, and that before
-    the last to end."""
+    """The reference that protects a key longest."""
     named = [
         each
         for each in references
@@ -67,11 +66,7 @@ def protecting(key: str, references: Sequence[Reference], *, below: bool = False
         or (each.prefix and key.startswith(each.key))
         or (below and each.key.startswith(key))
     ]
-    return max(named, key=_strength, default=None)
-
-
-def _strength(reference: Reference) -> tuple[bool, datetime, datetime]:
-    return reference.ended_at is None, reference.started_at or EPOCH, reference.ended_at or EPOCH
+    return max(named, key=lambda each: each.strength, default=None)
 
 
 def _order(reference: Reference) -> tuple[bytes, bool, str, str, datetime]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 
-from wrasse.clock import EPOCH
 from wrasse.ports.catalog import Reference
 
 Endings = frozenset[str] | None
@@ -55,7 +53,7 @@ class Asked:
         for row in rows:
             for index in self._protected(row):
                 before = self.found[index]
-                if before is None or strength(row) > strength(before):
+                if before is None or row.strength > before.strength:
                     self.found[index] = row
 
     def _protected(self, row: Reference) -> Iterator[int]:
@@ -78,11 +76,6 @@ def speakable(key: str) -> str:
     """A key up to where no text of a database can go on as it does."""
     limit = _UNSPEAKABLE.search(key)
     return key if limit is None else key[: limit.start()]
-
-
-def strength(reference: Reference) -> tuple[bool, datetime, datetime]:
-    """Of two references the one that protects longer is the greater."""
-    return reference.ended_at is None, reference.started_at or EPOCH, reference.ended_at or EPOCH
 
 
 def _slashes(key: str) -> Iterator[int]:

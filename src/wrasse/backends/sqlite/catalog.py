@@ -18,7 +18,7 @@ from typing import TypeVar
 import apsw
 
 from wrasse.backends.sqlite.failure import ours
-from wrasse.clock import EPOCH, Clock
+from wrasse.clock import Clock
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.page import Page, number_in
@@ -114,8 +114,7 @@ class SqliteSnapshot:
             return await _finished(lambda: self._page(after, limit))
 
     def protecting(self, key: str, *, below: bool = False) -> Reference | None:
-        """The reference that protects a key: one that has not ended before one with an operation under way, and that
-        before the last to end."""
+        """The reference that protects a key longest."""
         statements = [_NAMED, *([_ABOVE] if "prefix" in self._names else []), *([_BELOW] if below else [])]
         with _said(self._source.where):
             found = [
@@ -124,7 +123,7 @@ class SqliteSnapshot:
                 for statement in statements
                 for row in self._select(statement, form)
             ]
-        return max(found, key=_strength, default=None)
+        return max(found, key=lambda each: each.strength, default=None)
 
     def close(self) -> None:
         """Ends the view."""
@@ -225,10 +224,6 @@ def _forms(raw: bytes) -> list[str | bytes]:
 def _after_directory(form: str | bytes) -> str | bytes:
     """The first key after everything below a directory."""
     return form[:-1] + "0" if isinstance(form, str) else form[:-1] + b"0"
-
-
-def _strength(reference: Reference) -> tuple[bool, datetime, datetime]:
-    return reference.ended_at is None, reference.started_at or EPOCH, reference.ended_at or EPOCH
 
 
 def _parsed(cursor: str) -> tuple[int, str]:
