@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from wrasse.backends.directory.connect import Directory
+from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.jobs.record_queue.queue import EXPIRED_MAX, RecordedJobs
-from wrasse.ports.jobs import Cancel, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.jobs.record_queue.store import INLINE_BYTES_MAX
+from wrasse.ports.jobs import Cancel, Finish, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.records import Records
 
 _SILENCE = timedelta(seconds=30)
@@ -100,3 +103,32 @@ async def _overwrite(records: Records, key: str) -> None:
     assert found is not None
     written = await records.put(key, b"\xff not a job", at=found.version, due_at=found.due_at)
     assert written
+
+
+async def test_a_payload_that_is_gone_costs_one_job_of_a_claim() -> None:
+    memory = Memory(ManualClock())
+    jobs = RecordedJobs(memory.records, memory.objects, ManualClock())
+    await jobs.put([Job("gone", payload=b"x" * (INLINE_BYTES_MAX + 1)), Job("b")], request="put")
+    (part,) = (info for info in await memory.objects.page("jobs/parts/", None, 10))
+    await memory.objects.delete([ObjectDelete(part.key, part.version)])
+
+    taken = await jobs.take(["low"], 10, worker="w", silence=_SILENCE, request="take")
+
+    (dead,) = await jobs.page(Place.DEAD, JobFilter(), None, 10)
+    assert ([each.job.id for each in taken.jobs], [each.id for each in taken.rejected]) == (["b"], ["gone"])
+    assert (dead.id, dead.reason) == ("gone", Reason.INVALID_PAYLOAD)
+    shown = await jobs.get("gone")
+    assert shown is not None
+    assert "cannot be read" in shown.state.error
+
+
+async def test_a_take_asked_again_after_its_jobs_ended_takes_no_others() -> None:
+    memory = Memory(ManualClock())
+    jobs = RecordedJobs(memory.records, memory.objects, ManualClock())
+    await jobs.put([Job("a"), Job("b")], request="put")
+    first = await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
+    await jobs.settle([Finish(each.hold) for each in first.jobs], request="settle")
+
+    again = await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
+
+    assert ([each.job.id for each in first.jobs], again.jobs) == (["a"], ())
