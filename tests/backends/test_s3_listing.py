@@ -10,10 +10,12 @@ import pytest
 from aiohttp import web
 
 from backends.s3_scene import Scene, scene
+from wrasse.backends import rounds
 from wrasse.backends.s3 import listing, replies
 from wrasse.backends.s3.listing import Lister
 from wrasse.backends.s3.replies import Listed
 from wrasse.errors import StoreBroken
+from wrasse.ports.records import Collection
 
 AT = "2026-01-02T03:04:05.678Z"
 
@@ -47,15 +49,62 @@ def page(*names: str, token: str = "", folders: tuple[str, ...] = ()) -> str:
 async def test_a_store_that_shows_nothing_for_ever_is_an_error(
     ordered: bool, tokens: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "EMPTY_PAGES_MAX", 10)
+    monkeypatch.setattr(listing, "STALE_PAGES_MAX", 10)
     async with scene() as now:
         lister = Lister(now.backend._client, ordered=ordered)
         asked = answering(now, (page(token=tokens(n)) for n in count()))
-        with pytest.raises(StoreBroken, match="for ever"):
+        with pytest.raises(StoreBroken, match="without end"):
             await lister.page(b"here/", None, 10)
-        with pytest.raises(StoreBroken, match="for ever"):
+        with pytest.raises(StoreBroken, match="without end"):
             await lister.folders(b"here/")
         assert len(asked) <= 24
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda n: page("here/a", token=f"t{n % 3}"),
+        lambda n: page("here/a", token=f"t{n}"),
+        lambda n: page(folders=("here/a/",), token=f"t{n % 3}"),
+        lambda n: page(folders=("here/a/",), token=f"t{n}"),
+        lambda n: page(f"here/a{n:09}", token=f"t{n}"),
+    ],
+    ids=["a circle of keys", "a key again", "a circle of folders", "a folder again", "keys without end"],
+)
+async def test_pages_that_never_end_are_an_error(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "STALE_PAGES_MAX", 10)
+    monkeypatch.setattr(rounds, "ROUNDS_MAX", 40)
+    async with scene() as now:
+        asked = answering(now, (answer(n) for n in range(100)))
+        with pytest.raises(StoreBroken, match="without end"):
+            await Lister(now.backend._client, ordered=False).folders(b"here/")
+        assert len(asked) <= 40
+        answering(now, (answer(n) for n in range(100)))
+        with pytest.raises(StoreBroken, match="without end"):
+            await Lister(now.backend._client, ordered=False).page(b"here/", b"here/b", 10)
+
+
+async def test_objects_and_records_that_stand_for_nothing_without_end_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "ROUNDS_MAX", 5)
+    async with scene() as now:
+        answering(now, (page(f"here/.wrasse-probe/{n:09}", token=f"t{n}") for n in range(20)))
+        with pytest.raises(StoreBroken, match="without end"):
+            await now.backend.objects.page("", None, 1)
+        answering(now, (page(f"here/things/{n:09}.json", token=f"t{n}") for n in range(20)))
+        with pytest.raises(StoreBroken, match="without end"):
+            await now.backend.records(Collection("things", "due", "buckets")).page("", None, 1)
+
+
+async def test_tokens_may_be_the_same_in_different_folders() -> None:
+    async with scene() as now:
+        first = page(folders=("here/a/", "here/b/"), token="1")
+        pages = [first, page("here/a/x", token="1"), page("here/a/y"), page("here/c"), page("here/b/x", token="1")]
+        answering(now, iter([*pages, page("here/b/y")]))
+        found, more = await Lister(now.backend._client, ordered=False).page(b"here/", None, 10)
+        names = [b"here/a/x", b"here/a/y", b"here/b/x", b"here/b/y", b"here/c"]
+        assert ([each.key for each in found], more) == (names, False)
 
 
 @pytest.mark.parametrize("key", ["a", "her", "herf/x"])

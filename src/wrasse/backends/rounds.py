@@ -25,14 +25,15 @@ class Rounds:
     def turn(self, cursor: object) -> None:
         """One more page is asked for, from this cursor; StoreBroken if that leads nowhere."""
         if self._count and cursor == self._seen:
-            raise self._endless("the same place came again")
+            raise self.endless("the same place came again")
         if self._count >= ROUNDS_MAX:
-            raise self._endless(f"{ROUNDS_MAX} pages were not all")
+            raise self.endless(f"{ROUNDS_MAX} pages were not all")
         self._count += 1
         if self._count == self._next:
             self._seen, self._next = cursor, 2 * self._next
 
-    def _endless(self, why: str) -> StoreBroken:
+    def endless(self, why: str) -> StoreBroken:
+        """The error of a loop that leads nowhere."""
         return StoreBroken(
             f"{self._where} answers {self._what} without end: {why}",
             do="check that the address is that of the server that is meant, and that no proxy changes its answers; "

@@ -12,12 +12,13 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from wrasse.backends.rounds import Rounds
 from wrasse.backends.s3.client import PAGE_MAX, Client
 from wrasse.backends.s3.replies import Listed, ListedPage
 from wrasse.errors import StoreBroken
 
-EMPTY_PAGES_MAX = 1_000
-"""Pages of a listing without a key that are asked for in a row; a bucket with many deleted versions has some."""
+STALE_PAGES_MAX = 1_000
+"""Pages of a listing without a new name that are asked for in a row; a bucket with many deleted versions has some."""
 FOLDERS_MAX = 1_000_000
 """Folders of one level that are kept in memory at once."""
 
@@ -63,17 +64,18 @@ class Lister:
     async def _pages(
         self, prefix: bytes, after: bytes | None, limit: int, *, by_folder: bool
     ) -> AsyncGenerator[ListedPage, None]:
-        """The pages of one listing. A store that goes on for ever without showing anything is an error."""
+        """The pages of one listing. A store that leads it in a circle, or goes on without showing anything new, is an
+        error: each listing has its own count, since tokens of different folders may be the same."""
         token: str | None = None
-        empty = 0
+        stale, furthest = 0, b""
+        rounds = Rounds(self._client.where, "a listing")
         while True:
+            rounds.turn(token)
             page = await self._client.list(prefix, after=after, token=token, limit=limit, by_folder=by_folder)
-            empty = 0 if page.objects or page.folders else empty + 1
-            if page.token is not None and (page.token == token or empty > EMPTY_PAGES_MAX):
-                raise StoreBroken(
-                    f"{self._client.where} answers a listing with the same page for ever",
-                    do="check that the endpoint is an S3",
-                )
+            last = max((*map(_place, page.objects), *map(_place, page.folders)), default=b"")
+            stale, furthest = (0, last) if last > furthest else (stale + 1, furthest)
+            if page.token is not None and stale > STALE_PAGES_MAX:
+                raise rounds.endless(f"{stale} pages in a row showed nothing new")
             yield page
             token = page.token
             if token is None:

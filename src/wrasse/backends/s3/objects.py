@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
+from wrasse.backends.rounds import Rounds
 from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.conditions import PROBES, Conditions
 from wrasse.backends.s3.deletes import Deletes
@@ -105,7 +106,9 @@ class S3Objects:
         if limit < 1:
             raise UsageError(f"a page of {limit} objects", do="ask for at least one")
         start = None if after is None else self._prefix + _bytes(after)
+        rounds = Rounds(self._client.where, "a listing")
         while True:
+            rounds.turn(start)
             found, more = await self._lister.page(self._prefix + _bytes(prefix), start, limit)
             probes, begin = self._prefix + PROBES, len(self._prefix)
             shown = [each for each in found if not each.key.startswith(probes)]

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.asked import Change, DueSpot
 from wrasse.backends.bucket.envelope import DAMAGED, Kept, Writes, listed, pack, unpack
+from wrasse.backends.rounds import Rounds
 from wrasse.backends.s3.abreast import abreast, together
 from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.due_index import DueIndex
@@ -109,7 +110,9 @@ class RecordObjects:
         """Records whose stored name starts with `prefix`, in order, each with its name; and whether there are more."""
         found: list[tuple[bytes, Kept]] = []
         start = None if after is None else self._folder + after
+        rounds = Rounds(self._client.where, "a listing")
         while True:
+            rounds.turn(start)
             listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
             names = [each.key[len(self._folder) :] for each in listed]
             for name, held in zip(names, await abreast(self._listed, names), strict=True):
@@ -129,8 +132,9 @@ class RecordObjects:
         found: list[tuple[DueSpot, Kept]] = []
         for bucket in await self._index.over(horizon, "" if after is None else after.bucket):
             start = after.stored if after is not None and after.bucket == bucket else None
-            empty, more = start is None, True
+            empty, more, rounds = start is None, True, Rounds(self._client.where, "a listing")
             while more:
+                rounds.turn(start)
                 names, more = await self._index.page(bucket, start, limit + 1 - len(found))
                 empty = empty and not names
                 for name, held in zip(names, await abreast(self._listed, names), strict=True):
