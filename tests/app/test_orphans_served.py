@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import boto3
 import psycopg
 import pytest
 
+from app.daemons import Daemon, running, until
 from app.test_orphans_kills import DUE, KEPT, TESTS, WHOLE, check_left
 from app.typed import wrasse
 from servers.seaweed import S3
@@ -54,17 +56,17 @@ class Place:
 
     def __init__(self, client: Any, name: str, db: psycopg.Connection[Any]) -> None:
         self._client = client
-        self._name = name
+        self.name = name
         self.db = db
 
     def put(self, key: str, data: bytes) -> None:
-        self._client.put_object(Bucket="orphans-typed", Key=f"{self._name}/{key}", Body=data)
+        self._client.put_object(Bucket="orphans-typed", Key=f"{self.name}/{key}", Body=data)
 
     def archives(self) -> dict[str, bytes]:
-        listed = self._client.list_objects_v2(Bucket="orphans-typed", Prefix=f"{self._name}/archives/")
+        listed = self._client.list_objects_v2(Bucket="orphans-typed", Prefix=f"{self.name}/archives/")
         keys = [each["Key"] for each in listed.get("Contents", [])]
         return {
-            key.removeprefix(f"{self._name}/"): self._client.get_object(Bucket="orphans-typed", Key=key)["Body"].read()
+            key.removeprefix(f"{self.name}/"): self._client.get_object(Bucket="orphans-typed", Key=key)["Body"].read()
             for key in keys
         }
 
@@ -126,6 +128,52 @@ def test_an_armed_root_acts_and_a_reference_brings_back(place: Place) -> None:
 
 def test_the_doctor_speaks_of_references(place: Place) -> None:
     assert "archive_key of postgresql://" in wrasse("doctor").out
+
+
+ENGINES = "engine: {lease: 5s}\nsweeps: {orphan_archives: {interval: 1s}}\n"
+SWEEP = "orphan_archives@archives"
+
+
+def host(tmp_path: Path, name: str) -> Path:
+    """The directory of one host: its own jobs and records, and the root and the sightings that it shares. Without the
+    advisory lock, which keeps others out as well."""
+    own = tmp_path / name
+    own.mkdir()
+    shared = re.sub("    lock: .*\n", "", (tmp_path / "wrasse.yaml").read_text())
+    (own / "wrasse.yaml").write_text(shared + ENGINES)
+    return own
+
+
+def sweep_of(engine: Daemon) -> dict[str, Any]:
+    """What an engine shows of the root's sweep."""
+    shown = json.loads(engine.get("/status.json")[1])["sweeps"]
+    found: dict[str, Any] = next(each for each in shown if each["name"] == SWEEP)
+    return found
+
+
+def reading(place: Place) -> set[int]:
+    """The connections that wait for the locked table of references: those of runs."""
+    rows = place.db.execute("SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'workspaces'::regclass")
+    return {pid for (pid,) in rows}
+
+
+def test_of_two_hosts_one_sweeps_a_root_and_the_other_follows_it(
+    place: Place, tmp_path: Path, postgres_url: str
+) -> None:
+    with psycopg.connect(postgres_url) as gate, running(host(tmp_path, "one"), "--role=sweeper") as one:
+        gate.execute(f"LOCK TABLE {place.name}.workspaces")  # type: ignore[arg-type]  # a run goes no further than this
+        first = until(lambda: reading(place) or None, "a run on the first host")
+        with running(host(tmp_path, "two"), "--role=sweeper") as two:
+            owner = until(lambda: sweep_of(two)["elsewhere"] or None, "the second host sees the first at work")
+            assert (sweep_of(one)["running"], sweep_of(two)["running"]) == (True, False)
+            assert reading(place) == first
+            (lease,) = place.db.execute("SELECT value FROM wrasse_records WHERE key = %s", [f"sweep/{SWEEP}"])
+            assert owner.encode() in lease[0], "the lease is beside the sightings"
+            one.signal(signal.SIGKILL)
+            until(lambda: reading(place) - first or None, "a run on the second host")
+            gate.rollback()
+            until(lambda: sweep_of(two)["last"], "the report of that run")
+            assert sweep_of(two)["last"]["failed"] == 0, two.err
 
 
 def stories(place: Path, s3: S3, url: str, first: int, step: int, again: str) -> list[Any]:

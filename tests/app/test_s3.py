@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from app.daemons import running, until
+from app.test_archiver import SEED_ARCHIVAL
 from app.typed import wrasse
 from conformance.object_stores import BUCKET, make_bucket
 from servers.seaweed import S3 as S3Server
+from wrasse.app.wiring import Stores
+from wrasse.clock import SystemClock
 
-AUDIT = "gbe.events.audit.change"
+AUDIT, OTHER = "gbe.events.audit.change", "gbe.events.other.change"
 
 
 @pytest.fixture
@@ -26,20 +29,32 @@ def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{BUCKET}/{secrets.token_hex(6)}"
 
 
-def test_a_stream_is_archived_into_the_bucket_that_the_design_document_names(place: Path, bucket: str) -> None:
+def test_streams_are_archived_into_the_bucket_that_is_named_here_or_for_objects(place: Path, bucket: str) -> None:
     prefix = bucket.rpartition("/")[2]
     (place / "wrasse.yaml").write_text(
+        f"backends: {{objects: '{bucket}'}}\n"
         f"archiver: {{streams: [{{stream: 'gbe.events.audit.*', destination: s3, bucket: {BUCKET}, prefix: {prefix}, "
-        "batch_size: 2}]}\n"
+        f"batch_size: 2}}]}}\n{SEED_ARCHIVAL.replace('audit', 'other').replace('1000', '1')}"
     )
     for payload in ("one", "two", "three", "four"):
         assert wrasse("streams", "publish", AUDIT, payload).code == 0
+    assert wrasse("streams", "publish", OTHER, "five").code == 0
     with running(place, "--role=archiver") as daemon:
-        until(lambda: _messages() == 4, "all four in archives")
+        until(lambda: _messages() == 5, "all five in archives")
         daemon.signal()
         assert daemon.end() == 0
     assert wrasse("archives", "verify").code == 0
     assert wrasse("archives", "read", AUDIT, "--json").out.count(AUDIT) >= 4
+    assert not (place / "wrasse-data").exists()
+    keys = asyncio.run(_keys(f"{bucket}/archive/"))
+    assert any(OTHER in key for key in keys), keys
+
+
+def test_the_destination_s3_without_a_bucket_is_refused_and_writes_nothing(place: Path) -> None:
+    (place / "wrasse.yaml").write_text(SEED_ARCHIVAL)
+    refused = wrasse("run", "--role=archiver", "--listen=")
+    assert (refused.code, "has no bucket, and backends.objects is not on S3" in refused.err) == (2, True)
+    assert [each.name for each in place.iterdir()] == ["wrasse.yaml"]
 
 
 def test_leases_may_live_in_a_bucket_and_doctor_prints_its_probe(place: Path, bucket: str) -> None:
@@ -65,3 +80,11 @@ def test_a_careless_store_fails_the_check_with_what_to_do(
 def _messages() -> int:
     found = wrasse("archives", "verify", "--json")
     return int(sum(each["messages"] for each in found.json["streams"])) if found.code == 0 else 0
+
+
+async def _keys(url: str) -> list[str]:
+    stores = Stores(SystemClock())
+    try:
+        return [each.key for each in (await (await stores.open_objects(url)).page("", None, 100)).items]
+    finally:
+        await stores.close()
