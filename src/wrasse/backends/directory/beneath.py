@@ -3,6 +3,11 @@ link, at whatever moment, lets a read, a write or a delete leave the root.
 
 Where the kernel has openat2 (Linux 5.6; some sandboxes forbid it) that is one call. Elsewhere the path is opened
 directory by directory.
+
+An open directory stays the same directory when it is moved. Whoever moves one out of the root while a call has it open
+(`Parent`: one call; `Kept`: one page, one head, or one batch of deletes) takes the rest of that call along: it reads,
+locks and unlinks there, by the names and versions that it was given, and nowhere else. To move it takes the right to
+write in the root, and whoever has that may do as much to these files. The next call opens its path from the root again.
 """
 
 from __future__ import annotations
@@ -97,7 +102,8 @@ class Parent:
 
 class Kept(threading.local):
     """The directory of the last path, kept open for the next one while `used`: for a thread that asks about many paths,
-    most of them in one directory. Each is asked in the directory that stood there when the first of them was."""
+    most of them in one directory. Each is asked in the directory that stood there when the first of them was, wherever
+    that directory is by now."""
 
     used = False
     _above: bytes | None = None
