@@ -41,6 +41,7 @@ def test_the_role_leases_serves_the_api_and_sweeps_while_nobody_calls(place: Pat
         cleared = until(lambda: daemon.metrics().get("wrasse_leases_cleared_total") or None, "the lease is cleared")
         assert cleared == 1
         assert daemon.metrics()["wrasse_leases_acquired_total"] == 1
+        assert daemon.metrics()['wrasse_leases_http_requests_total{caller="",status="200"}'] == 1
         daemon.signal()
         assert daemon.end() == 0
 

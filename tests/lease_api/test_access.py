@@ -79,8 +79,24 @@ async def test_a_refused_caller_is_logged_by_name_and_never_by_token(caplog: pyt
     with caplog.at_level(logging.DEBUG):
         async with running(ACCESS) as (_, client):
             await asked(client, "3ye", "POST", "/v1/acquire", {})
-    assert [record.__dict__["owner"] for record in caplog.records if "role" in record.msg] == ["eye"]
-    assert "3ye" not in caplog.text + repr(ACCESS)
+            await asked(client, "sh0p", "POST", "/v1/queue/stats", {"queue": "q", "namespace": "bank"})
+            await asked(client, "wr0ng", "POST", "/v1/acquire", {})
+    told = [record.__dict__ for record in caplog.records if "refused" in record.msg]
+    assert [each.get("owner") for each in told] == ["eye", "shop", None]
+    assert [each.get("namespace") for each in told] == [None, "bank", None]
+    assert [each.get("address") for each in told] == ["127.0.0.1", None, "127.0.0.1"]
+    assert not any(token in caplog.text + repr(told) + repr(ACCESS) for token in ("3ye", "sh0p", "wr0ng"))
+
+
+async def test_calls_are_counted_by_the_name_of_the_token_and_the_status() -> None:
+    async with running(ACCESS) as (server, client):
+        for token in ("3ye", "sh0p", "wr0ng"):
+            await asked(client, token, "GET", "/v1/keys?namespace=shop")
+        await asked(client, "3ye", "POST", "/v1/acquire", {})
+        await asked(client, "3ye", "GET", "/v1/nothing-here")
+        assert server.calls == {
+            ("eye", 200): 1, ("shop", 200): 1, ("", 401): 1, ("eye", 403): 1, ("eye", 404): 1
+        }  # fmt: skip
 
 
 def test_tokens_do_not_leave_the_machine_without_tls() -> None:

@@ -366,6 +366,7 @@ class Daemon:
             spans=None if working is None or working.traces is None else working.traces.tally,
             queues=tuple(settings.worker.queues.values()),
             leasing=opened.leasing,
+            lease_calls={} if self._lease_server is None else self._lease_server.calls,
             orphans=opened.orphans,
             retention=opened.retention,
         )

@@ -134,6 +134,13 @@ METRICS: Mapping[str, Described] = {
         Described(
             "wrasse_leases_backend_requests_total", "counter", ("operation",), "requests to a bucket that keeps leases"
         ),
+        Described(
+            "wrasse_leases_http_requests_total",
+            "counter",
+            ("caller", "status"),
+            "calls of the lease API by the name of the caller's token, empty without one, and status; 499: the caller "
+            "left before the answer",
+        ),
         *(Described(f"wrasse_orphans_{name}", "gauge", ("root",), doc) for name, (_, doc) in GAUGES.items()),
         Described(f"wrasse_orphans_{LOOKED_AT}", "gauge", ("root",), ABOUT[LOOKED_AT]),
         Described(f"wrasse_orphans_{LAG}", "gauge", ("root", "within"), ABOUT[LAG]),
@@ -160,12 +167,13 @@ class SweepFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What leases counted, how many wait, and how many requests the bucket got, by operation, where leases are kept
-    in one."""
+    """What leases counted, how many wait, how many requests the bucket got, by operation, where leases are kept in one,
+    and how many calls the lease API answered, by the name of the caller's token and the status."""
 
     tally: LeaseTally
     waiting: int = 0
     requests: Mapping[str, int] | None = None
+    calls: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +322,9 @@ def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:
     yield _family("wrasse_leases_waiting", [((), facts.waiting)] if facts else [])
     requests = {} if facts is None else facts.requests or {}
     yield _family("wrasse_leases_backend_requests_total", [((name,), n) for name, n in sorted(requests.items())])
+    calls = {} if facts is None else facts.calls
+    samples = [((caller, str(status)), n) for (caller, status), n in sorted(calls.items())]
+    yield _family("wrasse_leases_http_requests_total", samples)
 
 
 def _orphans(facts: Sequence[OrphanFacts]) -> Iterator[Metric]:

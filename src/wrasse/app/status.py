@@ -115,6 +115,7 @@ class Subject:
     messages: Mapping[str, StreamTally] = field(default_factory=dict)
     archives: ArchiveTally | None = None
     leasing: Leasing | None = None
+    lease_calls: Mapping[tuple[str, int], int] = field(default_factory=dict)  # of the lease API in this process
     spans: SpanTally | None = None
     retention: RetentionTally | None = None
     orphans: Sequence[Desk] = ()
@@ -154,12 +155,12 @@ def _lag_said(lag: Lag) -> str:
     return f"{lag.messages} messages wait ({lag.bytes} bytes), the oldest for {old}"
 
 
-def lease_facts(leasing: Leasing) -> LeaseFacts:
+def lease_facts(leasing: Leasing, calls: Mapping[tuple[str, int], int]) -> LeaseFacts:
     """What the metrics of leases are made of."""
     sent, known = leasing.requests(), leasing.leases.requests
     # What no operation asked for: sweeps, the probe at the start, whatever else is kept in that bucket.
     requests = None if sent is None else {**known, "other": max(0, sent - known.total())}
-    return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, requests)
+    return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, requests, calls)
 
 
 class Watch:
@@ -204,7 +205,7 @@ class Watch:
             subject.messages,
             subject.archives,
             subject.spans,
-            None if subject.leasing is None else lease_facts(subject.leasing),
+            None if subject.leasing is None else lease_facts(subject.leasing, subject.lease_calls),
             subject.retention,
             snapshot.orphans,
         )

@@ -71,7 +71,7 @@ def facts(queues: int = 2) -> Facts:
         {"mail": messages},
         ArchiveTally(archives=2, messages=50, bytes=900),
         SpanTally(),
-        LeaseFacts(LeaseTally(), 1, {"acquire": 9, "other": 3}),
+        LeaseFacts(LeaseTally(), 1, {"acquire": 9, "other": 3}, {("shop", 200): 1}),
         RetentionTally(),
         [OrphanFacts("archives", LOOKED)],
     )

@@ -1,7 +1,7 @@
 """Who may call: on loopback every program of this machine, beyond it the owner of a token or a certificate.
 
-A token has a name, a role and perhaps namespaces; its name is logged, never the token. A server that would listen
-beyond loopback without either, or would send tokens there without TLS, refuses to start.
+A token has a name, a role and perhaps namespaces; calls are logged and counted by its name, never by the token. A
+server that would listen beyond loopback without either, or would send tokens there without TLS, refuses to start.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,10 @@ from wrasse.errors import ConfigError
 _HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _RANKS = {role: rank for rank, role in enumerate(Role)}
 _NEEDS = {(call.method.upper(), call.path): call.role for call in CALLS}
+_LEFT = 499  # counted for a call whose client left before the answer; never sent
 _log = logging.getLogger("wrasse.leases")
+Call = tuple[str, int]
+"""The name of a caller's token, empty where it has none, and the status of the answer."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -107,29 +111,46 @@ def tls(access: Access) -> ssl.SSLContext | None:
     return context
 
 
-def middleware(access: Access, *, loopback: bool) -> Middleware:
-    """Asks every caller. On loopback the Host must be this machine's, so that no web site gets in through a
-    browser."""
+def middleware(access: Access, calls: Counter[Call], *, loopback: bool) -> Middleware:
+    """Asks every caller, and counts the answers."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if access.callers:
-            caller = _known(access.callers, request.headers.get("Authorization", ""))
-            if caller is None:
-                return failed(WireError("unauthorized", "the token is missing or wrong", status=401), "")
-            needs = _NEEDS.get((request.method, request.path), Role.READER)
-            if _RANKS[caller.role] < _RANKS[needs]:
-                extra = {"owner": caller.name}
-                _log.warning("the lease API refused a call that its token's role does not allow", extra=extra)
-                return failed(WireError("forbidden", f"this call needs a token of the role {needs}", status=403), "")
-            CALLER.set(caller)
-        elif loopback and not access.mutual:
-            host = request.headers.get("Host", "").rpartition(":")[0] or request.headers.get("Host", "")
-            if host not in _HOSTS or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-                return failed(WireError("forbidden", "only programs of this machine may call", status=403), "")
-        return await handler(request)
+        caller = _known(access.callers, request.headers.get("Authorization", ""))
+        refused = _refused(access, caller, request, loopback=loopback)
+        CALLER.set(caller)
+        status = _LEFT
+        try:
+            response = await handler(request) if refused is None else failed(refused, "")
+            status = response.status
+        except Exception as why:
+            status = why.status if isinstance(why, web.HTTPException) else 500
+            raise
+        finally:
+            calls["" if caller is None else caller.name, status] += 1
+        return response
 
     return check
+
+
+def _refused(access: Access, caller: Caller | None, request: web.Request, *, loopback: bool) -> WireError | None:
+    """Why a call is not let in. On loopback without tokens the Host must be this machine's, so that no web site gets in
+    through a browser."""
+    if access.callers:
+        needs = _NEEDS.get((request.method, request.path), Role.READER)
+        if caller is None:
+            extra = {"address": request.remote}
+            _log.warning("the lease API refused a call whose token is missing or wrong", extra=extra)
+            return WireError("unauthorized", "the token is missing or wrong", status=401)
+        if _RANKS[caller.role] < _RANKS[needs]:
+            extra = {"owner": caller.name, "address": request.remote}
+            _log.warning("the lease API refused a call that its token's role does not allow", extra=extra)
+            return WireError("forbidden", f"this call needs a token of the role {needs}", status=403)
+    elif loopback and not access.mutual:
+        host = request.headers.get("Host", "").rpartition(":")[0] or request.headers.get("Host", "")
+        if host not in _HOSTS or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            return WireError("forbidden", "only programs of this machine may call", status=403)
+    return None
 
 
 def _known(callers: tuple[Caller, ...], shown: str) -> Caller | None:

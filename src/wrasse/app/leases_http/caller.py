@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from wrasse.app.leases_http.failures import WireError
 from wrasse.app.settings_leases import Role
 from wrasse.leases.names import checked_namespace
+
+_log = logging.getLogger("wrasse.leases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +32,7 @@ def allowed_namespace(text: str) -> str:
     name = checked_namespace(text)
     caller = CALLER.get()
     if caller is not None and caller.namespaces and name not in caller.namespaces:
+        extra = {"owner": caller.name, "namespace": name}
+        _log.warning("the lease API refused a call to a namespace that its token does not allow", extra=extra)
         raise WireError("forbidden", "the token does not allow this namespace", status=403)
     return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 
@@ -15,7 +16,7 @@ from aiohttp import web
 
 from wrasse.app.addresses import Address
 from wrasse.app.http_listener import Listener, caps_within
-from wrasse.app.leases_http.access import Access, check_access, in_clear, middleware, tls
+from wrasse.app.leases_http.access import Access, Call, check_access, in_clear, middleware, tls
 from wrasse.app.leases_http.failures import unrouted
 from wrasse.app.leases_http.openapi import document
 from wrasse.app.leases_http.routes import LeaseApi
@@ -35,6 +36,7 @@ class LeaseServer:
     def __init__(self, leases: Leases, clock: Clock, access: Access) -> None:
         self._leases, self._clock, self._access = leases, clock, access
         self.api = LeaseApi(leases, clock)
+        self.calls: Counter[Call] = Counter()
         self._listener: Listener | None = None
 
     async def listen(self, address: Address) -> Address:
@@ -43,7 +45,7 @@ class LeaseServer:
         if in_clear(address, self._access):
             _log.warning("tokens for the lease API travel without TLS, for all on the way to read (leases.insecure)")
         context = tls(self._access)
-        app = web.Application(middlewares=[middleware(self._access, loopback=address.loopback)])
+        app = web.Application(middlewares=[middleware(self._access, self.calls, loopback=address.loopback)])
         app.add_routes([*self.api.routes(), web.get("/v1/openapi.json", _openapi), web.get("/healthz", _fine)])
         app.add_routes([web.get("/readyz", self._ready)])
         caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
