@@ -93,7 +93,7 @@ class LeaseCore:
         for _ in range(RACES_MAX):
             record = seen if seen is not None else await self.store.read(key, entering=asked.ttl)
             seen = None
-            wanted = acquire(record, asked, await self.now(), self.terms)
+            wanted = acquire(record, asked, await self.store.now(), self.terms)
             if isinstance(wanted, Busy) or wanted is record:
                 return wanted
             ended = record if record is not None and record.lease is not None else None
@@ -101,7 +101,9 @@ class LeaseCore:
                 continue
             granted = await self.store.store(key, wanted, entry_stays=ended is not None)
             if granted is not None:
-                await self._granted(asked.id, ended)
+                self._granted(asked.id)
+                if ended is not None:
+                    await self._ended(ended)
                 return granted
         return Busy(await self.now() + timedelta(milliseconds=100))
 
@@ -123,7 +125,7 @@ class LeaseCore:
             return self.store.remembered(key)
         stored = await self.store.store(key, cleared(record, at, at + LOOK_AGAIN), entry_stays=True)
         if stored is not None:
-            await self._granted("", record)
+            await self._ended(record)
         return stored
 
     async def checked(self, held: Lease, if_version: int | None = None, if_etag: str | None = None) -> KeyRecord:
@@ -132,7 +134,7 @@ class LeaseCore:
         for fresh in (record is None, True):
             record = await self.store.read(held.key) if fresh or record is None else record
             try:
-                check_held(record, held, await self.now(), self.terms)
+                check_held(record, held, await self.store.now(), self.terms)
                 assert record is not None, "a held key has a record"
                 check_expected(record, if_version, if_etag)
                 return record
@@ -149,10 +151,10 @@ class LeaseCore:
         """One change by the holder. A race that is lost to a change of our own (a renewal) is run again."""
         record = record if record is not None else self.store.mine(held.key, held.id)
         for _ in range(RACES_MAX):
-            at = await self.now()
+            at = await self.store.now()
             if record is None or self._refused(record, held, at):
                 record = await self.checked(held)
-                at = await self.now()
+                at = await self.store.now()
             wanted = change(record, at)
             if wanted is None:
                 return Changed(record, record)
@@ -170,9 +172,12 @@ class LeaseCore:
         """Whether a lease that has ended may be cleared now."""
         return True
 
-    async def _granted(self, id: str, ended: KeyRecord | None) -> None:
-        """A lease was granted, or none; `ended` had another one that was cleared with that."""
-        self.tally.cleared += ended is not None
+    def _granted(self, id: str) -> None:
+        """A lease was granted."""
+
+    async def _ended(self, before: KeyRecord) -> None:
+        """A lease that had ended was cleared, or replaced by the next."""
+        self.tally.cleared += 1
 
     async def _cleared(self, key: str, lease: Lease) -> None:
         """A lease that an operation met was cleared."""

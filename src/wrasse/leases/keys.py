@@ -76,12 +76,12 @@ class Keys(LeaseCore):
     async def _may_clear(self, key: str, record: KeyRecord) -> bool:
         return await self.part.may_clear(key, record)
 
-    async def _granted(self, id: str, ended: KeyRecord | None) -> None:
-        if id:
-            self._tidying.granted(id)
-        await super()._granted(id, ended)
-        if ended is not None:
-            await self._tidying.drop_staged(ended)
+    def _granted(self, id: str) -> None:
+        self._tidying.granted(id)
+
+    async def _ended(self, before: KeyRecord) -> None:
+        await super()._ended(before)
+        await self._tidying.drop_staged(before)
 
     async def _cleared(self, key: str, lease: Lease) -> None:
         await self.afterwards.add(self.clean(key, lease.token))
