@@ -221,7 +221,7 @@ GONE_WITH_IT = {_dead_without_entry: {"dead-1"}, _index_without_finished: {"done
 
 
 def test_every_kind_of_damage_is_planted_by_a_test() -> None:
-    assert set(PLANTED.values()) == set(Kind)
+    assert set(PLANTED.values()) == set(Kind) - {Kind.WRONG_TYPE}  # test_redis_wrong_types.py plants that one
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_"))

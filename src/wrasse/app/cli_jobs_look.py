@@ -253,10 +253,13 @@ async def _stats(asked: Asked) -> None:
         if shut:
             left = [(each.queue, each.state, each.worker, ago(each.since, counts.at)) for each in shut]
             show_table(("queue left alone", "breaker", "by worker", "since"), left)
+        for each in counts.damage:
+            click.echo(f"not counted: {each}; see `wrasse jobs fsck`", err=True)
 
     workers = [worker_json(each, counts.at) for each in counts.workers]
     queues, breakers = [queue_json(each) for each in counts.queues], [shut_json(each) for each in shut]
-    asked.answer({"at": counts.at, "queues": queues, "workers": workers, "breakers": breakers}, text)
+    answer = {"at": counts.at, "queues": queues, "workers": workers, "breakers": breakers, "damage": counts.damage}
+    asked.answer(answer, text)
 
 
 def _alive(until: datetime, now: datetime) -> str:

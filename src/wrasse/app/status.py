@@ -138,6 +138,12 @@ class _Heard(Generic[T]):
     wrong: str = ""
 
 
+def _damage(jobs: _Jobs | None) -> Sequence[Check]:
+    """What cannot be read costs itself: the process is ready all the same."""
+    damage = () if jobs is None else jobs.counts.damage
+    return [Check("damage", True, f"{'; '.join(damage)}: see `wrasse jobs fsck`")] if damage else []
+
+
 async def _hear(ask: Awaitable[T]) -> _Heard[T]:
     try:
         async with asyncio.timeout(ASK_MAX):
@@ -227,7 +233,7 @@ class Watch:
             started_at=self._started_at,
             roles=subject.roles,
             backend=subject.backend,
-            checks=(Check("backend", not wrong, wrong or "answers"), *self._checks(sweeps)),
+            checks=(Check("backend", not wrong, wrong or "answers"), *_damage(jobs.answer), *self._checks(sweeps)),
             counts=jobs.answer.counts if jobs.answer else None,
             skew=jobs.answer.skew if jobs.answer else None,
             stuck=jobs.answer.stuck if jobs.answer else (),

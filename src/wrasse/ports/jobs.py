@@ -216,6 +216,7 @@ class Counts:
     queues: tuple[QueueCount, ...]
     workers: tuple[WorkerState, ...]
     at: datetime
+    damage: tuple[str, ...] = ()  # what could not be read, and is not counted: a sentence each
 
 
 @dataclass(frozen=True, slots=True)

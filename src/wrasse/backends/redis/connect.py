@@ -16,6 +16,8 @@ from wrasse.backends.redis.groups import RedisGroups
 from wrasse.backends.redis.health import health
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.key_types import DO, KeyTypes
+from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.lists import RedisLists
 from wrasse.backends.redis.namespaces import RedisNamespaces
@@ -29,7 +31,7 @@ from wrasse.backends.redis.survey import RedisSurvey
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.capabilities import FULL_GROUPS
-from wrasse.ports.finding import WARN, Finding
+from wrasse.ports.finding import FAIL, WARN, Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
@@ -112,7 +114,9 @@ class Redis:
     async def examine(self) -> Sequence[Finding]:
         """What this server's settings cost, and what waits where nothing is taken from."""
         found = judge(await health(self.link), cluster=self.link.options.cluster)
-        return (*found, *await self._old_places())
+        misfits = await KeyTypes(self.link, Keys(self.link.options)).everywhere()
+        wrong = [Finding("keys", FAIL, str(each), DO) for each in misfits]
+        return (*found, *wrong, *await self._old_places())
 
     async def _old_places(self) -> Sequence[Finding]:
         """Jobs of queues whose name is their key that an earlier version stored below the root."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from wrasse.backends.redis.failure import NotInTime, ReplyTooLarge, ours
+from wrasse.backends.redis.failure import NotInTime, ReplyTooLarge, keys_of, ours
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.routes import FAILURES, Route, redirected
 from wrasse.backends.redis.scripts import Script
@@ -74,11 +74,11 @@ class Link:
             return await self._follow(pack(("EVALSHA", script.sha, len(keys), *keys, told, *args)))
         except Refusal as refusal:
             if refusal.code != "NOSCRIPT":
-                raise ours(refusal, self.options.where) from refusal
+                raise ours(refusal, self.options.where, keys) from refusal
         try:
             return await self._follow(pack(("EVAL", script.text, len(keys), *keys, told, *args)))
         except Refusal as refusal:
-            raise ours(refusal, self.options.where) from refusal
+            raise ours(refusal, self.options.where, keys) from refusal
 
     async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """Runs commands as one step, once. A command that was refused has its Refusal among the answers; the others
@@ -196,7 +196,7 @@ class Link:
                     if isinstance(answers[number], Refusal):
                         raise answers[number]
         except Refusal as refusal:
-            raise ours(refusal, self.options.where) from refusal
+            raise ours(refusal, self.options.where, keys_of(commands)) from refusal
         except Cut as cut:
             raise ours(cut, self.options.where) from cut
         return answers

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 
 from wrasse.backends.redis.client import Link
-from wrasse.backends.redis.failure import ReplyTooLarge
+from wrasse.backends.redis.failure import ReplyTooLarge, WrongType
 from wrasse.backends.redis.hold_text import FinishedText, pack_finished, read_finished
 from wrasse.backends.redis.job_json import decode, flaw, history_json, payload_of, reason_of
 from wrasse.backends.redis.keys import Keys
@@ -50,7 +50,10 @@ class _Indexed:
 
 async def compare_dead(link: Link, keys: Keys) -> bool:
     """Brings the index in line with the list, if they differ in length; whether they did."""
-    listed, indexed = await link.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
+    try:
+        listed, indexed = await link.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
+    except WrongType:  # nothing to compare; `jobs fsck` names the key
+        return False
     if listed == indexed:
         return False
     if 0 < listed - indexed <= _NEW_MAX and await _adopt_newest(link, keys, listed, listed - indexed):

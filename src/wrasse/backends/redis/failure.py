@@ -1,16 +1,18 @@
 """What went wrong with Redis, in our words. The only place that knows what servers and sockets say.
 
 Two kinds. `StoreUnavailable`: it may be different in a moment, and whoever waits asks again. Everything else needs a
-person. Messages name the address and the server's code, never a key, a payload or a password.
+person. Messages name the address and the server's code, never a payload or a password; a key only where it
+is damaged.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Sequence
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.wire import Cut, Oversized, Refusal, Silent
+from wrasse.backends.redis.wire import Cut, Oversized, Refusal, Silent, Word
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 
 _UP = "check that the server is up and that redis.addr is its address"
@@ -45,13 +47,22 @@ class ReplyTooLarge(StoreUnavailable):
     """A reply beyond `redis.reply_bytes_max`. To ask the same again would find the same; to ask for less may not."""
 
 
-def ours(error: Exception, where: str) -> Exception:
-    """Our error for what a socket, TLS or the server said. `where` names the server."""
+class WrongType(StoreBroken):
+    """A key of ours holds a value of another type. `keys`: those of the command; `key_types.py` says which it is."""
+
+    keys: Sequence[str | bytes] = ()
+
+
+def ours(error: Exception, where: str, keys: Sequence[str | bytes] = ()) -> Exception:
+    """Our error for what a socket, TLS or the server said. `where` names the server, `keys` are the command's."""
     match error:
         case WrasseError():
             return error
         case Refusal():
-            return _refused(error, where)
+            failure = _refused(error, where)
+            if isinstance(failure, WrongType):
+                failure.keys = keys
+            return failure
         case Oversized():
             return ReplyTooLarge(
                 f"{where} has more to send in one reply than is read: {error}",
@@ -82,6 +93,11 @@ def ours(error: Exception, where: str) -> Exception:
     return error
 
 
+def keys_of(commands: Sequence[Sequence[Word]]) -> list[str | bytes]:
+    """The first key of each of these commands."""
+    return [each[1] for each in commands if len(each) > 1 and isinstance(each[1], str | bytes)]
+
+
 def _refused(error: Refusal, where: str) -> Exception:
     code = error.code
     if code in _PASSING:
@@ -93,10 +109,15 @@ def _refused(error: Refusal, where: str) -> Exception:
     text = str(error)
     if code == "OOM":
         return StoreFull(f"{where} has no memory left; nothing was changed", do="raise its maxmemory, or remove data")
-    if code == "WRONGTYPE":
-        return StoreBroken(
+    if "WRONGTYPE" in text:  # older servers put it behind ERR and the name of the script
+        return WrongType(
             f"{where} has a key of ours that another program uses for something else (WRONGTYPE)",
             do="use another database (redis.db) or another root for one of them",
+        )
+    if "not an integer" in text:
+        return StoreBroken(
+            f"{where} has a counter of ours that is not a number: another program overwrote it",
+            do="see which with GET <root>:token; delete it, then run `wrasse jobs fsck --repair`, which sets it again",
         )
     if code == "CROSSSLOT" or "cluster support disabled" in text:
         is_one = code == "CROSSSLOT"

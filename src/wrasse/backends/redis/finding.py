@@ -16,8 +16,8 @@ from typing import Any
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.job_json import decode
+from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import Keys
-from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.rounds import Rounds
 from wrasse.bounded import clamped_ms
@@ -48,7 +48,7 @@ class Waiting:
 
 async def find_waiting(link: Link, keys: Keys, ids: Collection[str]) -> dict[str, Waiting]:
     """Of these ids, the jobs that wait, each where it is. Looks no further once all are found."""
-    queues = await known_queues(link, keys)
+    queues = await usable_queues(link, keys)
     found: dict[str, Waiting] = {}
     async for each in _looks(link, keys, ids, queues):
         for waiting in each:

@@ -172,7 +172,7 @@ class Handouts:
             await self._teach()
             return None
         for refusal in refusals:
-            raise ours(refusal, link.options.where) from refusal
+            raise ours(refusal, link.options.where, asking.names) from refusal
         return Given(now, given[: asking.limit], last[0], last[1:])
 
     async def _teach(self) -> None:

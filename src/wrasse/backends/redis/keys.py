@@ -7,6 +7,7 @@ script needs beyond them follows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wrasse.backends.redis.options import RedisOptions
@@ -87,3 +88,26 @@ def _filled(pattern: str, worker: str) -> str:
     """As printf does with `%s` and `%%`; other signs after a percent sign mean themselves."""
     before, _, after = pattern.replace("%%", "\0").partition("%s")
     return f"{before}{worker}{after}".replace("\0", "%")
+
+
+def pattern_glob(pattern: str) -> str:
+    """What SCAN matches: the pattern with any worker in its place."""
+    return "*".join("".join(f"\\{sign}" if sign in "*?[]\\^" else sign for sign in part) for part in _ends(pattern))
+
+
+def workers_in(names: Sequence[bytes], pattern: str) -> Iterator[str]:
+    """The worker that each key belongs to, by the same pattern that names it. What is no text is no worker's."""
+    before, after = _ends(pattern)
+    for raw in names:
+        try:
+            name = raw.decode()
+        except UnicodeDecodeError:
+            continue
+        if len(name) > len(before) + len(after) and name.startswith(before) and name.endswith(after):
+            yield name[len(before) : len(name) - len(after)]
+
+
+def _ends(pattern: str) -> tuple[str, str]:
+    """What stands before and after the worker."""
+    before, after = (part.replace("\0", "%") for part in pattern.replace("%%", "\0").split("%s"))
+    return before, after

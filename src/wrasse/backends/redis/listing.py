@@ -14,8 +14,8 @@ from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.finding import Waiting
 from wrasse.backends.redis.hold_text import read_finished, read_hold
 from wrasse.backends.redis.job_json import decode, from_ms
+from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import Keys
-from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.served import Mark, ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of
 from wrasse.backends.redis.states import finished_state, held_state, text_of, waiting_state
@@ -120,8 +120,7 @@ async def _slices(
 async def _ready(
     link: Link, keys: Keys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
 ) -> AsyncIterator[_Listed]:
-    known = await known_queues(link, keys)
-    queues = known if where.queue is None else [where.queue]
+    queues = await usable_queues(link, keys) if where.queue is None else [where.queue]
     parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
     if where.delayed:
         parts = [part for part in parts if part[0] == _DELAYED]

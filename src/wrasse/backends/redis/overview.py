@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
 from wrasse.backends.redis.beats import read_progress, read_worker
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.finding import find_waiting
 from wrasse.backends.redis.hold_text import read_finished, read_hold
 from wrasse.backends.redis.job_json import attempts_of, decode, from_ms, read_attempts, read_history
+from wrasse.backends.redis.key_types import KeyTypes, usable_queues
 from wrasse.backends.redis.keys import Keys, QueueKeys
 from wrasse.backends.redis.listing import read_now
-from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.states import UNREADABLE, finished_state, held_state, job_in, waiting_state
 from wrasse.backends.redis.wire import Word
@@ -62,23 +64,30 @@ async def _waiting(link: Link, keys: Keys, id: str) -> JobRecord | None:
     if found is None or wire is None:
         return None
     state = waiting_state(found, wire, await read_now(link))
-    told = await link.ask("HGET", keys.progress, id)
-    progress: Progress | None = None if told is None else read_progress(told)
+    progress: Progress | None = None
+    with suppress(WrongType):
+        told = await link.ask("HGET", keys.progress, id)
+        progress = None if told is None else read_progress(told)
     return JobRecord(job_in(found.bytes, wire, found.queue, id), state, attempts_of(wire), None, progress)
 
 
 async def counts(link: Link, keys: Keys) -> Counts:
     """Jobs per queue and place, and the workers. Its cost follows their number, not that of the jobs."""
     now = await read_now(link)
-    queues = await known_queues(link, keys)
-    asked: list[Sequence[Word]] = [("HGETALL", keys.counts), ("HGETALL", keys.workers_info)]
+    damage = await KeyTypes(link, keys).of_jobs()
+    bad = {each.key for each in damage}
+    queues = await usable_queues(link, keys)
+    hashes = [key for key in (keys.counts, keys.workers_info) if key not in bad]
+    asked: list[Sequence[Word]] = [("HGETALL", key) for key in hashes]
     asked += [command for queue in queues for command in _questions(keys.queue(queue), now)]
-    numbers, workers, *told = await link.ask_many(asked)
+    answers = await link.ask_many(asked)
+    told, hashed = answers[len(hashes) :], dict(zip(hashes, answers, strict=False))
+    numbers, workers = hashed.get(keys.counts, ()), hashed.get(keys.workers_info, ())
     stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers) if _WHOLE(n)}
     waits = {queue: _Waits(*told[_QUESTIONS * n : _QUESTIONS * (n + 1)]) for n, queue in enumerate(queues)}
     names = sorted({*queues, *(key.partition(":")[2] for key, n in stored.items() if n > 0)})
     rows = tuple(_count(queue, waits.get(queue, _NONE), stored) for queue in names)
-    return Counts(rows, tuple(_workers(workers, now)), from_ms(now))
+    return Counts(rows, tuple(_workers(workers, now)), from_ms(now), tuple(map(str, damage)))
 
 
 def _questions(queue: QueueKeys, now: int) -> tuple[Sequence[Word], ...]:

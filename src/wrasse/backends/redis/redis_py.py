@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.failure import ours
+from wrasse.backends.redis.failure import keys_of, ours
 from wrasse.backends.redis.options import OWN_CLIENT, REDIS_PY, RedisOptions
 from wrasse.backends.redis.scripts import Script
 from wrasse.backends.redis.wire import Cut, Refusal, Word, pack
@@ -76,7 +76,7 @@ class RedisPyLink:
         (answer,) = await self._exchange(pack(("EVALSHA", script.sha, len(keys), *keys, told, *args)), 1)
         if isinstance(answer, Refusal) and answer.code == "NOSCRIPT":
             (answer,) = await self._exchange(pack(("EVAL", script.text, len(keys), *keys, told, *args)), 1)
-        return self._accepted(answer)
+        return self._accepted(answer, keys)
 
     async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """Runs commands as one step, once."""
@@ -100,7 +100,7 @@ class RedisPyLink:
         packed = b"".join([pack(each) for each in commands])
         for attempt in range(self.options.max_retries + 1):
             try:
-                return [self._accepted(each) for each in await self._exchange(packed, len(commands))]
+                return [self._accepted(each, keys_of(commands)) for each in await self._exchange(packed, len(commands))]
             except StoreUnavailable:
                 if attempt == self.options.max_retries:
                     raise
@@ -129,9 +129,9 @@ class RedisPyLink:
         for sentinel in getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ()):
             await sentinel.aclose()
 
-    def _accepted(self, answer: Any) -> Any:
+    def _accepted(self, answer: Any, keys: Sequence[str | bytes] = ()) -> Any:
         if isinstance(answer, Refusal):
-            raise ours(answer, self.options.where) from answer
+            raise ours(answer, self.options.where, keys) from answer
         return answer
 
     async def _exchange(self, packed: bytes, count: int, waits: float = 0.0) -> list[Any]:

@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.key_types import KeyTypes
+from wrasse.backends.redis.keys import Keys
 from wrasse.errors import StoreBroken
 
 C = TypeVar("C")
@@ -48,6 +51,10 @@ def _reading(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
         before = link.replies
         try:
             return await method(self, *args, **named)
+        except WrongType as error:
+            if not error.keys:
+                raise
+            raise await KeyTypes(link, Keys(link.options)).named(error) from error
         except _UNREADABLE as error:
             if link.replies == before or not _is_about_a_reply(error):
                 raise

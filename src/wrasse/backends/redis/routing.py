@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.job_json import Wire
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.options import RedisOptions
@@ -13,7 +14,10 @@ from wrasse.backends.redis.options import RedisOptions
 
 async def known_queues(link: Link, keys: Keys) -> list[str]:
     """Every queue that a job was put into or that the settings name, in order."""
-    put = {name.decode("utf-8", "replace") for name in await link.ask("SMEMBERS", keys.queues)}
+    try:
+        put = {name.decode("utf-8", "replace") for name in await link.ask("SMEMBERS", keys.queues)}
+    except WrongType:  # costs only the names in it; `jobs fsck` names the key
+        put = set()
     return sorted(put | set(link.options.queues.values()))
 
 

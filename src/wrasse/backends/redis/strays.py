@@ -11,16 +11,18 @@ every search looks at their lists first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha1
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.hold_text import Flag, read_hold
 from wrasse.backends.redis.job_json import decode
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
 from wrasse.backends.redis.puts import Ring, in_ms
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.routing import Router, known_queues
@@ -83,7 +85,10 @@ class RedisStrays:
     async def _saved(self) -> tuple[str, list[str]]:
         """Where the last look stopped, and whose lists are to be looked at whatever the scan finds."""
         asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _REMEMBERED_MAX - 1)
-        saved, workers = await self._link.ask_many(asked)
+        try:
+            saved, workers = await self._link.ask_many(asked)
+        except WrongType:  # a scan from the start finds them too; `jobs fsck` names the key
+            return _START, []
         return _START if saved is None else text_of(saved), [text_of(worker) for worker in workers]
 
     async def _save(self, cursor: str, seen: _Seen) -> None:
@@ -94,7 +99,8 @@ class RedisStrays:
             commands.append(("ZADD", key, *rows))
             commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
         commands.append(("ZREMRANGEBYSCORE", key, "-inf", seen.now - _REMEMBERED))
-        await self._link.ask_many(commands)
+        with suppress(WrongType):  # what is remembered only saves time
+            await self._link.ask_many(commands)
 
     async def _seen(self, workers: Sequence[str]) -> _Seen:
         keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
@@ -149,26 +155,3 @@ def _adoption(each: Unheld, router: Router, ring: Ring) -> tuple[Word, ...]:
     mark = sha1(each.worker.encode() + b"\0" + each.raw, usedforsecurity=False).hexdigest()[:16]
     where = ring.worker(each.worker)
     return where, int(not each.ours), f"{token}-{mark}", each.worker, route.queue, id, int(flags), each.raw
-
-
-def pattern_glob(pattern: str) -> str:
-    """What SCAN matches: the pattern with any worker in its place."""
-    return "*".join("".join(f"\\{sign}" if sign in "*?[]\\^" else sign for sign in part) for part in _ends(pattern))
-
-
-def workers_in(names: Sequence[bytes], pattern: str) -> Iterator[str]:
-    """The worker that each key belongs to, by the same pattern that names it. What is no text is no worker's."""
-    before, after = _ends(pattern)
-    for raw in names:
-        try:
-            name = raw.decode()
-        except UnicodeDecodeError:
-            continue
-        if len(name) > len(before) + len(after) and name.startswith(before) and name.endswith(after):
-            yield name[len(before) : len(name) - len(after)]
-
-
-def _ends(pattern: str) -> tuple[str, str]:
-    """What stands before and after the worker."""
-    before, after = (part.replace("\0", "%") for part in pattern.replace("%%", "\0").split("%s"))
-    return before, after

@@ -17,6 +17,7 @@ from wrasse.backends.redis.damage.kinds import Kind
 from wrasse.backends.redis.damage.names import Names
 from wrasse.backends.redis.damage.surroundings import recount, surroundings
 from wrasse.backends.redis.damage.suspects import Judge, Suspect
+from wrasse.backends.redis.key_types import KeyTypes
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.ports.damage import NAMES_MAX, Damage
@@ -36,9 +37,15 @@ class RedisDamages:
     ) -> Sequence[Damage]:
         """See the port."""
         found: dict[str, Damage] = {}
-        for _ in range(_ROUNDS_MAX):
+        misfits = await KeyTypes(self._link, self._keys).everywhere()
+        if misfits:
+            kind, names = Kind.WRONG_TYPE, tuple(map(str, misfits))
+            about = kind.value.about, kind.value.repair
+            found[kind.shown] = Damage(kind.shown, *about, len(misfits), 0, names[:NAMES_MAX])
+        rounds = 0 if {each.key for each in misfits} & {*KeyTypes(self._link, self._keys).shared} else _ROUNDS_MAX
+        for _ in range(rounds):
             judge = Judge(self._link, self._keys, repair=repair, silence=silence)
-            await self._look(judge, seen)
+            await self._look(judge, seen, every_queue=not misfits)
             for each in judge.report():
                 found[each.kind] = _sum(found[each.kind], each) if each.kind in found else each
             if not repair or not judge.found():
@@ -46,18 +53,20 @@ class RedisDamages:
         order = [kind.shown for kind in Kind]
         return tuple(sorted(found.values(), key=lambda each: order.index(each.kind)))
 
-    async def _look(self, judge: Judge, seen: Callable[[int], None]) -> None:
+    async def _look(self, judge: Judge, seen: Callable[[int], None], *, every_queue: bool) -> None:
+        # A job that is not found may be where nothing can be read.
         await judge.hear(surroundings(self._link, self._keys, seen))
         held = HeldJobs(self._link, self._keys, judge, seen)
         await judge.hear(held.suspects())
-        await judge.hear(held.without_entry())
+        if every_queue:
+            await judge.hear(held.without_entry())
         finished = FinishedJobs(self._link, self._keys, judge, seen)
         await judge.hear(finished.suspects())
         await judge.hear(finished.letters())
         await judge.hear(finished.ways())
         names = Names(self._link, self._keys, seen)
         # Whether a job waits can be said only once all queues are known.
-        if judge.repair or not judge.found(Kind.QUEUE_NOT_LISTED):
+        if every_queue and (judge.repair or not judge.found(Kind.QUEUE_NOT_LISTED)):
             await judge.hear(names.suspects())
         await judge.hear(_tokens(max(held.token, finished.token, names.token)))
         await recount(self._link, self._keys, judge, seen)

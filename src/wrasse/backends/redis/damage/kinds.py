@@ -18,6 +18,10 @@ class About:
 class Kind(Enum):
     """Its name in lower case is what users see."""
 
+    WRONG_TYPE = About(
+        "", "a key of ours with a value of another type; what depends on it is left unjudged",
+        "not repaired: move it away with RENAME, or DEL it, and check again",
+    )  # fmt: skip
     TOKEN_BEHIND = About("K", "the counter of tokens is behind a token that was given", "it goes on behind that token")
     REQUESTS_WITHOUT_END = About("Y", "remembered answers that would stay for ever", "they end in ten minutes")
     WORKER_LEFT_OVER = About("L", "a worker's description without its row among the workers", "it is forgotten")

@@ -17,8 +17,8 @@ from wrasse.backends.redis.damage.suspects import Suspect
 from wrasse.backends.redis.finding import find_waiting
 from wrasse.backends.redis.hold_text import read_hold
 from wrasse.backends.redis.job_json import decode, flaw, payload_of
+from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import Keys, QueueKeys
-from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.states import text_of
 from wrasse.bounded import clamped_ms
 
@@ -152,7 +152,7 @@ class Names:
 
     async def _waiting(self) -> AsyncIterator[Suspect]:
         """Delayed sets first: what becomes due meanwhile goes from there to a list."""
-        queues = [self.keys.queue(name) for name in await known_queues(self.link, self.keys)]
+        queues = [self.keys.queue(name) for name in await usable_queues(self.link, self.keys)]
         for queue in queues:
             async for page in pairs(self.link, queue.delayed, self.seen, large=True):
                 for member, _ in page:

@@ -8,8 +8,7 @@ from typing import Any
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.fitting import fitting
-from wrasse.backends.redis.keys import Keys
-from wrasse.backends.redis.strays import pattern_glob, workers_in
+from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
 from wrasse.backends.redis.wire import Word
 from wrasse.backends.rounds import Rounds
 

@@ -11,13 +11,13 @@ from wrasse.backends.redis.damage.reading import Seen, keys_like, pairs, scores,
 from wrasse.backends.redis.damage.suspects import Judge, Suspect
 from wrasse.backends.redis.hold_text import read_finished, read_hold
 from wrasse.backends.redis.job_json import decode
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.states import text_of
-from wrasse.backends.redis.strays import pattern_glob, workers_in
 
+_BESIDE = (":delayed", ":wake", ":rate")  # what stands beside a queue's own list
 _COUNTED_MAX = 20_000  # in one script, which is then over within some 20 ms
 _OF = {
     "held": (Kind.INDEX_WITHOUT_HOLD, Kind.HOLD_WITHOUT_INDEX, Kind.HOLD_LEFT_OVER, Kind.ENTRY_WITHOUT_HOLD),
@@ -58,7 +58,9 @@ async def _queues(link: Link, keys: Keys) -> AsyncIterator[str]:
         async for names in keys_like(link, pattern_glob(f"{keys.root}:%s{end}"), kind):
             for key in map(text_of, names):
                 name = key.removesuffix(end)
-                if key.startswith(before) and not key.endswith((":wake", ":rate")):
+                if not end and key.endswith(_BESIDE):
+                    continue
+                if key.startswith(before):
                     yield name.removeprefix(before)
                 elif end or (not _is_ours(key, keys, link.options) and await _has_job(link, key)):
                     yield name
@@ -66,7 +68,7 @@ async def _queues(link: Link, keys: Keys) -> AsyncIterator[str]:
 
 def _is_ours(key: str, keys: Keys, options: RedisOptions) -> bool:
     worker = [*workers_in([key.encode()], options.processing_list_pattern)]
-    return bool(worker) or key in keys.shared or key.endswith((":wake", ":rate"))
+    return bool(worker) or key in keys.shared
 
 
 async def _has_job(link: Link, key: str) -> bool:

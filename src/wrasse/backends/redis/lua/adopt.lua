@@ -5,6 +5,7 @@
 --   queue, id, flags, bytes
 -- Result: how many were adopted
 -- include putting
+need_shared(21)
 local silence, adopted = ARGV[2], 0
 
 -- Whether the newest take of this id is still known: then it stays the one that is found by the id.
@@ -17,12 +18,12 @@ for at = 3, #ARGV, 8 do
   local first, take, worker, queue = tonumber(ARGV[at]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local id, flags, bytes = ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
   local silent = ARGV[at + 1] == '0' or redis.call('EXISTS', KEYS[first + 1]) == 0
-  if silent and redis.call('LPOS', KEYS[first], bytes) and not redis.call('ZSCORE', KEYS[13], take) then
+  if silent and fits(KEYS[first], 'list') and redis.call('LPOS', KEYS[first], bytes) and not redis.call('ZSCORE', KEYS[13], take) then
     redis.call('INCR', KEYS[1]) -- so that the next token of this job is above the one of this take
     local numbers = {string.format('%.0f', now), silence, flags, #worker, #queue, #id}
     redis.call('HSET', KEYS[14], take, table.concat(numbers, ' ') .. '\n' .. worker .. queue .. id .. bytes)
     redis.call('ZADD', KEYS[13], now + silence, take)
-    redis.call('HINCRBY', KEYS[18], 'held:' .. queue, 1)
+    count('held', queue, 1)
     if id ~= '' and not is_current(id) then redis.call('HSET', KEYS[8], id, take) end
     adopted = adopted + 1
   end

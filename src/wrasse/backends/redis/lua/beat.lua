@@ -2,6 +2,7 @@
 -- KEYS: [1] held, [2] workers, [3] workers:info, [4] the worker's processing list, [5] its heartbeat, [6] progress.
 -- ARGV: [2] worker; [3] silence, ms; [4] what is known of the worker; [5] number of holds that told progress, then for
 --   each take, id and text; then the takes.
+-- Descriptions and progress are for people: a key of theirs of a wrong type costs them, and no hold.
 -- Gives {now, one letter a take: 1 where it is current, 0 where it is not}.
 local silence, told = tonumber(ARGV[3]), tonumber(ARGV[5])
 local first = 6 + 3 * told
@@ -17,22 +18,22 @@ for at = first, #ARGV, 1000 do
   end
 end
 if silence == 0 then
-  redis.call('ZREM', KEYS[2], ARGV[2])
-  redis.call('HDEL', KEYS[3], ARGV[2])
+  redis.pcall('ZREM', KEYS[2], ARGV[2])
+  redis.pcall('HDEL', KEYS[3], ARGV[2])
   if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('DEL', KEYS[5]) end
   return {now, table.concat(mine)}
 end
 for at = 1, #held, 1000 do redis.call('ZADD', KEYS[1], 'XX', unpack(held, at, math.min(at + 999, #held))) end
 for at = 6, first - 1, 3 do
-  if redis.call('ZSCORE', KEYS[1], ARGV[at]) then redis.call('HSET', KEYS[6], ARGV[at + 1], now .. ' ' .. ARGV[at + 2]) end
+  if redis.call('ZSCORE', KEYS[1], ARGV[at]) then redis.pcall('HSET', KEYS[6], ARGV[at + 1], now .. ' ' .. ARGV[at + 2]) end
 end
-redis.call('ZADD', KEYS[2], now + silence, ARGV[2])
-redis.call('HSET', KEYS[3], ARGV[2], now .. ' ' .. (now + silence) .. ' ' .. ARGV[4])
+redis.pcall('ZADD', KEYS[2], now + silence, ARGV[2])
+redis.pcall('HSET', KEYS[3], ARGV[2], now .. ' ' .. (now + silence) .. ' ' .. ARGV[4])
 if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('SET', KEYS[5], now, 'PX', ARGV[3]) end
 -- Who fell silent stays listed for an hour.
-local silent = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. (now - 3600000), 'LIMIT', 0, 100)
+local silent = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. (now - 3600000), 'LIMIT', 0, 100)
 if #silent > 0 then
-  redis.call('ZREM', KEYS[2], unpack(silent))
-  redis.call('HDEL', KEYS[3], unpack(silent))
+  redis.pcall('ZREM', KEYS[2], unpack(silent))
+  redis.pcall('HDEL', KEYS[3], unpack(silent))
 end
 return {now, table.concat(mine)}

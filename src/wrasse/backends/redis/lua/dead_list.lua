@@ -7,6 +7,8 @@
 -- include putting
 -- include ending
 -- include counting
+need_shared(21)
+need('list', KEYS[20])
 local at, gone, twice, new = 4, {}, {}, 0
 
 -- How many more entries the list has than the index.
@@ -57,7 +59,7 @@ for i = at, #ARGV, 7 do
   if missing() > 0 and is_listed(i) then
     while redis.call('ZADD', KEYS[16], 'NX', died, take) == 0 do take = take .. '0' end
     redis.call('HSET', KEYS[17], take, string.format('%.0f', died) .. ' 0\n' .. ARGV[i + 3])
-    redis.call('HINCRBY', KEYS[18], 'dead:' .. ARGV[i + 2], 1)
+    count('dead', ARGV[i + 2], 1)
     if id ~= '' then redis.call('HSETNX', KEYS[8], id, take) end
     new = new + 1
   end

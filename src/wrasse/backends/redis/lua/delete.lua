@@ -7,10 +7,11 @@
 -- include putting
 -- include ending
 -- include waiting
+need_shared(21)
 local ids_kept, bytes = tonumber(ARGV[2]), 0
 
 local function finished(take, place, index, list)
-  if not redis.call('ZSCORE', index, take) then return false end
+  if not redis.call('ZSCORE', index, take) or not fits(list, 'list') then return false end
   local text = redis.call('HGET', KEYS[17], take)
   if text then
     bytes = bytes + #text
@@ -30,7 +31,7 @@ function kinds.X(at) return finished(ARGV[at], 'dead', KEYS[16], KEYS[20]), at +
 
 function kinds.W(at)
   local id, group = ARGV[at + 4], ARGV[at + 5]
-  local deleted = take_out(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+  local deleted = is_open(tonumber(ARGV[at])) and take_out(tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
   if deleted then
     forget_jobs({id}, {false}, ids_kept)
     release_unique(ARGV[at + 6], id)

@@ -47,7 +47,7 @@ local function forget_jobs(ids, takes, ids_kept)
   end
   if #gone == 0 then return end
   each_chunk('HDEL', KEYS[8], gone)
-  if redis.call('EXISTS', KEYS[21]) == 1 then each_chunk('HDEL', KEYS[21], gone) end
+  if fits(KEYS[21], 'hash') then each_chunk('HDEL', KEYS[21], gone) end
   if redis.call('EXISTS', KEYS[2]) == 0 then return end
   for i, known in ipairs(ask_chunks('HMGET', KEYS[2], gone)) do
     if known == '1' then
@@ -71,7 +71,7 @@ local function drop_finished(place, index, takes, ids_kept)
   end
   each_chunk('HDEL', KEYS[17], takes)
   each_chunk('ZREM', index, takes)
-  for queue, count in pairs(counts) do redis.call('HINCRBY', KEYS[18], place .. ':' .. queue, -count) end
+  for queue, number in pairs(counts) do count(place, queue, -number) end
   forget_jobs(ids, takes, ids_kept)
 end
 

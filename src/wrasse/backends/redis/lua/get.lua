@@ -3,7 +3,8 @@
 -- ARGV: [2] the id; [3] K of an entry that has no id, where that is asked for
 -- Result: now, progress, K (false: it was never taken), its deadline and text if it is held, its text if it is finished
 local take = redis.call('HGET', KEYS[1], ARGV[2]) or ARGV[3]
-local known = {string.format('%.0f', now), redis.call('HGET', KEYS[5], ARGV[2]), take}
+local progress = redis.pcall('HGET', KEYS[5], ARGV[2]) -- of a key of a wrong type: none
+local known = {string.format('%.0f', now), type(progress) == 'string' and progress, take}
 if take then
   known[4] = redis.call('ZSCORE', KEYS[2], take)
   known[5] = redis.call('HGET', KEYS[3], take)

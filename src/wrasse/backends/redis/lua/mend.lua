@@ -8,6 +8,7 @@
 -- include ending
 -- include counting
 -- include job_id
+need_shared(21)
 local repair, silence, ids_kept = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local kinds = {}
 
@@ -143,7 +144,7 @@ function kinds.H(worker, ...)
     local _, queue = whose(text)
     redis.call('ZREM', KEYS[13], take)
     redis.call('HDEL', KEYS[14], take)
-    redis.call('HINCRBY', KEYS[18], 'held:' .. queue, -1)
+    count('held', queue, -1)
     if redis.call('HGET', KEYS[8], id) == take then redis.call('HDEL', KEYS[8], id) end
     rest(KEYS[worker], KEYS[worker + 1])
   end

@@ -11,16 +11,19 @@
 --      from the text on
 --   V, dead to ready: take, its entry, id, unique name, name of the queue it is counted under, first key of the queue it
 --      goes to and that queue's name, new bytes, delay (ms)
--- Gives one letter an item: d for done, l for lost.
+-- Gives one letter an item: d for done, l for lost; what would come from a key of a wrong type or go to one stays where
+--   it is, and is lost.
 -- include putting
 -- include ending
 -- include waiting
+
+need_shared(21)
 
 -- The hold is over, whatever becomes of the job.
 local function end_hold(take, queue, worker)
   redis.call('ZREM', KEYS[13], take)
   redis.call('HDEL', KEYS[14], take)
-  redis.call('HINCRBY', KEYS[18], 'held:' .. queue, -1)
+  count('held', queue, -1)
   rest(KEYS[worker], KEYS[worker + 1])
 end
 
@@ -32,7 +35,7 @@ end
 -- worker turned out to live, ends here.
 local function free(take, worker, evidence, queue, overdue)
   local until_at, text = redis.call('ZSCORE', KEYS[13], take), redis.call('HGET', KEYS[14], take)
-  if not until_at or not text then return false end
+  if not until_at or not text or not fits(KEYS[worker], 'list') then return false end
   if overdue and tonumber(until_at) > now then return false end
   local bytes, id = read_hold(text)
   local alive = overdue and evidence == '1' and redis.call('EXISTS', KEYS[worker + 1]) == 1
@@ -55,7 +58,7 @@ local function bury(at, queue)
   redis.call('LPUSH', KEYS[20], bytes)
   redis.call('HSET', KEYS[17], take, now .. ' 0\n' .. ARGV[at])
   redis.call('ZADD', KEYS[16], now, take)
-  redis.call('HINCRBY', KEYS[18], 'dead:' .. queue, 1)
+  count('dead', queue, 1)
   if id ~= '' then redis.call('HSET', KEYS[8], id, take) end
   release_unique(unique, id)
   if group ~= '' then count_member(group, 'x') end
@@ -64,13 +67,15 @@ end
 local kinds = {}
 
 function kinds.R(at)
-  local moved = free(ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], true)
+  local moved = is_open(tonumber(ARGV[at + 4]))
+    and free(ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], true)
   if moved then ready(tonumber(ARGV[at + 4]), ARGV[at + 5], ARGV[at + 6], tonumber(ARGV[at + 7]), true) end
   return moved, at + 8
 end
 
 local function held_to_dead(at, overdue)
-  local moved = free(ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], overdue)
+  local moved = fits(KEYS[20], 'list')
+    and free(ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], overdue)
   if moved then bury(at + 4, ARGV[at + 3]) end
   return moved, at + 10
 end
@@ -80,17 +85,20 @@ function kinds.B(at) return held_to_dead(at, true) end
 function kinds.C(at) return held_to_dead(at, false) end
 
 function kinds.W(at)
-  local moved = take_out(tonumber(ARGV[at]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+  local first = tonumber(ARGV[at])
+  local moved = fits(KEYS[20], 'list') and is_open(first)
+    and take_out(first, ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
   if moved then bury(at + 5, ARGV[at + 1]) end
   return moved, at + 11
 end
 
 function kinds.V(at)
   local take, id, unique = ARGV[at], ARGV[at + 2], ARGV[at + 3]
+  if not fits(KEYS[20], 'list') or not is_open(tonumber(ARGV[at + 5])) then return false, at + 9 end
   local end_of_list = nearer_end(KEYS[16], take)
   if redis.call('ZREM', KEYS[16], take) == 0 then return false, at + 9 end
   redis.call('HDEL', KEYS[17], take)
-  redis.call('HINCRBY', KEYS[18], 'dead:' .. ARGV[at + 4], -1)
+  count('dead', ARGV[at + 4], -1)
   forget_take(id, take)
   if redis.call('LREM', KEYS[20], end_of_list, ARGV[at + 1]) == 0 then return false, at + 9 end
   if unique ~= '' then redis.call('HSETNX', KEYS[4], unique, '0 ' .. id) end

@@ -7,6 +7,8 @@ local REQUESTS = 1
 -- include waking
 local told = recall('p' .. ARGV[2])
 if told then return told end
+need('set', KEYS[4])
+for list = 5, #KEYS, 2 do need('list', KEYS[list]) end
 local at, key = 4, 5
 for _ = 1, tonumber(ARGV[3]) do
   local count = tonumber(ARGV[at + 1])

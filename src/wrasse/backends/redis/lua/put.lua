@@ -9,6 +9,11 @@ local REQUESTS = 10
 -- include putting
 local told = recall('p' .. ARGV[2])
 if told then return told end
+need_shared(9)
+for queue = 13, #KEYS, 3 do
+  need('list', KEYS[queue])
+  need('zset', KEYS[queue + 1])
+end
 local answers, new, at = add_runs(3)
 local groups = tonumber(ARGV[at])
 at = at + 1

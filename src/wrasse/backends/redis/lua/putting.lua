@@ -18,6 +18,28 @@ local function delay_until(key, moment, bytes)
   redis.call('ZADD', key, moment, string.format('%016.0f', redis.call('INCR', KEYS[1])) .. ':' .. bytes)
 end
 
+-- Counts jobs of a place. A number that another program overwrote is left as it is: `jobs fsck` counts again.
+local function count(place, queue, by) redis.pcall('HINCRBY', KEYS[18], place .. ':' .. queue, by) end
+
+-- Whether jobs can be put into the queue whose keys begin at KEYS[first].
+local function is_open(first) return fits(KEYS[first], 'list') and fits(KEYS[first + 1], 'zset') end
+
+-- Fails unless the counter of tokens is a number.
+local function need_token()
+  if not string.match(redis.call('GET', KEYS[1]) or '0', '^%d+$') then redis.call('INCR', KEYS[1]) end
+end
+
+-- Fails unless KEYS[1] to KEYS[9] have their types, and from KEYS[13] on what `Keys.shared` has if `last` is there.
+local function need_shared(last)
+  need_token()
+  need('hash', KEYS[2], KEYS[4], KEYS[6], KEYS[8])
+  need('zset', KEYS[3], KEYS[5], KEYS[7])
+  need('set', KEYS[9])
+  if last < 21 then return end
+  need('zset', KEYS[13], KEYS[15], KEYS[16])
+  need('hash', KEYS[14], KEYS[17])
+end
+
 local function forget_expired(expiry, names, count)
   local old = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, count)
   if #old > 0 then
@@ -34,7 +56,7 @@ local function add(job)
   if job.known ~= '' then
     remembered = redis.call('HGET', KEYS[2], job.id)
     if remembered then
-      local moment = tonumber(remembered)
+      local moment = tonumber(remembered) or 0
       if moment < 2 or moment > now then return job.id end
     end
     if redis.call('HEXISTS', KEYS[8], job.id) == 1 then return job.id end
@@ -43,7 +65,7 @@ local function add(job)
     local had = redis.call('HGET', KEYS[4], job.unique)
     if had then
       local moment, other = string.match(had, '^(%d+) (.*)$')
-      if moment == '0' or tonumber(moment) > now then return other end
+      if moment and (moment == '0' or tonumber(moment) > now) then return other end
     end
     forget_expired(KEYS[5], KEYS[4], 2)
     local window = tonumber(job.window)
@@ -85,7 +107,7 @@ local function add_known(count, at, answers)
       for i, found in ipairs(redis.call('HMGET', key, unpack(ids, chunk, math.min(chunk + CHUNK - 1, count)))) do
         local n = chunk + i - 1
         if found and key == KEYS[2] then
-          local moment = tonumber(found)
+          local moment = tonumber(found) or 0
           if moment < 2 or moment > now then there[n] = true else redis.call('ZREM', KEYS[3], ids[n]) end
         elseif found then there[n] = true end
       end
@@ -150,9 +172,12 @@ end
 -- queue is named by whoever opened the group, so that its keys are not among KEYS: they are of the same root.
 local function call_back(id)
   local found = redis.call('HMGET', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id, 'c:' .. id)
-  local done, dead = tonumber(found[2] or 0), tonumber(found[3] or 0)
-  if not found[1] or done + dead < tonumber(found[1]) then return end
-  local job = cmsgpack.unpack(found[4])
+  local size, done, dead = tonumber(found[1] or ''), tonumber(found[2] or 0), tonumber(found[3] or 0)
+  if not (size and done and dead and found[4]) or done + dead < size then return end
+  local right, job = pcall(cmsgpack.unpack, found[4])
+  -- What another program wrote there, or at its queue, is left for `jobs fsck`.
+  if not right or type(job) ~= 'table' or not job.list then return end
+  if not fits(job.list, 'list') or not fits(job.delayed, 'zset') then return end
   job.bytes = job.head .. done .. job.middle .. dead .. job.tail
   redis.call('HDEL', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id, 'c:' .. id)
   redis.call('HSET', KEYS[6], 'f:' .. id, 1)
@@ -163,7 +188,7 @@ end
 -- Counts a member that was finished for the first time; `place` is 'd' for done, 'x' for dead.
 local function count_member(id, place)
   if redis.call('HEXISTS', KEYS[6], 'f:' .. id) == 1 then return end
-  redis.call('HINCRBY', KEYS[6], place .. ':' .. id, 1)
+  redis.pcall('HINCRBY', KEYS[6], place .. ':' .. id, 1)
   redis.call('ZADD', KEYS[7], 'NX', now + GROUPS_KEPT, id)
   call_back(id)
 end

@@ -8,13 +8,15 @@
 --   R: take, new bytes, delay (ms)
 --   B: take, text for `finished` but for its first line, new bytes, id, group, unique name
 --   L: nothing; it is lost
--- Gives one letter an item: d for done, l for lost.
+-- Gives one letter an item: d for done, l for lost; a job that would come from a key of a wrong type or go to one stays
+--   held, and is lost.
 local REQUESTS = 10
 -- include requests
 -- include putting
 -- include ending
 local told = recall('s' .. ARGV[2])
 if told then return told end
+need_shared(21)
 local done_max, ids_kept = tonumber(ARGV[3]), tonumber(ARGV[4])
 local outcomes, gone, workers = {}, {}, {}
 local completed, finished, done, ended = {}, {}, {}, {}
@@ -24,7 +26,7 @@ local unkept = at_once .. ' 0\n'
 -- Takes the entry out of the processing list. Gives its bytes and id, or nothing if the hold is over. Whatever the
 -- list says, the hold ends here.
 local function free(take, score, text, run)
-  if not score or not text or gone[take] then return nil end
+  if not score or not text or gone[take] or run.shut then return nil end
   gone[take], ended[#ended + 1] = true, take
   run.freed = run.freed + 1
   local bytes, id = read_hold(text)
@@ -67,19 +69,20 @@ end
 
 function kinds.S(at, run)
   local take, id, group = ARGV[at], ARGV[at + 2], ARGV[at + 3]
+  local after = at + 7
+  for _ = 1, tonumber(ARGV[after - 1]) do
+    run.shut = run.shut or not is_open(tonumber(ARGV[after + 1]))
+    after = behind_run(tonumber(ARGV[after]), after)
+  end
   local bytes = one(take, run)
   note(bytes)
   if bytes then
     finish(take, ARGV[at + 1], bytes, tonumber(ARGV[at + 5]), run)
     release_unique(ARGV[at + 4], id)
     if group ~= '' then count_member(group, 'd') end
-    local _, _, next = add_runs(at + 6)
-    return next
+    add_runs(at + 6)
   end
-  -- What is not put is still to be read past.
-  at = at + 7
-  for _ = 1, tonumber(ARGV[at - 1]) do at = behind_run(tonumber(ARGV[at]), at) end
-  return at
+  return after -- also of what is not put
 end
 
 function kinds.R(at, run)
@@ -109,7 +112,7 @@ function kinds.B(at, run)
       redis.call('LPUSH', KEYS[20], ARGV[at + 2])
       redis.call('HSET', KEYS[17], take, unkept .. ARGV[at + 1])
       redis.call('ZADD', KEYS[16], now, take)
-      redis.call('HINCRBY', KEYS[18], 'dead:' .. run.name, 1)
+      count('dead', run.name, 1)
       release_unique(ARGV[at + 5], id)
       if group ~= '' then count_member(group, 'x') end
     end
@@ -130,10 +133,14 @@ for _ = 1, tonumber(ARGV[5]) do
     processing = KEYS[worker], list = KEYS[queue], delayed = KEYS[queue + 1], wake = KEYS[queue + 2],
     name = ARGV[at + 3], count = tonumber(ARGV[at + 4]), freed = 0, done = 0,
   }
-  if ARGV[at] ~= 'L' then workers[worker] = true end
+  if ARGV[at] ~= 'L' then
+    workers[worker] = true
+    run.shut = not fits(run.processing, 'list') or (ARGV[at] == 'R' and not is_open(queue))
+      or (ARGV[at] == 'B' and not fits(KEYS[20], 'list'))
+  end
   at = kinds[ARGV[at]](at + 5, run)
-  if run.freed > 0 then redis.call('HINCRBY', KEYS[18], 'held:' .. run.name, -run.freed) end
-  if run.done > 0 then redis.call('HINCRBY', KEYS[18], 'done:' .. run.name, run.done) end
+  if run.freed > 0 then count('held', run.name, -run.freed) end
+  if run.done > 0 then count('done', run.name, run.done) end
 end
 each_chunk('ZREM', KEYS[13], ended)
 each_chunk('HDEL', KEYS[14], ended)
@@ -141,7 +148,7 @@ for worker in pairs(workers) do rest(KEYS[worker], KEYS[worker + 1]) end
 if #completed > 0 then
   each_chunk('HSET', KEYS[17], finished)
   each_chunk('ZADD', KEYS[15], done)
-  if done_max > 0 then
+  if done_max > 0 and fits(KEYS[19], 'list') then
     each_chunk('LPUSH', KEYS[19], completed)
     redis.call('LTRIM', KEYS[19], 0, done_max - 1)
   end

@@ -5,6 +5,7 @@
 --   more is asked), 'ours' if it is one of ours and lives, else 'silent'; the number of its entries without a hold, and
 --   these
 -- include job_id
+-- include types
 local most, result, room = tonumber(ARGV[2]), {now}, 32 * 1024 * 1024
 
 -- Whether the newest take of its id holds this very entry.
@@ -21,9 +22,9 @@ end
 for i = 3, #ARGV do
   local list, heartbeat, worker = KEYS[2 * i - 1], KEYS[2 * i], ARGV[i]
   local state = 'silent'
-  if redis.call('LLEN', list) == 0 then state = 'none'
+  if not fits(list, 'list') or redis.call('LLEN', list) == 0 then state = 'none'
   elseif redis.call('EXISTS', heartbeat) == 1 then
-    state = redis.call('ZSCORE', KEYS[4], worker) and 'ours' or 'live'
+    state = fits(KEYS[4], 'zset') and redis.call('ZSCORE', KEYS[4], worker) and 'ours' or 'live'
   end
   local at = #result
   result[at + 1], result[at + 2] = state, 0

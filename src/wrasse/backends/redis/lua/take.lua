@@ -26,8 +26,14 @@ if told then
   return answer
 end
 
+need_token()
+need('hash', KEYS[8], KEYS[14])
+need('zset', KEYS[13])
+need('list', KEYS[22])
+
 -- What has become due goes to the end of its queue.
 local function promote(list, delayed)
+  if not fits(delayed, 'zset') then return end
   local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, CHUNK)
   if #due == 0 then return end
   local bytes = {}
@@ -73,7 +79,7 @@ local function hold(name, jobs)
   each_chunk('HSET', KEYS[8], wheres)
   each_chunk('HSET', KEYS[14], holds)
   each_chunk('ZADD', KEYS[13], held)
-  redis.call('HINCRBY', KEYS[18], 'held:' .. name, #jobs)
+  count('held', name, #jobs)
 end
 
 local at = 8
@@ -82,12 +88,14 @@ for queue = 1, tonumber(ARGV[7]) do
   local list, delayed, moments = KEYS[key], KEYS[key + 1], KEYS[key + 2]
   local name, rates, room, most, longest = ARGV[at], tonumber(ARGV[at + 1]), left, 0, 0
   at = at + 2
-  if left > 0 then promote(list, delayed) end
+  -- Another program's value costs this queue and no other: nothing is claimed from it.
+  if not fits(list, 'list') or (rates > 0 and not fits(moments, 'list')) then room, rates, at = 0, 0, at + 2 * rates end
+  if room > 0 then promote(list, delayed) end
   for rate = at, at + 2 * rates - 2, 2 do
     local allowed, per = tonumber(ARGV[rate]), tonumber(ARGV[rate + 1])
     most, longest = math.max(most, allowed), math.max(longest, per)
     for _, moment in ipairs(redis.call('LRANGE', moments, 0, allowed - 1)) do
-      if tonumber(moment) > now - per then allowed = allowed - 1 end
+      if (tonumber(moment) or 0) > now - per then allowed = allowed - 1 end
     end
     room = math.min(room, allowed)
   end

@@ -1,0 +1,119 @@
+"""Keys of ours that hold a value of another type: another program wrote there, or a person by mistake.
+
+Scripts check what they need before they change anything (lua/types.lua). A walk over several queues leaves out those
+whose keys are of a wrong type; `jobs fsck`, the doctor and the status name them. Nothing is ever deleted for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wrasse.backends.foreign_protocol import printable
+from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
+from wrasse.backends.redis.routing import known_queues
+from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.rounds import Rounds
+
+DO = "move it away with RENAME if its value is needed, else DEL it; then run `wrasse jobs fsck`"
+_NAMED_MAX = 5
+_SHOWN = {"zset": "sorted set"}
+_ENDS = {":delayed": "zset", ":wake": "list", ":rate": "list"}
+_STREAM_ENDS = {":keys": "hash", ":keys:expiry": "zset", ":held": "zset", ":due": "zset", ":consumers": "hash",
+                ":wake": "stream"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A key of a wrong type."""
+
+    key: str
+    found: str
+    expected: str  # empty where several would do
+
+    def __str__(self) -> str:
+        should = f" instead of a {_SHOWN.get(self.expected, self.expected)}" if self.expected else ""
+        return f"the key {printable(self.key)} holds a {_SHOWN.get(self.found, self.found)}{should}"
+
+
+class KeyTypes:
+    """Which type each key of one root should have."""
+
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self._link, self._keys, self._streams = link, keys, StreamKeys(link.options)
+        self.shared = {
+            **dict.fromkeys((keys.token, keys.strays), "string"),
+            **dict.fromkeys((keys.ids, keys.uniques, keys.groups, keys.where, *keys.requests, keys.holds), "hash"),
+            **dict.fromkeys((keys.finished, keys.counts, keys.progress, keys.workers_info), "hash"),
+            **dict.fromkeys((keys.ids_expiry, keys.uniques_expiry, keys.groups_expiry, keys.held), "zset"),
+            **dict.fromkeys((keys.done, keys.dead, keys.workers, keys.strangers), "zset"),
+            **dict.fromkeys((keys.completed, keys.dead_letter), "list"),
+            keys.queues: "set",
+        }
+
+    def expected(self, key: str) -> str:
+        """The type of a key, by its name; empty for one that is not known."""
+        options = self._link.options
+        if key in self.shared:
+            return self.shared[key]
+        if [*workers_in([key.encode()], options.processing_list_pattern)]:
+            return "list"
+        if [*workers_in([key.encode()], options.heartbeat_key_pattern)]:
+            return "string"
+        if key == self._streams.registry:
+            return "zset"
+        if key.startswith(f"{self._streams.registry}:"):
+            return next((kind for end, kind in _STREAM_ENDS.items() if key.endswith(end)), "hash")
+        if key.startswith(f"{self._keys.root}:queue:") or key in options.literal_queues:
+            return next((kind for end, kind in _ENDS.items() if key.endswith(end)), "list")
+        return "stream" if self._streams.subject(key.encode()) is not None else ""
+
+    async def misfits(self, kinds: Mapping[str, str]) -> list[Misfit]:
+        """Those of these keys that hold another type than this."""
+        told = await self._link.ask_many([("TYPE", key) for key in kinds])
+        found = [Misfit(key, kind.decode(), kinds[key]) for key, kind in zip(kinds, told, strict=True)]
+        return [each for each in found if each.found not in ("none", each.expected)]
+
+    async def of_jobs(self) -> list[Misfit]:
+        """Keys of a wrong type among those that all workers share, and those of the queues."""
+        kinds: dict[str, str] = {}
+        for queue in map(self._keys.queue, await known_queues(self._link, self._keys)):
+            kinds |= {queue.list: "list", queue.delayed: "zset", queue.wake: "list", queue.rate: "list"}
+        return await self.misfits(kinds | self.shared)
+
+    async def everywhere(self) -> list[Misfit]:
+        """As `of_jobs`, and the keys of each worker, for which the names of all keys are read."""
+        options, keys = self._link.options, self._keys
+        kinds = {keys.processing(worker): "list" for worker in await self._workers(options.processing_list_pattern)}
+        for worker in await self._workers(options.heartbeat_key_pattern):
+            kinds[keys.heartbeat(worker)] = "string"
+        return [*await self.of_jobs(), *await self.misfits(kinds)]
+
+    async def _workers(self, pattern: str) -> list[str]:
+        cursor, found, rounds = b"0", set[str](), Rounds(self._link.options.where, "SCAN")
+        while True:
+            rounds.turn(cursor)
+            cursor, names = await self._link.ask("SCAN", cursor, "MATCH", pattern_glob(pattern), "COUNT", 500)
+            found.update(workers_in(names, pattern))
+            if cursor == b"0":
+                return sorted(found)
+
+    async def named(self, error: WrongType) -> WrongType:
+        """The error with the keys that it is about."""
+        keys = [key if isinstance(key, str) else key.decode(errors="replace") for key in error.keys]
+        found = await self.misfits({key: self.expected(key) for key in keys})
+        sure = [each for each in found if each.expected] or found
+        if not sure:
+            return error
+        what = "; ".join(map(str, sure[:_NAMED_MAX]))
+        return WrongType(f"{self._link.options.where}: {what} (WRONGTYPE)", do=DO)
+
+
+async def usable_queues(link: Link, keys: Keys) -> list[str]:
+    """The known queues whose jobs can be read: their lists and delayed sets have the right types."""
+    own = {name: keys.queue(name) for name in await known_queues(link, keys)}
+    told = iter(await link.ask_many([("TYPE", key) for at in own.values() for key in (at.list, at.delayed)]))
+    right = [(next(told) in (b"none", b"list"), next(told) in (b"none", b"zset")) for _ in own]
+    return [name for name, fit in zip(own, right, strict=True) if all(fit)]
