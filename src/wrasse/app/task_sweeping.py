@@ -54,7 +54,7 @@ def _stuck(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock
     )
     guards: tuple[Guard, ...] = (
         *backend_guards(opened.records, clock, silence, skew_max=settings.engine.skew_max),
-        MassDeath(tasks.people, silence),
+        MassDeath(tasks.workers, silence),
     )
     if isinstance(opened.records, HasPlainLocks):
         guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)

@@ -138,9 +138,9 @@ def check_stored(stored: StoredJob) -> None:
         raise ValueError("it is finished, at no time")
 
 
-def back(at: datetime, number: int = 0) -> int:
-    """The turn of a job that joins its queue at this moment as the `number`th of several."""
-    return to_micros(at) * _RANKS + number % _RANKS
+def back(at: datetime) -> int:
+    """The turn of a job that joins its queue at this moment."""
+    return to_micros(at) * _RANKS
 
 
 def new_state(job: Job, at: datetime, retries_max: int | None = None) -> JobState:

@@ -342,6 +342,12 @@ def check_take(limit: int, silence: timedelta) -> None:
         raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
 
 
+def check_page(limit: int) -> None:
+    """Refuses a page of nothing."""
+    if limit < 1:
+        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+
+
 def moved_id(move: Move) -> str:
     """The job that a move is about."""
     return move.id if isinstance(move, Cancel) else move.hold.id

@@ -13,7 +13,7 @@ from wrasse.backends.memory.shelves import Position, Row, Shelves
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.job_transitions import Shelf
-from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.jobs import JobFilter, JobState, Place, check_page
 from wrasse.ports.page import Page, number_in
 
 _BEYOND = 1 << 62  # a number of a row above all others
@@ -76,8 +76,7 @@ def _until(rows: Iterable[Row], ends: Callable[[Row], bool]) -> Iterator[Row]:
 
 
 def _cut(rows: Iterable[Row], limit: int, at: datetime) -> Page[JobState]:
-    if limit < 1:
-        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+    check_page(limit)
     found = list(islice(rows, limit + 1))
     shown = found[:limit]
     return Page(

@@ -58,6 +58,7 @@ from wrasse.ports.jobs import (
     WorkerInfo,
     bounded,
     check_job,
+    check_page,
     check_settlements,
     check_take,
     moved_id,
@@ -115,7 +116,7 @@ class RecordQueue(ABC, Generic[S]):
         self._records, self._claims, self._turns = store, claims, turns
         self.time = store.time
         self._ids = KnownIds(ids, self.time)
-        self._workers = RecordedWorkers(workers, self.time)
+        self.workers = RecordedWorkers(workers, self.time)
         # One memory for each call, since one request id may name a put, a take and a settle. Only in this process:
         # whoever restarts has no request left to ask again.
         self._puts: Remembered[Sequence[Put]] = Remembered(clock, ANSWERS_MAX)
@@ -198,9 +199,9 @@ class RecordQueue(ABC, Generic[S]):
         at = await self.time.now()
         calls = [partial(self._is_current, hold) for hold in bounded(holds)]
         if silence <= _NOW:
-            await self._workers.goodbye(worker)
+            await self.workers.goodbye(worker)
         else:
-            await self._workers.beat(worker, at, silence)
+            await self.workers.beat(worker, at, silence)
             calls = [partial(self._beat, hold, silence, progress.get(hold.id)) for hold in holds]
         return Beaten(tuple(await abreast(calls)), at)
 
@@ -332,13 +333,12 @@ class RecordQueue(ABC, Generic[S]):
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+        check_page(limit)
         return await self._views.page(place, where, after, limit, newest=newest)
 
     async def counts(self) -> Counts:
         queues, at = await self._views.counts()
-        return Counts(queues, await self._workers.all(at), at)
+        return Counts(queues, await self.workers.all(at), at)
 
     async def _add(self, job: Job, rank: int, at: datetime, request: str) -> bool:
         """Whether a job is new, and put by this request."""

@@ -69,20 +69,12 @@ class RecordedWorkers:
                     found.append(decoded(_decode, record.value))
         return tuple(state for state in found if at - state.until <= SILENT_KEPT)
 
+    async def counts(self) -> Counts:
+        """The workers alone, for whoever asks after them: jobs are not counted for that."""
+        at = await self._time.now()
+        return Counts((), await self.all(at), at)
+
     async def _forget(self, at: datetime) -> None:
         for record in await self._records.due(None, None, _OLD_MAX):
             if record.due_at is not None and record.due_at <= at:
                 await self._records.delete(record.key, at=record.version)
-
-
-class People:
-    """Who works tasks, for whoever asks after the workers alone: tasks are not counted for that."""
-
-    def __init__(self, workers: RecordedWorkers, time: StoreTime) -> None:
-        self._workers = workers
-        self._time = time
-
-    async def counts(self) -> Counts:
-        """The workers."""
-        at = await self._time.now()
-        return Counts((), await self._workers.all(at), at)

@@ -24,7 +24,6 @@ from wrasse.clock import Clock
 from wrasse.errors import UnknownName
 from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
 from wrasse.jobs.record_core.store_time import StoreTime, whole_up
-from wrasse.jobs.record_core.workers import People
 from wrasse.jobs.stream_tasks.events import Post, Said, TaskReports, after_attempt, after_move, progressed, queued
 from wrasse.jobs.stream_tasks.fields import Fields
 from wrasse.jobs.stream_tasks.names import KNOWN_IDS, TASKS, WORKERS, check_task_id, check_task_type
@@ -103,7 +102,6 @@ class StreamedJobs(RecordQueue[Task]):
             # Where a record and its event are two steps, the next task waits for both: entries keep the batch's order.
             self.put_at_once = 1
         self._views = views_of(self._store.shelves, self._store, self.search, list(self._types), ports.clock)
-        self.people = People(self._workers, self.time)
         self.strays = TaskStrays(records, ports.streams, self._store, self.search, tuple(self._types))
         self.reports = TaskReports(ports.streams, ports.post, ports.clock, self.search.malformed)
 

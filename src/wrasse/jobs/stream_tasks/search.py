@@ -17,14 +17,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.errors import StoreBroken, UsageError
+from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.queue import Turns
 from wrasse.jobs.stream_tasks.events import queued
 from wrasse.jobs.stream_tasks.names import group_of, queue_of
 from wrasse.jobs.stream_tasks.spots import spot_of
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign import SharedRecords
-from wrasse.ports.jobs import Job, JobState, Place
+from wrasse.ports.jobs import Job, JobState, Place, check_page
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
@@ -145,8 +145,7 @@ async def due_tasks(
     store: TaskStore, search: TaskSearch, after: str | None, limit: int, wanted: Callable[[Task], bool]
 ) -> Page[JobState]:
     """Due tasks of the wanted sort, longest due first. Reads only."""
-    if limit < 1:
-        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+    check_page(limit)
     found: list[tuple[JobState, str]] = []
     while True:
         page = await store.due(after, limit)
