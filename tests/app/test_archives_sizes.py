@@ -89,7 +89,7 @@ async def test_a_larger_entry_of_another_program_is_archived_and_only_its_replay
         assert (chain.messages, chain.marked, chain.problems) == (2, 1, ())
         found = [each.entry async for each in read(scene.objects, "archive", CHANGE)]
         assert found[0].fields == {"file": b"\xff" * size}
-        with pytest.raises(TooLarge, match=rf"an entry of {size + 4} bytes for 'test.again'"):
+        with pytest.raises(TooLarge, match=rf"an entry of {size + 4} bytes and 1 fields for 'test.again'"):
             await replay(read(scene.objects, "archive", CHANGE), scene.backend.streams, AGAIN)
 
 

@@ -108,6 +108,8 @@ class NatsStreams:
             self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True),
             self._lanes.tip_of(subject, lane, leader=True),
         )
+        # Counted after the tip was read: an older count would look as if entries were trimmed that are not.
+        state = await self._lanes.state(lane) or state
         if not lane.own and not (state.count or tip.seq or marks or durables):
             return None
         shown = [await self._marked(lane, name, mark, first, tip) for name, mark in marks.items()]
@@ -116,7 +118,7 @@ class NatsStreams:
         at = self._time.heard(state.at) if state.at else await self._time.now()
         return StreamState(
             subject,
-            length=state.count,
+            length=state.count - (max(state.last_seq - tip.seq, 0) if lane.own else 0),
             bytes=_size(state, first, tip),
             appended=tip.number,
             first=None if first is None else first.id,
