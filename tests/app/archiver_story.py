@@ -26,7 +26,7 @@ from conformance.object_stores import make_bucket
 from servers.nats import SHARED_NATS
 from servers.seaweed import S3
 from servers.valkey import Valkey
-from wrasse.app.wiring import Store, Stores
+from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
 from wrasse.archives.drain import GROUP
 from wrasse.archives.lines import entry_of
@@ -34,6 +34,7 @@ from wrasse.archives.reader import lines_at
 from wrasse.archives.verify import verify
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
+from wrasse.ports.backend import Backend
 from wrasse.ports.objects import Objects
 from wrasse.streams.envelope import decode
 from wrasse.streams.publisher import Message, Publisher
@@ -132,7 +133,7 @@ async def archived_ids(objects: Objects) -> Counter[str]:
 class Story:
     """Archivers that die or stand still while messages are published and trimmed."""
 
-    def __init__(self, yard: Yard, backend: Store, objects: Objects, seed: int) -> None:
+    def __init__(self, yard: Yard, backend: Backend, objects: Objects, seed: int) -> None:
         self.yard = yard
         self.backend = backend
         self.draw = random.Random(seed)
@@ -249,7 +250,7 @@ async def story_at(
         await stores.close()
 
 
-async def rest(last: Archiver, backend: Store, attempts: int) -> bool:
+async def rest(last: Archiver, backend: Backend, attempts: int) -> bool:
     """Archives until all is archived; whether that is so."""
     for _ in range(attempts):
         with contextlib.suppress(StoreUnavailable):
@@ -294,7 +295,7 @@ async def stood_still(yard: Yard, store: str = "true", planted: redis.Redis | No
         return replace(after, problems=before.problems + after.problems)
 
 
-async def _caught_up(backend: Store) -> bool:
+async def _caught_up(backend: Backend) -> bool:
     await asyncio.sleep(0.02)
     states = [await backend.streams.info(subject) for subject in SUBJECTS]
     return all(

@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 
 from app.kill_actor import CLOCK, KEEP_ALL, engine_on, log
-from wrasse.app.wiring import Store, journal_of, open_store
+from wrasse.app.wiring import journal_of, open_store
 from wrasse.jobs.beats import ChildBeats
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.periodic import Every, Missed, Periodic
@@ -19,6 +19,7 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import Job, JobGroup, Rate
 
 TICK = Periodic("tick", Every(timedelta(seconds=1)), "tick", missed=Missed.ALL)
@@ -27,7 +28,7 @@ MEMBERS = 6
 HOUR = timedelta(hours=1)
 
 
-def repeater_on(store: Store) -> Repeater:
+def repeater_on(store: Backend) -> Repeater:
     return Repeater([TICK], Producer(store.jobs, CLOCK), store.records(PERIODIC), CLOCK)
 
 

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from wrasse.app.wiring import Store, journal_of, open_store
+from wrasse.app.wiring import journal_of, open_store
 from wrasse.clock import SystemClock
 from wrasse.engine.guard import MassDeath
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
@@ -35,6 +35,7 @@ from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.manager import LeaseManager
+from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -117,7 +118,7 @@ async def waited_for(opening: Callable[[], Awaitable[S]]) -> S:
                 await asyncio.sleep(0.1)
 
 
-async def opened(url: str) -> Store:
+async def opened(url: str) -> Backend:
     """The store."""
     return await waited_for(lambda: open_store(url, done_max=KEEP_ALL))
 
@@ -162,7 +163,7 @@ async def run_producer(url: str, prefix: str) -> None:
         await asyncio.sleep(0.05)
 
 
-def engine_on(store: Store, silence: timedelta, journal: Journal) -> Engine:
+def engine_on(store: Backend, silence: timedelta, journal: Journal) -> Engine:
     guards = (*backend_guards(store, CLOCK, silence), MassDeath(store.jobs, silence))
     sweep = Scheduled(
         StuckJobs(store.jobs, silence=silence), interval=timedelta(milliseconds=300), jitter=0.1, guards=guards

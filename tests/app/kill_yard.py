@@ -17,9 +17,10 @@ from pathlib import Path
 import apsw
 
 import seeds
-from wrasse.app.wiring import Store, open_store
+from wrasse.app.wiring import open_store
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
+from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import JobFilter, JobRecord, JobState, Place
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -38,7 +39,7 @@ class Line:
 class Yard:
     """A store, a side log, and the processes at work on them."""
 
-    def __init__(self, folder: Path, store: Store, silence: float, url: str) -> None:
+    def __init__(self, folder: Path, store: Backend, silence: float, url: str) -> None:
         self.folder = folder
         self.store = store
         self.jobs = store.jobs
@@ -143,7 +144,7 @@ async def open_yard(folder: Path, silence: float, url: str = "") -> AsyncIterato
 
 
 @asynccontextmanager
-async def yard_on(folder: Path, silence: float, url: str, store: Store) -> AsyncIterator[Yard]:
+async def yard_on(folder: Path, silence: float, url: str, store: Backend) -> AsyncIterator[Yard]:
     """A yard on a store that is open."""
     yard = Yard(folder, store, silence, url)
     try:

@@ -26,7 +26,7 @@ from servers.seaweed import S3
 from servers.valkey import Valkey, valkey
 from wrasse.app.archiving import build_archiver, open_ports
 from wrasse.app.config import load
-from wrasse.app.wiring import Store, Stores
+from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
@@ -38,6 +38,7 @@ from wrasse.clock import SystemClock
 from wrasse.errors import Refused
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
+from wrasse.ports.backend import Backend
 from wrasse.ports.objects import Objects
 from wrasse.streams.publisher import Message, Publisher
 
@@ -50,7 +51,7 @@ yards = yards
 class Scene:
     """Streams on one backend, archives in another."""
 
-    backend: Store
+    backend: Backend
     objects: Objects
 
     def archiver(self, size: int = 7, lease: timedelta = timedelta(milliseconds=30)) -> Archiver:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wrasse.app.wiring import RecordsAlone, margin_of
+from wrasse.app.wiring import RecordsAlone
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.mount import Mount, mount_of
@@ -80,7 +80,7 @@ async def test_clocks_of_other_hosts_are_allowed_for(tmp_path: Path, files: type
     directory = await Directory.open(tmp_path, files=files)
     store = RecordsAlone(directory, SystemClock(), 0)
     await directory.close()
-    assert margin_of(store) == margin
+    assert store.margin == margin
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from conformance.stores import CLUSTER, Store
 from wrasse.backends.redis.damage.check import RedisDamages
 from wrasse.backends.redis.damage.kinds import Kind
 from wrasse.backends.redis.damage.suspects import Judge, Suspect
-from wrasse.ports.damage import ShowsDamage
 from wrasse.ports.jobs import GROUP_DEAD_HEADER, Job, JobGroup, Place
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -33,10 +32,6 @@ async def bare(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 async def scene(bare: Scene) -> Scene:
     await bare.set_up()
     return bare
-
-
-async def test_a_redis_shows_its_damage(bare: Scene) -> None:
-    assert isinstance(bare.redis, ShowsDamage)
 
 
 async def test_jobs_in_every_place_are_no_damage(scene: Scene) -> None:

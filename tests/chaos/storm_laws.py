@@ -12,7 +12,6 @@ import redis
 from app.kill_yard import Yard
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.ports.damage import ShowsDamage
 from wrasse.ports.jobs import JobState, Place, Reason
 
 RESCUES_MAX = 3
@@ -109,7 +108,7 @@ def _counted(done: int, dead: int) -> dict[bytes, int]:
 
 async def no_damage(ending: Ending) -> None:
     """What `wrasse jobs fsck` looks for is not there."""
-    assert isinstance(ending.yard.store, ShowsDamage)
+    assert ending.yard.store.damages is not None
     found = await ending.yard.store.damages.check(repair=False, silence=ending.yard.one_silence())
     assert [(each.kind, each.count) for each in found if each.count] == [], "damage"
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from wrasse.app.task_opening import SCHEME, TaskHome, open_tasks
-from wrasse.app.wiring import Store, Stores
+from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks import takes as streamed_takes
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskType
+from wrasse.ports.backend import Backend
 
 TYPE = "low"  # the type, called as the queue that the storm's workers work on
 RETRIES = 3
@@ -30,7 +31,7 @@ class TaskStore:
     """A queue of tasks as a store: `jobs` are tasks, `backend` is where they live."""
 
     jobs: StreamedJobs
-    backend: Store
+    backend: Backend
     stores: Stores
 
     async def close(self) -> None:

@@ -20,9 +20,9 @@ from conformance.stores import (
     Store,
 )
 from conformance.task_stores import LONG_TASKS_BACKENDS, NOT_FOR_TASKS, TASKS_BACKENDS
+from wrasse.backends.memory.connect import Memory
 from wrasse.backends.nats.connect import Nats
 from wrasse.clock import SystemClock
-from wrasse.ports.capabilities import FULL_GROUPS
 
 OpenStore = Callable[..., Awaitable[Store]]
 JOBS_SUITES = ("test_jobs", "test_jobs_faults", "test_jobs_moves", "test_jobs_views", "test_comforts", "test_scale")
@@ -53,7 +53,7 @@ def _where_declared(metafunc: pytest.Metafunc, stores: Sequence[object]) -> list
     found: list[object] = []
     for each in stores:
         name = each.values[0] if isinstance(each, type(pytest.param())) else each
-        lacks = [need for need in needs if not getattr(CAPABILITIES.get(str(name), FULL_GROUPS), need)]
+        lacks = [need for need in needs if not getattr(CAPABILITIES.get(str(name), Memory.capabilities), need)]
         skip = pytest.mark.skip(reason=f"left out: {name} declares no {', '.join(lacks)}")
         marks = list(each.marks) if isinstance(each, type(pytest.param())) else []
         found.append(pytest.param(name, marks=[*marks, skip]) if lacks else each)

@@ -10,7 +10,6 @@ from conformance.stores import Store
 from conformance.upkeep import Upkeep
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.server_ages import ServerAges
 
 pytestmark = pytest.mark.parametrize("open_store", ["nats"], indirect=True)
 
@@ -25,7 +24,7 @@ async def upkeep(store: Store) -> Upkeep:
 
 
 async def keep_for(upkeep: Upkeep, age: timedelta | None, subject: str = S) -> Outcome:
-    assert isinstance(upkeep.streams, ServerAges)
+    assert upkeep.store.backend.ages is not None
     return await upkeep.streams.keep_for(subject, age)
 
 

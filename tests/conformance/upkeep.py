@@ -14,7 +14,7 @@ from wrasse.engine.run import AnySweep, Frame, run_once
 from wrasse.ids import Ids
 from wrasse.ports.groups import Groups
 from wrasse.ports.streams import START, Draft, EntryId, Streams
-from wrasse.ports.surveys import HasSurveys, Surveys
+from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.envelope import decode
 from wrasse.streams.group_census import Census
@@ -61,7 +61,7 @@ class Upkeep:
     @property
     def surveys(self) -> Surveys:
         backend = self.store.backend
-        return backend.surveys if isinstance(backend, HasSurveys) else PlainSurvey(self.streams)
+        return backend.surveys or PlainSurvey(self.streams)
 
     def alerts(self, source: str) -> Alerts:
         return Alerts(self.store.backend.records(ALERTS), self.streams, self.store.clock, source)

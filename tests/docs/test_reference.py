@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
-from tools.docs import cli, errors, figures, limits, metrics, ports, sweeps
+from tools.docs import capabilities, cli, errors, figures, limits, metrics, ports, sweeps
 from tools.docs.pages import pages
 
 from docs.blocks import ROOT
+from wrasse.app.declared import declared
 from wrasse.app.schema import leaves
 from wrasse.sweeps import CATALOGUE
 
-PAGES = ("cli", "errors", "events", "limits", "metrics", "ports", "settings", "sweeps")
+PAGES = ("capabilities", "cli", "errors", "events", "limits", "metrics", "ports", "settings", "sweeps")
 
 
 def written(page: str) -> str:
@@ -41,6 +42,11 @@ def test_every_command_is_in_the_reference_and_has_help() -> None:
 def test_every_setting_is_in_the_reference_and_has_a_meaning() -> None:
     assert first_column("settings") == list(leaves())
     assert [path for path, leaf in leaves().items() if not leaf.key.doc] == []
+
+
+def test_every_capability_is_in_the_reference_and_has_a_meaning() -> None:
+    assert list(capabilities.meanings()) == list(declared("memory"))
+    assert first_column("capabilities") == 2 * list(declared("memory"))
 
 
 def test_every_metric_is_in_the_reference_and_has_a_meaning() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.docs import cli, errors, events, limits, metrics, ports, settings, sweeps
+from tools.docs import capabilities, cli, errors, events, limits, metrics, ports, settings, sweeps
 from tools.docs.markdown import between
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = (cli, errors, events, limits, metrics, ports, settings, sweeps)
+MODULES = (capabilities, cli, errors, events, limits, metrics, ports, settings, sweeps)
 
 
 def pages() -> dict[str, str]:

@@ -13,10 +13,10 @@ from wrasse.app.cli_jobs import opened
 from wrasse.app.cli_jobs_change import PAGE
 from wrasse.app.config import Config
 from wrasse.app.progress import progress
-from wrasse.app.wiring import Store
 from wrasse.duration import format_duration
 from wrasse.errors import Refused, UnknownName, UsageError, WrasseError
-from wrasse.ports.job_lists import JobLists, ShowsLists
+from wrasse.ports.backend import JobStore
+from wrasse.ports.job_lists import JobLists
 from wrasse.ports.jobs import Delete, JobFilter, JobQueue, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
@@ -48,8 +48,8 @@ async def admin(asked: Asked, orders: AdminOrders) -> None:
                 write_json(await _purge_all(lists, limiter, orders))
 
 
-def _lists(store: Store) -> JobLists:
-    if not isinstance(store, ShowsLists):
+def _lists(store: JobStore) -> JobLists:
+    if store.lists is None:
         raise UsageError(
             "jobs do not lie in Redis lists here, of which --role=admin tells",
             do="use `wrasse jobs stats`, `wrasse jobs peek` or `wrasse jobs purge`",
@@ -57,8 +57,8 @@ def _lists(store: Store) -> JobLists:
     return store.lists
 
 
-def _dead_key(store: Store) -> str:
-    return store.lists.names["dead_letter"] if isinstance(store, ShowsLists) else "dead"
+def _dead_key(store: JobStore) -> str:
+    return "dead" if store.lists is None else store.lists.names["dead_letter"]
 
 
 async def _stats(lists: JobLists, limiter: str) -> dict[str, object]:

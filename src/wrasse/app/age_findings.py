@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wrasse.app.retention_building import ages_of, retention, surveys_of
+from wrasse.app.retention_building import retention, surveys_of
 from wrasse.app.settings import Settings
-from wrasse.app.wiring import Store
+from wrasse.ports.backend import StreamStore
 from wrasse.ports.finding import OK, WARN, Finding
 from wrasse.ports.streams import StreamState
 from wrasse.streams.retention import Retention, server_age_for
@@ -20,9 +20,9 @@ _NAMED = 3
 _BY_HAND = "nats stream edit --max-age=0"
 
 
-async def age_findings(settings: Settings, store: Store) -> Sequence[Finding]:
+async def age_findings(settings: Settings, store: StreamStore) -> Sequence[Finding]:
     """The findings about a backend of streams; none where servers remove nothing by themselves."""
-    if ages_of(store) is None:
+    if store.ages is None:
         return ()
     page = await surveys_of(store).survey(">", None, LOOK)
     return tuple(judged(page.items, retention(settings), enabled=settings.sweeps[AgedEntries.name].enabled))

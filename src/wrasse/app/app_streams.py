@@ -15,9 +15,9 @@ from typing import TypeVar
 from wrasse.app.job_handle import Duration, as_duration
 from wrasse.app.new_job import encoded
 from wrasse.app.signals import on_stop
-from wrasse.app.wiring import Store
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
+from wrasse.ports.backend import StreamStore
 from wrasse.ports.groups import StartAt, check_group
 from wrasse.ports.streams import APPENDS_MAX
 from wrasse.ports.subjects import check_pattern
@@ -51,7 +51,7 @@ class Registered:
 
 
 async def listen(
-    store: Store,
+    store: StreamStore,
     clock: Clock,
     handlers: Sequence[Registered],
     stopped: asyncio.Event,
@@ -84,7 +84,7 @@ async def listen(
 class AppStreams:
     """Publishes messages, and runs handlers for them. Opened on first use."""
 
-    def __init__(self, open: Callable[[], Awaitable[Store]], clock: Clock) -> None:
+    def __init__(self, open: Callable[[], Awaitable[StreamStore]], clock: Clock) -> None:
         self._open = open
         self._clock = clock
         self.handlers: list[Registered] = []

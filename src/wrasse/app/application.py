@@ -42,7 +42,7 @@ from wrasse.app.new_job import encoded
 from wrasse.app.signals import on_stop
 from wrasse.app.sweep_ports import JOBS, LEASES, STREAMS
 from wrasse.app.unwrap import first_error
-from wrasse.app.wiring import Store, Stores
+from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
@@ -60,6 +60,7 @@ from wrasse.leases.hold import hold_key
 from wrasse.leases.operations import Operations
 from wrasse.leases.transact import transact
 from wrasse.leases.xid import Xids
+from wrasse.ports.backend import StreamStore
 from wrasse.ports.jobs import JobQueue
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:")
@@ -253,7 +254,7 @@ class App:
             self._remote = client
         return self._remote
 
-    async def _streams(self) -> Store:
+    async def _streams(self) -> StreamStore:
         return (await self.open(STREAMS)).streams
 
     async def _jobs(self) -> tuple[Producer, JobQueue]:

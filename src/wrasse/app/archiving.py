@@ -9,7 +9,7 @@ from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.redaction import hide
 from wrasse.app.settings import Settings
-from wrasse.app.wiring import Stores, margin_of
+from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.codec import Codec, check_codec
@@ -40,7 +40,7 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
     """What archivers work on. Cursors and leases live where engines on all hosts look."""
     where = homes(config)
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
-    lessor = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=margin_of(engine))
+    lessor = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
     return ArchivePorts(
         streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS)
     )

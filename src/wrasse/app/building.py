@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
@@ -74,8 +73,7 @@ from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.core import leases_in
 from wrasse.orphans.desk import Desk
 from wrasse.ports.jobs import JobQueue
-from wrasse.ports.limiter import Limiter
-from wrasse.ports.strays import SeesStrays, Strays
+from wrasse.ports.strays import Strays
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.expired_leases import ExpiredLeases
@@ -93,16 +91,6 @@ LEASE_SWEEPS = (  # what every process that serves leases also runs
     AgedRecords.name,
 )
 IDLE = "idle"  # the group of sweeps that keep away from traffic
-
-
-@runtime_checkable
-class _Limits(Protocol):
-    """A backend with a limiter of its own."""
-
-    @property
-    def limiter(self) -> Limiter:
-        """The limiter."""
-        ...
 
 
 async def open_homes(config: Config, stores: Stores, *needs: str, into: Opened | None = None) -> Opened:
@@ -265,7 +253,7 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
     felt = [backend_guards(heart, clock, skew_max=settings.engine.skew_max) for heart in hearts(kind, opened)]
     guards: tuple[Guard, ...] = tuple(guard for each in felt for guard in each)
     if isinstance(sweep, StuckJobs):
-        if isinstance(opened.jobs, SeesStrays):
+        if opened.jobs.strays is not None:
             sweep = replace(sweep, search=_search(settings.reaper, opened.jobs.strays, clock))
         # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
         silent = backend_guards(opened.jobs, clock, sweep.silence, skew_max=settings.engine.skew_max)
@@ -420,7 +408,7 @@ def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tall
 def build_pace(settings: Settings, opened: Opened, rate: int) -> Pace:
     """A rate per second that everybody who puts into the same backend shares."""
     store = opened.jobs
-    limiter = store.limiter if isinstance(store, _Limits) else RecordedLimiter(store.records(BUDGETS))
+    limiter = store.limiter or RecordedLimiter(store.records(BUDGETS))
     return Pace(limiter, settings.producer.rate_limit_key, rate)
 
 

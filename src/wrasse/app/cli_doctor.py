@@ -7,11 +7,13 @@ import click
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.config import Config
+from wrasse.app.declared import declared, kind_of, table
 from wrasse.app.doctor import examine
 from wrasse.app.handler_app import with_app
+from wrasse.app.homes import homes
 from wrasse.app.redaction import hide
 from wrasse.clock import SystemClock
-from wrasse.errors import ConfigError, UsageError
+from wrasse.errors import ConfigError, UsageError, WrasseError
 from wrasse.ports.finding import FAIL, Finding
 
 
@@ -27,14 +29,31 @@ def doctor(asked: Asked) -> None:
     """
     config, apart = _with_app(asked)
     findings = [*apart, *finish(_examined(config))]
+    kinds = _kinds(config)
     answer = {
         "ok": not any(each.state == FAIL for each in findings),
         "checks": [{"check": e.check, "state": e.state, "what": hide(e.what), "do": hide(e.do)} for e in findings],
+        "capabilities": {kind: declared(kind) for kind in kinds},
     }
     rows = [(each.state, each.check, hide(each.what), hide(each.do)) for each in findings]
-    asked.answer(answer, lambda: show_table(("state", "check", "what", "do"), rows))
+    asked.answer(answer, lambda: _show(rows, kinds))
     if not answer["ok"]:
         raise click.exceptions.Exit(1)
+
+
+def _show(rows: list[tuple[str, str, str, str]], kinds: list[str]) -> None:
+    show_table(("state", "check", "what", "do"), rows)
+    if kinds:
+        click.echo()
+        show_table(*table(kinds))
+
+
+def _kinds(config: Config) -> list[str]:
+    """The kinds of backends in use; none where the settings contradict each other, which is told above."""
+    try:
+        return list(dict.fromkeys(kind_of(url) for url in homes(config).stores()))
+    except WrasseError:
+        return []
 
 
 def _with_app(asked: Asked) -> tuple[Config, list[Finding]]:

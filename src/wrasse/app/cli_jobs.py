@@ -11,9 +11,10 @@ from wrasse.app.cli_group import LazyGroup
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.task_opening import open_tasks, task_home
-from wrasse.app.wiring import Store, Stores, open_store
+from wrasse.app.wiring import Stores, open_store, with_jobs
 from wrasse.clock import SystemClock
 from wrasse.jobs.routed import RoutedJobs
+from wrasse.ports.backend import JobStore
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.pulse import Pulse
 
@@ -49,7 +50,7 @@ class OpenQueue:
     """Jobs and tasks as one queue, and the pulse of where jobs live."""
 
     jobs: JobQueue
-    store: Store
+    store: JobStore
 
     async def pulse(self) -> Pulse:
         """What time it is there."""
@@ -69,7 +70,7 @@ async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator
 
 async def open_queue(config: Config, stores: Stores) -> OpenQueue:
     """Jobs and tasks, where they live."""
-    store, home = await stores.open(homes(config).jobs), task_home(config)
+    store, home = with_jobs(await stores.open(homes(config).jobs)), task_home(config)
     if home is None:
         return OpenQueue(store.jobs, store)
     tasks = partial(open_tasks, home, stores)
@@ -77,10 +78,10 @@ async def open_queue(config: Config, stores: Stores) -> OpenQueue:
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[Store]:
+async def opened(config: Config) -> AsyncIterator[JobStore]:
     """The backend that holds the jobs, for the length of a command."""
     store = await open_store(homes(config).jobs, done_max=config.settings.worker.done_max, create=False)
     try:
-        yield store
+        yield with_jobs(store)
     finally:
         await store.close()

@@ -10,7 +10,7 @@ from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_jobs import opened
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.progress import progress
-from wrasse.ports.damage import Damage, ShowsDamage
+from wrasse.ports.damage import Damage
 
 NOTHING_TO_CHECK = "this backend keeps a job in one record, which cannot contradict another: there is nothing to check"
 
@@ -36,7 +36,7 @@ def fsck(asked: Asked, repair: bool) -> None:
 async def _fsck(asked: Asked, repair: bool) -> None:
     config = asked.config()
     async with opened(config) as store:
-        if not isinstance(store, ShowsDamage):
+        if store.damages is None:
             asked.answer(
                 {"checked": False, "damage": [], "repaired": False, "why": NOTHING_TO_CHECK},
                 lambda: click.echo(NOTHING_TO_CHECK),

@@ -14,9 +14,10 @@ from wrasse.app.cli_table import show_table
 from wrasse.app.homes import homes
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import Settings
-from wrasse.app.wiring import Store, open_store
+from wrasse.app.wiring import open_store
 from wrasse.jobs.periodic import read_when
 from wrasse.jobs.repeating import PERIODIC, Mark, read_mark
+from wrasse.ports.backend import Backend
 from wrasse.ports.page import pages
 
 PAGE = 500
@@ -83,7 +84,7 @@ async def _list(asked: Asked) -> None:
     )
 
 
-async def _known(store: Store, settings: Settings) -> list[Listed]:
+async def _known(store: Backend, settings: Settings) -> list[Listed]:
     marks: dict[str, Mark] = {}
     async for page in pages(lambda after: store.records(PERIODIC).page("", after, PAGE)):
         marks |= {record.key: read_mark(record) for record in page}

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from wrasse.app.cli_group import LazyGroup
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
-from wrasse.app.wiring import Store, check_streams, open_store
+from wrasse.app.wiring import open_store, with_streams
+from wrasse.ports.backend import StreamStore
 
 HOMES = {
     "publish": ("cli_streams_publish", "publish one message, or one per line"),
@@ -28,13 +29,12 @@ Examples:
 """,
 )
 
-
 @asynccontextmanager
-async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Store]:
+async def opened(config: Config, *, create: bool = False) -> AsyncIterator[StreamStore]:
     """The backend that holds the streams, for the length of a command; one that only reads creates nothing."""
     store = await open_store(homes(config).streams, create=create)
     try:
-        await check_streams(store)
-        yield store
+        await store.check_streams()
+        yield with_streams(store)
     finally:
         await store.close()

@@ -22,10 +22,10 @@ from wrasse.app.cli_table import printable
 from wrasse.app.job_text import glimpse, text_of
 from wrasse.app.plain import to_json
 from wrasse.app.signals import on_stop
-from wrasse.app.wiring import Store
 from wrasse.clock import SystemClock, from_micros, to_micros
 from wrasse.duration import parse_duration
 from wrasse.errors import BadDuration, StoreBroken, UsageError
+from wrasse.ports.backend import StreamStore
 from wrasse.ports.groups import Ack, StartAt, check_group
 from wrasse.ports.streams import START, Entry, EntryId, Streams
 from wrasse.ports.subjects import check_pattern, is_wild
@@ -92,7 +92,7 @@ async def _read(asked: Asked, wanted: Wanted, group: str | None) -> None:
                 await _consume(asked, wanted, store, group, stopped)
 
 
-async def _look(asked: Asked, wanted: Wanted, store: Store, stopped: asyncio.Event) -> None:
+async def _look(asked: Asked, wanted: Wanted, store: StreamStore, stopped: asyncio.Event) -> None:
     """Reads without a trace."""
     now = (await store.pulse()).at
     count = 0
@@ -170,7 +170,7 @@ def start_at(text: str, now: datetime) -> StartAt:
         ) from None
 
 
-async def _consume(asked: Asked, wanted: Wanted, store: Store, group: str, stopped: asyncio.Event) -> None:
+async def _consume(asked: Asked, wanted: Wanted, store: StreamStore, group: str, stopped: asyncio.Event) -> None:
     """Reads as a member of a group. Without --follow it ends when the group has nothing for us."""
     clock = SystemClock()
     start = start_at(wanted.start, (await store.pulse()).at)

@@ -51,7 +51,7 @@ from wrasse.app.status import Subject, Watch
 from wrasse.app.sweep_ports import ARCHIVES, ENGINE, JOBS, LEASES, RECORDS, STREAMS, TASKS, Opened
 from wrasse.app.task_working import build_task_workers
 from wrasse.app.unwrap import first_error
-from wrasse.app.wiring import Store, Stores
+from wrasse.app.wiring import Stores, with_jobs
 from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine
@@ -61,6 +61,7 @@ from wrasse.jobs.repeating import Repeater
 from wrasse.jobs.shut_queues import SHUT_QUEUES
 from wrasse.jobs.tally import Labels, Tally
 from wrasse.jobs.worker import Worker
+from wrasse.ports.backend import Backend
 from wrasse.streams.tally import StreamTally
 
 ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
@@ -348,7 +349,7 @@ class Daemon:
             clock=self._clock,
             roles=self._roles,
             backend=str(homes(self._config).ports["jobs"]),
-            jobs=jobs,
+            jobs=None if jobs is None else with_jobs(jobs),
             queue=None if jobs is None or opened.tasks is None else opened.queue,
             journal=opened.engine_journal,
             leases=None if records is None else records.records(DEFAULT_LEASES),
@@ -371,7 +372,7 @@ class Daemon:
             retention=opened.retention,
         )
 
-    def _open_store(self, port: str) -> Store | None:
+    def _open_store(self, port: str) -> Backend | None:
         """The backend of this port, if this process has it open, for this port or for another."""
         ports = homes(self._config).ports
         same = (store for other, store in self._opened.stores.items() if ports[other].url == ports[port].url)

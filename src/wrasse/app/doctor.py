@@ -27,11 +27,12 @@ from wrasse.app.settings_leases import LeaseSettings
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.app.sweep_ports import ENGINE, JOBS
 from wrasse.app.traces import INSTALL, missing_for_tracing
-from wrasse.app.wiring import Store, Stores, existing, inside, probed
+from wrasse.app.wiring import Stores, existing
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ids import Ids
+from wrasse.ports.backend import Backend
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.pulse import Examined
@@ -60,7 +61,7 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
     for finding in (*mode_findings(config, where.stores()), *left_behind(config)):
         yield finding
     stores = Stores(clock, done_max=config.settings.worker.done_max, create=False)
-    opened: dict[str, Store] = {}
+    opened: dict[str, Backend] = {}
     try:
         for row in table(where):
             yield Finding("place", OK, f"{row.port}: {row.refused or f'{row.backend} ({row.by})'}")
@@ -137,7 +138,7 @@ def _jobs(url: str) -> Iterator[Finding]:
 
 
 async def _backend(
-    url: str, stores: Stores, clock: Clock, skew_max: timedelta, opened: dict[str, Store]
+    url: str, stores: Stores, clock: Clock, skew_max: timedelta, opened: dict[str, Backend]
 ) -> AsyncIterator[Finding]:
     parsed = parse_store(url)
     if parsed.scheme == "memory":
@@ -164,11 +165,10 @@ async def _backend(
         yield Finding("backend", FAIL, why.message, why.do)
         return
     opened[url] = store
-    if probe := probed(store):
+    if probe := str(store.conditions):
         yield Finding("probe", OK, f"{parsed}: {probe}")
-    if isinstance(examined := inside(store), Examined):
-        for finding in await _asked(examined):
-            yield finding
+    for finding in await _asked(store):
+        yield finding
     state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
     write = "a write" if is_redis(url) or parsed.is_nats else "a durable write"
     yield Finding("backend", state, f"{parsed} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do)
@@ -186,7 +186,7 @@ def _not_there(url: StoreUrl) -> Finding:
     return Finding("backend", OK, what)
 
 
-async def _asked(store: Examined) -> Sequence[Finding]:
+async def _asked(store: Backend | Examined) -> Sequence[Finding]:
     try:
         return await store.examine()
     except WrasseError as why:
@@ -214,10 +214,10 @@ async def _objects(url: str, stores: Stores) -> AsyncIterator[Finding]:
     except WrasseError as why:
         yield Finding("objects", FAIL, why.message, why.do)
     else:
-        yield Finding("probe", OK, f"{parsed}: {probed(store)}")
+        yield Finding("probe", OK, f"{parsed}: {store.conditions}")
 
 
-async def _write(store: Store, clock: Clock) -> None:
+async def _write(store: Backend, clock: Clock) -> None:
     """Creates and deletes one record."""
     records = store.records(_PROBES)
     key = Ids(clock).new()

@@ -10,28 +10,22 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 from wrasse.app.config import Config
 from wrasse.app.homes import homes
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.store_url import parse_store
-from wrasse.app.wiring import Store, Stores, inside, margin_of
+from wrasse.app.wiring import Stores
 from wrasse.engine.guard import Activity
 from wrasse.errors import ConfigError
 from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
+from wrasse.ports.backend import Backend
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 FINISH_SECONDS_MAX = 5.0
-
-
-@runtime_checkable
-class _HasObjects(Protocol):
-    @property
-    def objects(self) -> Objects: ...
 
 
 async def open_leasing(config: Config, stores: Stores) -> Leasing:
@@ -43,15 +37,14 @@ async def open_leasing(config: Config, stores: Stores) -> Leasing:
         store.records,
         _objects(store, config, stores),
         stores.clock,
-        terms=Terms(max(own.margin, margin_of(store)), own.lock_delay),
+        terms=Terms(max(own.margin, store.margin), own.lock_delay),
         ttl_max=own.ttl_max,
         traffic=activity.note,
         namespaces=store.namespaces,
         replay=own.txn_replay_interval,
     )
     stores.finish_first(partial(_finish, leases))
-    inner = inside(store)
-    return Leasing(leases, store.namespaces, activity, lambda: getattr(inner, "requests", None))
+    return Leasing(leases, store.namespaces, activity, lambda: store.requests)
 
 
 async def _finish(leases: Leases) -> None:
@@ -83,10 +76,9 @@ def check_state_home(config: Config) -> None:
         )
 
 
-def _objects(store: Store, config: Config, stores: Stores) -> Objects:
-    inner = inside(store)
-    if isinstance(inner, _HasObjects):
-        return inner.objects
+def _objects(store: Backend, config: Config, stores: Stores) -> Objects:
+    if store.objects is not None:
+        return store.objects
 
     async def opened() -> Objects:
         check_state_home(config)

@@ -8,7 +8,6 @@ from wrasse.app.archiving import archive_streams
 from wrasse.app.retention_settings import STREAM_SWEEPS, retention_of
 from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened, sweep_home
-from wrasse.app.wiring import Store
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Guard
@@ -16,9 +15,8 @@ from wrasse.engine.loop import Scheduled
 from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
-from wrasse.ports.plain_locks import HasPlainLocks
-from wrasse.ports.server_ages import ServerAges
-from wrasse.ports.surveys import HasSurveys, Surveys
+from wrasse.ports.backend import StreamStore
+from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import Census
 from wrasse.streams.looks import LOOKS, Looks
@@ -37,7 +35,7 @@ def retention(settings: Settings) -> Retention:
 def stream_sweeps(settings: Settings, opened: Opened) -> tuple[str, ...]:
     """The sweeps of streams that have something to do here. Without rules nothing is trimmed; but a server may still
     have the age of a rule that is gone."""
-    aged = settings.retention or ages_of(opened.streams) is not None
+    aged = settings.retention or opened.streams.ages is not None
     return STREAM_SWEEPS if aged else (DeadConsumers.name,)
 
 
@@ -49,7 +47,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
     silence = timedelta(0)  # a trim judges by what is stored
     if name == AgedEntries.name:
         trimmer = Trimmer(store.streams, alerts, clock, opened.retention)
-        rules, ages = retention(settings), ages_of(store)
+        rules, ages = retention(settings), store.ages
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
         looks = Looks(store.records(LOOKS))
@@ -57,7 +55,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
     guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, silence, skew_max=settings.engine.skew_max))
-    if isinstance(store, HasPlainLocks):
+    if store.plain_locks is not None:
         # The document's sweeper trims under the same lock under which it looks for what is stuck.
         guards = (PlainLockGuard(store.plain_locks, settings.sweeper.lock_ttl), *guards)
     return Scheduled(
@@ -72,11 +70,6 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
     )
 
 
-def ages_of(store: Store) -> ServerAges | None:
-    """What has a backend's server remove by age on its own, where it can."""
-    return store.streams if isinstance(store.streams, ServerAges) else None
-
-
-def surveys_of(store: Store) -> Surveys:
+def surveys_of(store: StreamStore) -> Surveys:
     """What looks at all streams of a backend."""
-    return store.surveys if isinstance(store, HasSurveys) else PlainSurvey(store.streams)
+    return store.surveys or PlainSurvey(store.streams)

@@ -20,7 +20,6 @@ from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, LeaseFacts, SweepFacts
 from wrasse.app.orphan_metrics import OrphanFacts
 from wrasse.app.traces import SpanTally
-from wrasse.app.wiring import Store
 from wrasse.archives.tally import Lag, Tally as ArchiveTally
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
@@ -31,6 +30,7 @@ from wrasse.jobs.shut_queues import ShutQueue, shut_queues
 from wrasse.jobs.tally import Tally
 from wrasse.leases.lease import Lease, decode
 from wrasse.orphans.desk import Desk
+from wrasse.ports.backend import JobStore
 from wrasse.ports.jobs import Counts, JobQueue, JobState
 from wrasse.ports.journal import Journal, Line, LineFilter
 from wrasse.ports.records import Records
@@ -99,7 +99,7 @@ class Subject:
     clock: Clock
     roles: tuple[str, ...]
     backend: str
-    jobs: Store | None  # None here and below: not used by this process, or not there yet
+    jobs: JobStore | None  # None here and below: not used by this process, or not there yet
     journal: Journal | None
     leases: Records | None
     streams: Streams | None

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wrasse.app.lease_ports import Leasing
-from wrasse.app.wiring import KeepsRecords, ObjectStore, Store, margin_of
+from wrasse.app.wiring import KeepsRecords, with_jobs, with_streams
 from wrasse.clock import Clock
 from wrasse.engine.loop import ENGINE_LEASES, SweepHome
 from wrasse.engine.state import ENGINE_STATE
@@ -20,6 +20,7 @@ from wrasse.jobs.routed import RoutedJobs
 from wrasse.jobs.stream_tasks.queue import StreamedJobs
 from wrasse.leases.manager import LeaseManager
 from wrasse.orphans.desk import Desk
+from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
@@ -42,7 +43,7 @@ JOBS, RECORDS, STREAMS, OBJECTS, ENGINE, LEASES, TASKS, ORPHANS, ARCHIVES = (
 class Opened:
     """The backends of a process, by port. Only those are open that were asked of `open_homes`."""
 
-    stores: dict[str, Store] = dataclasses.field(default_factory=dict)
+    stores: dict[str, Backend] = dataclasses.field(default_factory=dict)
     object_store: ObjectStore | None = None
     engine_journal: Journal | None = None
     desks: dict[str, Desk] = dataclasses.field(default_factory=dict)  # by root of orphans
@@ -54,24 +55,24 @@ class Opened:
     open_tasks: Callable[[], Awaitable[JobQueue]] | None = None
 
     @property
-    def jobs(self) -> Store:
+    def jobs(self) -> JobStore:
         """The backend of jobs."""
-        return self._store(JOBS)
+        return with_jobs(self._store(JOBS))
 
     @property
-    def records(self) -> Store:
+    def records(self) -> Backend:
         """The backend of records."""
         return self._store(RECORDS)
 
     @property
-    def engine(self) -> Store:
+    def engine(self) -> Backend:
         """The backend of the journal and of what the engine keeps."""
         return self._store(ENGINE)
 
     @property
-    def streams(self) -> Store:
+    def streams(self) -> StreamStore:
         """The backend of streams."""
-        return self._store(STREAMS)
+        return with_streams(self._store(STREAMS))
 
     @property
     def objects(self) -> ObjectStore:
@@ -95,14 +96,14 @@ class Opened:
         """Jobs and tasks, to list, enqueue and change. Tasks are opened when a call is about one."""
         return self.jobs.jobs if self.open_tasks is None else RoutedJobs(self.jobs.jobs, self.open_tasks, self.types)
 
-    def _store(self, port: str) -> Store:
+    def _store(self, port: str) -> Backend:
         assert port in self.stores, f"{port} were not opened"
         return self.stores[port]
 
 
 def sweep_home(store: KeepsRecords, clock: Clock) -> SweepHome:
     """The leases and states of sweeps, in the backend that they sweep."""
-    lessor = LeaseManager(store.records(ENGINE_LEASES), clock, margin=margin_of(store))
+    lessor = LeaseManager(store.records(ENGINE_LEASES), clock, margin=store.margin)
     return SweepHome(lessor, store.records(ENGINE_STATE))
 
 
@@ -180,7 +181,7 @@ def _need(kind: object) -> str:
     return JOBS if kind is JobQueue else ENGINE if kind is Journal else RECORDS
 
 
-def _opened(need: str, opened: Opened) -> Store | ObjectStore:
+def _opened(need: str, opened: Opened) -> Backend | ObjectStore:
     return opened.objects if need == OBJECTS else opened.stores[need]
 
 

@@ -18,7 +18,6 @@ from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.stream_tasks.queue import AgedTasks, StreamedJobs
-from wrasse.ports.plain_locks import HasPlainLocks
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -56,7 +55,7 @@ def _stuck(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock
         *backend_guards(opened.records, clock, silence, skew_max=settings.engine.skew_max),
         MassDeath(tasks.workers, silence),
     )
-    if isinstance(opened.records, HasPlainLocks):
+    if opened.records.plain_locks is not None:
         guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)
     scheduled = _scheduled(StuckJobs.name, sweep, settings, guards)
     return replace(scheduled, interval=settings.sweeper.interval, home=sweep_home(opened.records, clock))

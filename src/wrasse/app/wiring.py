@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from wrasse.app.lateness import told_if_late
 from wrasse.app.redaction import hide
@@ -19,17 +19,15 @@ from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.record_journal import JOURNAL, RecordJournal
 from wrasse.errors import ConfigError
-from wrasse.ports.capabilities import Capabilities
+from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
 from wrasse.ports.catalog import Catalog, Query
-from wrasse.ports.groups import Groups
+from wrasse.ports.finding import Finding
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Examined, Pulse
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.sightings import Sightings
-from wrasse.ports.streams import Streams
 
 if TYPE_CHECKING:
     from wrasse.jobs.record_queue.queue import RecordedJobs
@@ -38,128 +36,33 @@ DONE_MAX = 10_000
 RESCUES_MAX = 3
 
 
-class Store(Protocol):
-    """A backend as it is opened: its ports, its pulse and its end."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it can do beyond what every backend must."""
-        ...
-
-    @property
-    def jobs(self) -> JobQueue:
-        """The job queue."""
-        ...
-
-    @property
-    def streams(self) -> Streams:
-        """The streams."""
-        ...
-
-    @property
-    def groups(self) -> Groups:
-        """The groups that read them."""
-        ...
-
-    @property
-    def namespaces(self) -> Namespaces:
-        """Which namespaces have keys."""
-        ...
-
-    def records(self, collection: Collection) -> Records:
-        """The records of one collection."""
-        ...
-
-    async def pulse(self) -> Pulse:
-        """Does it answer, is it the same one, what is its time?"""
-        ...
-
-    async def close(self) -> None:
-        """Lets go of what is open."""
-        ...
-
-
-@runtime_checkable
-class _KeepsSightings(Protocol):
-    @property
-    def sightings(self) -> Sightings: ...
-
-
-@runtime_checkable
-class _KeepsJournal(Protocol):
-    @property
-    def journal(self) -> Journal: ...
-
-
-@runtime_checkable
-class _ChecksStreams(Protocol):
-    async def check_streams(self) -> None: ...
-
-
 class KeepsRecords(Protocol):
     """A backend with records."""
 
-    def records(self, collection: Collection) -> Records:
-        """The records of one collection."""
-        ...
-
-
-class ObjectStore(Protocol):
-    """A backend of objects as it is opened. It has records, too."""
-
     @property
-    def objects(self) -> Objects:
-        """The objects."""
-        ...
-
-    @property
-    def namespaces(self) -> Namespaces:
-        """Which namespaces have keys."""
+    def margin(self) -> timedelta:
+        """How far the time that it tells may be off."""
         ...
 
     def records(self, collection: Collection) -> Records:
         """The records of one collection."""
         ...
 
-    async def pulse(self) -> Pulse:
-        """Does it answer?"""
-        ...
 
-    async def close(self) -> None:
-        """Lets go of what is open."""
-        ...
-
-
-class RecordsAlone:
-    """A bucket or a directory as the home of records, and of jobs that are made of them. It has no other port: settings
-    that ask for one are refused."""
-
-    capabilities = Capabilities()
+class RecordsAlone(JobStore):
+    """A bucket or a directory as the home of records, and of jobs that are made of them."""
 
     def __init__(self, store: ObjectStore, clock: Clock, done_max: int, rescues_max: int = RESCUES_MAX) -> None:
         self.store = store
+        self.capabilities, self.namespaces, self.objects = store.capabilities, store.namespaces, store.objects
+        self.margin, self.conditions = store.margin, store.conditions
         # What nobody asked to keep would cost a request for each job: the default keeps none here.
-        self._jobs = recorded_jobs(store, clock, 0 if done_max == DONE_MAX else done_max, rescues_max)
+        self.jobs: RecordedJobs = recorded_jobs(store, clock, 0 if done_max == DONE_MAX else done_max, rescues_max)
 
     @property
-    def jobs(self) -> JobQueue:
-        """Jobs as records."""
-        return self._jobs
-
-    @property
-    def streams(self) -> Streams:
-        """None."""
-        raise AssertionError("a bucket keeps no streams")
-
-    @property
-    def groups(self) -> Groups:
-        """None."""
-        raise AssertionError("a bucket keeps no streams")
-
-    @property
-    def namespaces(self) -> Namespaces:
-        """Which namespaces have keys."""
-        return self.store.namespaces
+    def requests(self) -> int | None:
+        """How many requests were sent so far."""
+        return self.store.requests
 
     def records(self, collection: Collection) -> Records:
         """The records of one collection."""
@@ -169,9 +72,13 @@ class RecordsAlone:
         """Does it answer?"""
         return await self.store.pulse()
 
+    async def examine(self) -> Sequence[Finding]:
+        """What its server's settings cost."""
+        return await self.store.examine()
+
     async def finish(self) -> None:
         """Until what is left to do after the last answers is done."""
-        await self._jobs.close()
+        await self.jobs.close()
 
     async def close(self) -> None:
         """Lets go of what is open."""
@@ -183,40 +90,29 @@ def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int, rescues_max: 
     """Jobs on the records and objects of a store. A bucket is asked less often whether there is something new."""
     from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 
-    poll_max = 1.0 if hasattr(store, "requests") else 0.2
+    poll_max = 1.0 if store.capabilities.billed else 0.2
     options = RecordedOptions(done_max=done_max, rescues_max=rescues_max, poll_max=poll_max)
     return RecordedJobs(store.records, store.objects, clock, options)
 
 
-def journal_of(store: Store, clock: Clock) -> Journal:
+def journal_of(store: Backend, clock: Clock) -> Journal:
     """The journal of a store: a table of its own where it has one, else records."""
-    return store.journal if isinstance(store, _KeepsJournal) else RecordJournal(store.records(JOURNAL), clock)
+    return store.journal or RecordJournal(store.records(JOURNAL), clock)
 
 
-async def check_streams(store: Store) -> None:
-    """Refuses a backend that is there but cannot keep streams, such as a server that is too old."""
-    if isinstance(store, _ChecksStreams):
-        await store.check_streams()
+def with_jobs(store: Backend) -> JobStore:
+    """The same backend, which has jobs."""
+    assert isinstance(store, JobStore), "settings with jobs where none can be are refused when they are read"
+    return store
 
 
-def inside(store: ObjectStore | Store) -> ObjectStore | Store:
-    """The backend itself, where it serves as the home of records alone."""
-    return store.store if isinstance(store, RecordsAlone) else store
+def with_streams(store: Backend) -> StreamStore:
+    """The same backend, which has streams."""
+    assert isinstance(store, StreamStore), "settings with streams where none can be are refused when they are read"
+    return store
 
 
-def probed(store: ObjectStore | Store) -> str:
-    """What a store was found to honour when it was opened; nothing where there was nothing to find out."""
-    return str(getattr(inside(store), "conditions", ""))
-
-
-def margin_of(store: KeepsRecords) -> timedelta:
-    """How far the time that a store tells may be off."""
-    margin = getattr(store.store if isinstance(store, RecordsAlone) else store, "margin", timedelta(0))
-    assert isinstance(margin, timedelta), "a margin is a time"
-    return margin
-
-
-async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX, create: bool = True) -> Store:
+async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX, create: bool = True) -> Backend:
     """Opens the backend that the URL names. Without `create` a file or directory that is missing is not made: what is
     opened instead is empty."""
     wanted = parse_store(url)
@@ -239,10 +135,10 @@ async def open_jobs(url: str) -> JobQueue:
         from wrasse.app.task_opening import open_task_jobs
 
         return await open_task_jobs(url)
-    return (await open_store(url)).jobs
+    return with_jobs(await open_store(url)).jobs
 
 
-async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Store:
+async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Backend:
     if url.scheme == "memory":
         from wrasse.backends.memory.connect import Memory
 
@@ -299,7 +195,7 @@ class Stores:
         self._create = create  # whether a file or a directory that is missing is made
         self._locks: defaultdict[StoreUrl, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._done_max, self._rescues_max = done_max, rescues_max
-        self._open: dict[StoreUrl, Store] = {}
+        self._open: dict[StoreUrl, Backend] = {}
         self._objects: dict[StoreUrl, ObjectStore] = {}
         self._stack = AsyncExitStack()
         self.examined: list[Examined] = []  # catalogs with something to tell the doctor
@@ -318,7 +214,7 @@ class Stores:
         """Waits for this before anything is closed, whenever it was opened."""
         self._endings.append(finish)
 
-    async def open(self, url: str) -> Store:
+    async def open(self, url: str) -> Backend:
         """The backend of this URL."""
         wanted = parse_store(url).resolved()
         if wanted.is_bucket and wanted not in self._open:
@@ -338,11 +234,11 @@ class Stores:
         """The journal of the backend of this URL."""
         return journal_of(await self.open(url), self._clock)
 
-    async def open_streams(self, url: str) -> Store:
+    async def open_streams(self, url: str) -> StreamStore:
         """The backend of this URL, if it keeps streams."""
         store = await self.open(url)
-        await check_streams(store)
-        return store
+        await store.check_streams()
+        return with_streams(store)
 
     async def open_objects(self, url: str) -> Objects:
         """The objects of the store of this URL."""
@@ -381,7 +277,7 @@ class Stores:
             self._stack.push_async_callback(sightings.close)
             return sightings, sightings
         store = await self.open(url)
-        if not isinstance(store, _KeepsSightings):
+        if store.sightings is None:
             raise ConfigError(
                 f"{url.partition(':')[0]} keeps no sightings of orphans",
                 do="set sightings: sqlite:wrasse.db in the root",

@@ -7,12 +7,51 @@ its field, and runs on the backends that declare it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What one backend can do."""
+
+    jobs: bool = False
+    """Keeps jobs."""
+
+    streams: bool = False
+    """Keeps streams, and groups that read them."""
+
+    objects: bool = False
+    """Keeps objects: large parameters and results, the state of leases, archives."""
+
+    journal: bool = False
+    """Keeps the journal of sweeps in a table of its own. Without it journal lines are records."""
+
+    limiter: bool = False
+    """Counts a shared rate of puts in one step. Without it the count is a record that writers compare and set."""
+
+    sightings: bool = False
+    """Keeps the sightings of orphans. Without it a root needs `sightings:` of another backend."""
+
+    surveys: bool = False
+    """Looks at many streams in one request. Without it each stream is asked for by itself."""
+
+    damages: bool = False
+    """Keeps a job in several places, which `wrasse jobs fsck` compares. Without it there is nothing to compare."""
+
+    strays: bool = False
+    """Finds jobs that other programs took and left without a heartbeat."""
+
+    plain_locks: bool = False
+    """Has locks that other programs take by SET NX, so that sweeps keep out of their way."""
+
+    lists: bool = False
+    """Keeps jobs in lists that other programs read, which `--role=admin` shows."""
+
+    ages: bool = False
+    """Its server removes old entries of a stream by itself, as `retention` says."""
+
+    billed: bool = False
+    """Each request is billed: workers that wait ask once a second instead of five times."""
 
     ack_outcome: bool = False
     """`Groups.answer` tells for each answer whether the entry was pending, whoever settled it. Without it `done` says
@@ -36,11 +75,12 @@ class Capabilities:
     """A group may begin at a moment that is still to come. Without it that is refused."""
 
 
-FULL_GROUPS = Capabilities(
-    ack_outcome=True,
-    ack_timeout_per_call=True,
-    knows_holders=True,
-    marks_any_group=True,
-    uncounted_return=True,
-    begins_later=True,
+GROUPS = frozenset(
+    {"ack_outcome", "ack_timeout_per_call", "knows_holders", "marks_any_group", "uncounted_return", "begins_later"}
 )
+"""The fields about groups of streams."""
+
+
+def full_groups(capabilities: Capabilities) -> Capabilities:
+    """The same with everything that groups can do."""
+    return replace(capabilities, **dict.fromkeys(GROUPS, True))

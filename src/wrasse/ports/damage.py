@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 NAMES_MAX = 10  # told of each kind
 
@@ -41,14 +41,4 @@ class Damages(Protocol):
     ) -> Sequence[Damage]:
         """The kinds of damage that were found, each once, in a fixed order. `seen` is told how much was looked at. A
         job that gets a hold by the repair is overdue `silence` later."""
-        ...
-
-
-@runtime_checkable
-class ShowsDamage(Protocol):
-    """A backend where damage can be: one that keeps a job in more than one structure."""
-
-    @property
-    def damages(self) -> Damages:
-        """What finds and repairs it."""
         ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,4 @@ class JobLists(Protocol):
 
     async def purge(self, limiter: str, *, force: bool, dry: bool) -> Purged:
         """Deletes all jobs of all places."""
-        ...
-
-
-@runtime_checkable
-class ShowsLists(Protocol):
-    """A backend whose jobs lie in such lists."""
-
-    @property
-    def lists(self) -> JobLists:
-        """The lists."""
         ...

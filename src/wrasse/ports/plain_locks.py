@@ -9,7 +9,7 @@ Costs. One round trip a call.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 
 class PlainLocks(Protocol):
@@ -21,14 +21,4 @@ class PlainLocks(Protocol):
 
     async def release(self, key: str, owner: str) -> bool:
         """Lets go of it, if it is still this owner's."""
-        ...
-
-
-@runtime_checkable
-class HasPlainLocks(Protocol):
-    """A backend with such locks."""
-
-    @property
-    def plain_locks(self) -> PlainLocks:
-        """The locks."""
         ...

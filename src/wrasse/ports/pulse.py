@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wrasse.ports.finding import Finding
 
@@ -30,9 +30,8 @@ class Heart(Protocol):
         ...
 
 
-@runtime_checkable
 class Examined(Protocol):
-    """A backend whose server has settings of its own, some of which cost jobs."""
+    """Something whose server has settings of its own, some of which cost jobs."""
 
     async def examine(self) -> Sequence[Finding]:
         """What the doctor is to tell about them."""

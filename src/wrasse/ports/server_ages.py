@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wrasse.ports.outcome import Outcome
 
@@ -27,7 +27,6 @@ class ServerAge:
     least: timedelta = timedelta(0)  # a shorter age the server does not take
 
 
-@runtime_checkable
 class ServerAges(Protocol):
     """The port. Streams that have it tell the age in `StreamState.server_age`."""
 

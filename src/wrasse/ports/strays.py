@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,4 @@ class Strays(Protocol):
     async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
         """One look, at about `limit` names. Without a cursor it goes on where the last look of anybody stopped; with
         one it goes on there. What is adopted is overdue `silence` from now."""
-        ...
-
-
-@runtime_checkable
-class SeesStrays(Protocol):
-    """A backend where strays can be."""
-
-    @property
-    def strays(self) -> Strays:
-        """What finds them."""
         ...

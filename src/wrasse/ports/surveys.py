@@ -8,7 +8,7 @@ Costs. A few round trips a page, flat in the number of its streams.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wrasse.ports.page import Page
 from wrasse.ports.streams import StreamState
@@ -19,14 +19,4 @@ class Surveys(Protocol):
 
     async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
         """Streams whose subjects match, in byte order, each with its groups. The cursors are subjects."""
-        ...
-
-
-@runtime_checkable
-class HasSurveys(Protocol):
-    """A backend that can look at many streams at once."""
-
-    @property
-    def surveys(self) -> Surveys:
-        """What does it."""
         ...

@@ -10,13 +10,13 @@ from wrasse.app.building import DEFAULT_LEASES as LEASES, JOB_SWEEPS, Opened, bu
 from wrasse.app.config import load
 from wrasse.app.status import Snapshot, Subject, Watch
 from wrasse.app.status_page import page
-from wrasse.app.wiring import Store
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import ManualClock
 from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.shut_queues import SHUT_QUEUES
 from wrasse.leases.leases import Leases
+from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import Job, WorkerInfo
 
 NASTY = "<script>alert(1)</script>&\"'"
@@ -30,7 +30,7 @@ class Shown:
         self.clock = ManualClock()
         self.store = Memory(self.clock)
         settings = load("/dev/null", environ={}).settings
-        stores: dict[str, Store] = dict.fromkeys(("jobs", "records", "engine"), self.store)
+        stores: dict[str, Backend] = dict.fromkeys(("jobs", "records", "engine"), self.store)
         opened = Opened(stores, engine_journal=self.store.journal)
         self.engine = build_engine(settings, opened, self.clock, "me")
         self.engine.add([build_sweep(name, settings, opened, self.clock) for name in JOB_SWEEPS])

@@ -27,6 +27,8 @@ from wrasse.backends.directory.temps import Temps
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.ports.backend import ObjectStore
+from wrasse.ports.capabilities import Capabilities
 from wrasse.ports.finding import WARN, Finding
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
@@ -35,8 +37,10 @@ from wrasse.private_files import make_private_folders
 _SYSTEM = SystemClock()
 
 
-class Directory:
+class Directory(ObjectStore):
     """A backend: objects, records and a pulse. Made by `open`."""
+
+    capabilities = Capabilities(jobs=True, objects=True)
 
     def __init__(self, files: Files, threads: Threads, clock: Clock) -> None:
         self._files = files

@@ -17,17 +17,20 @@ from wrasse.backends.memory.records import MemoryRecords
 from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.backends.memory.streams import MemoryStreams
 from wrasse.clock import Clock, SystemClock
-from wrasse.ports.capabilities import FULL_GROUPS
+from wrasse.ports.backend import JobStore, ObjectStore, StreamStore
+from wrasse.ports.capabilities import Capabilities, full_groups
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 
 _SYSTEM = SystemClock()
 
 
-class Memory:
+class Memory(JobStore, StreamStore, ObjectStore):
     """A backend: jobs, journal, records and a pulse."""
 
-    capabilities = FULL_GROUPS
+    capabilities = full_groups(
+        Capabilities(jobs=True, streams=True, objects=True, journal=True, limiter=True, sightings=True)
+    )
 
     def __init__(self, clock: Clock = _SYSTEM, *, done_max: int = 10_000, identity: str = "memory") -> None:
         self._clock = clock
@@ -35,7 +38,7 @@ class Memory:
         self._restarts = 0
         self._records: dict[str, MemoryRecords] = {}
         self.jobs = MemoryJobs(clock, done_max=done_max)
-        self.journal = MemoryJournal(clock)
+        self.journal: MemoryJournal = MemoryJournal(clock)
         self.limiter = MemoryLimiter(clock)
         self._logs = logs = Logs(clock)
         self.streams = MemoryStreams(logs)

@@ -20,25 +20,24 @@ from wrasse.backends.nats.stream_time import MARGIN
 from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreUnavailable, WrasseError
+from wrasse.ports.backend import StreamStore
 from wrasse.ports.capabilities import Capabilities
 from wrasse.ports.finding import Finding
-from wrasse.ports.groups import Groups
-from wrasse.ports.jobs import JobQueue
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
-from wrasse.ports.streams import Streams
 from wrasse.ports.surveys import Surveys
 
 
-class Nats:
+class Nats(StreamStore):
     """One open NATS. Make it with `open`; it serves the event loop that opened it, until `close`."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(streams=True, surveys=True, ages=True)
     margin = MARGIN  # how far the time it tells may be off
 
     def __init__(self, link: Link, bucket: Bucket, flows: Flows, clock: Clock) -> None:
         self.link = link
         self.flows = flows
+        self.streams, self.groups, self.ages = flows.streams, flows.groups, flows.streams
         self.surveys: Surveys = NatsSurvey(flows.streams)
         self._bucket = bucket
         self._clock = clock
@@ -75,21 +74,6 @@ class Nats:
         if collection not in self._records:
             self._records[collection] = NatsRecords(self._bucket, collection, self._clock)
         return self._records[collection]
-
-    @property
-    def jobs(self) -> JobQueue:
-        """None: settings that ask for jobs here are refused."""
-        raise AssertionError("NATS keeps no job lists")
-
-    @property
-    def streams(self) -> Streams:
-        """The streams of JetStream."""
-        return self.flows.streams
-
-    @property
-    def groups(self) -> Groups:
-        """The groups that read them."""
-        return self.flows.groups
 
     async def pulse(self) -> Pulse:
         """Which server it is (another after a restart), or who leads the bucket where there are copies; its clock."""

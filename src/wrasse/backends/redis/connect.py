@@ -30,7 +30,8 @@ from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.backends.redis.survey import RedisSurvey
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
-from wrasse.ports.capabilities import FULL_GROUPS
+from wrasse.ports.backend import JobStore, StreamStore
+from wrasse.ports.capabilities import Capabilities, full_groups
 from wrasse.ports.finding import FAIL, WARN, Finding
 from wrasse.ports.groups import Groups
 from wrasse.ports.pulse import Pulse
@@ -42,19 +43,27 @@ _OLD_KEYS = (("LLEN", ""), ("ZCARD", ":delayed"))
 
 
 @reads_replies
-class Redis:
+class Redis(JobStore, StreamStore):
     """One open Redis. Make it with `open`; it serves the event loop that opened it, until `close`."""
 
-    capabilities = FULL_GROUPS
+    capabilities = full_groups(
+        Capabilities(
+            jobs=True, streams=True, limiter=True, surveys=True, damages=True, strays=True, plain_locks=True, lists=True
+        )
+    )
 
     def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
         self.link = self._link = link
-        self.jobs = RedisJobs(link, clock, done_max=done_max)
+        self.jobs: RedisJobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
         self.namespaces = RedisNamespaces(link)
         self.streams: Streams = RedisStreams(link, clock)
         self.groups: Groups = RedisGroups(link, clock)
         self.surveys: Surveys = RedisSurvey(link, clock)
+        self.strays = RedisStrays(link)
+        self.damages = RedisDamages(link)
+        self.plain_locks = RedisPlainLocks(link)
+        self.lists = RedisLists(link)
 
     @classmethod
     async def open(
@@ -72,26 +81,6 @@ class Redis:
     async def check_streams(self) -> None:
         """Refuses a server that is too old for streams. Jobs and records go on working there."""
         await check_streams(self.link)
-
-    @property
-    def strays(self) -> RedisStrays:
-        """What finds jobs that other programs left behind."""
-        return RedisStrays(self.link)
-
-    @property
-    def damages(self) -> RedisDamages:
-        """What finds and repairs what contradicts itself."""
-        return RedisDamages(self.link)
-
-    @property
-    def plain_locks(self) -> RedisPlainLocks:
-        """Locks as other programs take them."""
-        return RedisPlainLocks(self.link)
-
-    @property
-    def lists(self) -> RedisLists:
-        """The lists as other programs see them."""
-        return RedisLists(self.link)
 
     def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
         """The records of one collection."""

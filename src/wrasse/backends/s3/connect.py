@@ -18,20 +18,23 @@ from wrasse.backends.s3.store_clock import MARGIN
 from wrasse.backends.s3.wire import Wire
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.backend import ObjectStore
+from wrasse.ports.capabilities import Capabilities
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 
 _SYSTEM = SystemClock()
 
 
-class S3:
+class S3(ObjectStore):
     """A backend: objects, records and a pulse. Made by `open`."""
 
+    capabilities = Capabilities(jobs=True, objects=True, billed=True)
     margin = MARGIN  # how far the time it tells may be off
 
     def __init__(self, wire: Wire, conditions: Conditions) -> None:
         self._wire = wire
-        self.conditions = conditions
+        self.conditions: Conditions = conditions
         self._client = Client(wire)
         self._prefix = wire.address.key_prefix.encode()
         self.objects = S3Objects(self._client, conditions, self._prefix)

@@ -7,6 +7,7 @@ a mark, come one after the other and never wait in a circle. The primary key of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import TypeVar
 
 import msgspec
@@ -67,6 +68,8 @@ _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 
 class PostgresSightings:
     """The port."""
+
+    margin = timedelta(0)  # all times are the database's
 
     def __init__(self, address: SqlAddress) -> None:
         self._link = Link(address, writes=True)

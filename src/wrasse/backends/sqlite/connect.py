@@ -25,17 +25,20 @@ from wrasse.backends.sqlite.streams import SqliteStreams
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable
-from wrasse.ports.capabilities import FULL_GROUPS
+from wrasse.ports.backend import JobStore, StreamStore
+from wrasse.ports.capabilities import Capabilities, full_groups
 from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection
 
 PATIENCE = timedelta(seconds=10)  # with another process that holds the write lock
 
 
-class Sqlite:
+class Sqlite(JobStore, StreamStore):
     """One open database. Make it with `open`; it serves the event loop that opened it, until `close`."""
 
-    capabilities = FULL_GROUPS
+    capabilities = full_groups(
+        Capabilities(jobs=True, streams=True, journal=True, limiter=True, sightings=True, damages=True)
+    )
 
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
         self._clock = clock
