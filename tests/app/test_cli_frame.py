@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -214,6 +215,13 @@ def test_doctor_says_what_is_well() -> None:
     assert (answer.code, answer.json["ok"]) == (0, True)
     checks = {each["check"] for each in answer.json["checks"]}
     assert checks == {"version", "config", "modes", "disk", "backend", "place", "clock", "workers", "sweeps"}
+
+
+def test_doctor_shows_what_the_backends_in_use_can_do() -> None:
+    shown, told = wrasse("doctor").out, wrasse("doctor", "--json").json["capabilities"]
+    assert re.search(r"CAPABILITY +SQLITE +FILE\n", shown)
+    assert re.search(r"\nstreams +yes +no *\n", shown)
+    assert (told["sqlite"]["streams"], told["file"]["streams"]) == (True, False)
 
 
 def test_doctor_prints_what_a_directory_was_found_to_have() -> None:

@@ -265,7 +265,7 @@ async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) ->
     looks, adopted = 0, 0
     while adopted < 60 and looks < MANY:
         other = await yard.store.another() if looks % 50 == 0 else None  # as after a restart
-        strays = other.strays or yard.strays
+        strays = yard.strays if other is None else other.strays
         adopted += (await strays.look(None, 10, silence=SILENCE, dry=False)).adopted
         looks += 1
         if other is not None:

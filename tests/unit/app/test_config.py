@@ -428,7 +428,7 @@ def test_periodic_jobs_are_read_with_data_of_any_shape() -> None:
     [
         ("periodic: {a: {}}", "neither cron nor every"),
         ('periodic: {a: {cron: "0 3 * * *", every: 5m}}', "both cron and every"),
-        ('periodic: {a: {cron: "0 25 * * *"}}', "'25' is no hour"),
+        ('periodic: {a: {cron: "0 25 * * *"}}', "has a bad hour"),
         ("periodic: {a: {every: 5m, tz: Europe/Berlin}}", "every and a time zone"),
         ("periodic: {a: {every: 5m, priority: urgent}}", "priority 'urgent'"),
         ("periodic: {a: {every: 5m, missed: some}}", "whose missed is 'some'"),
