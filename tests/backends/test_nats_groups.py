@@ -335,6 +335,22 @@ async def test_a_question_that_is_given_up_takes_nothing_and_is_forgotten_by_the
     assert (delivery.number, delivery.entry.body) == (1, b"0")
 
 
+async def test_what_ends_one_question_does_not_end_the_next(stage: Scene) -> None:
+    flows = await stage.flows()
+    await flows.groups.join(S, G, FIRST)
+    await flows.streams.append(drafts(2))
+    assert len(await deliver(flows, 2)) == 2
+    (inbox,) = flows.groups._pulls._free
+    late = inbox.reply
+    waiting = asyncio.ensure_future(deliver(flows, 2, wait=20 * SECOND))
+    async with asyncio.timeout(20):
+        while not (await consumer_info(flows, G))["num_waiting"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        inbox.heard(late, b"", b"NATS/1.0 409 Batch Completed\r\n\r\n", b"")  # of the page that was filled
+        await flows.streams.append(drafts(1))
+        assert [delivery.number for delivery in await waiting] == [1]
+
+
 async def test_a_group_is_not_lost_with_the_link(stage: Scene) -> None:
     async with proxy(stage.port) as between:
         flows = await stage.flows(between.port)

@@ -22,6 +22,7 @@ from wrasse.errors import StoreUnavailable
 
 NAK = b"-NAK"
 _BYTES_MAX = 8 << 20  # of one question
+_UNASKED_MAX = 64 << 20  # if all messages are the largest: below, no limit of bytes is asked for, which costs a message
 _ENVELOPE = 64 << 10  # what a message may take beyond its payload
 _GRACE = 2.0  # seconds beyond the wait, for a server that is busy
 _FREE_MAX = 64
@@ -65,13 +66,22 @@ class _Pull:
 class _Inbox:
     """Where the answers of one question after another come to."""
 
-    __slots__ = ("_pulls", "asked", "subject", "subscription")
+    __slots__ = ("_pulls", "asked", "count", "reply", "subject", "subscription")
 
     def __init__(self, pulls: Pulls, subject: bytes) -> None:
         self._pulls = pulls
         self.subject = subject
         self.subscription: Subscription | None = None
         self.asked: _Pull | None = None
+        self.count = 0  # of questions
+        self.reply = b""
+
+    def ask(self, asked: _Pull) -> bytes:
+        """Where the statuses of this question go: what ends an earlier one may come late."""
+        self.asked = asked
+        self.count += 1
+        self.reply = b"%b.%d" % (self.subject, self.count)
+        return self.reply
 
     def heard(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """A message, or the status that ends a question."""
@@ -79,7 +89,7 @@ class _Inbox:
         status = status_of(header) if header.startswith(b"NATS/1.0 ") else 0
         if not status and asked is None:
             self._pulls.give_back([reply])  # the question was given up while it was on its way
-        elif asked is None or status == 100:
+        elif asked is None or status == 100 or (status and subject != self.reply):
             return
         elif not status:
             asked.budget.spend(len(header) + len(payload))
@@ -107,15 +117,19 @@ class Pulls:
         """Up to `limit` messages, waiting for the first for as long as `wait`. NoResponders: the durable is gone, or
         has no leader now."""
         inbox = self._free.pop() if self._free else await self._open()
-        size = max(_BYTES_MAX, self._link.server.max_payload + _ENVELOPE)
-        inbox.asked = asked = _Pull(limit, size + ANSWER_MAX)
+        largest = self._link.server.max_payload + _ENVELOPE
+        size = max(_BYTES_MAX, largest)
+        asked = _Pull(limit, _UNASKED_MAX + size + ANSWER_MAX)
+        reply = inbox.ask(asked)
         watch = self._link.open_inbox(lambda *_: None, asked.cut)
         expires = b',"expires":%d' % (wait // _MICROSECOND * 1_000) if wait > timedelta(0) else b""
-        question = b'{"batch":%d,"no_wait":true,"max_bytes":%d%b}' % (limit, size, expires)
+        if limit * largest > _UNASKED_MAX:
+            expires += b',"max_bytes":%d' % size
+        question = b'{"batch":%d,"no_wait":true%b}' % (limit, expires)
         subject = f"{self._js.api}.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         whole = False
         try:
-            await self._link.send(packed(subject, question, inbox.subject), now=True)
+            await self._link.send(packed(subject, question, reply), now=True)
             whole = await self._ended(asked, wait)
             return asked.found
         except BaseException:
@@ -148,7 +162,7 @@ class Pulls:
 
     async def _open(self) -> _Inbox:
         inbox = _Inbox(self, self._base + b".%d" % next(self._numbers))
-        inbox.subscription = await self._link.listen(inbox.subject, inbox.heard)
+        inbox.subscription = await self._link.listen(inbox.subject + b".*", inbox.heard)
         return inbox
 
     def _put_away(self, inbox: _Inbox, *, whole: bool) -> None:
