@@ -31,6 +31,7 @@ async def test_a_cluster_that_loses_its_leader_keeps_what_it_confirmed_and_deliv
         await flows.groups.join(S, G, StartAt(first=True), ack_timeout=timedelta(seconds=5))
         confirmed: list[bytes] = []
         read: list[bytes] = []
+        written = asyncio.Event()
 
         async def write() -> None:
             for n in range(COUNT):
@@ -44,9 +45,10 @@ async def test_a_cluster_that_loses_its_leader_keeps_what_it_confirmed_and_deliv
                     leader = cluster.leader(stream_name(S))
                     assert leader is not None
                     leader.kill()
+            written.set()
 
         async def consume() -> None:
-            while not set(confirmed) <= set(read) or len(confirmed) < COUNT:
+            while not (written.is_set() and set(confirmed) <= set(read)):
                 try:
                     found = await flows.groups.deliver([S], G, "c", 10, ack_timeout=timedelta(seconds=5))
                     read.extend(delivery.entry.body for delivery in found)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
+from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import StartAt
 from wrasse.streams.consumer import Consumer, ConsumerSettings
 from wrasse.streams.received import Received
@@ -31,8 +32,17 @@ SETTINGS = ConsumerSettings(
 )
 
 
+async def opened(options: NatsOptions) -> Nats:
+    """The server, as soon as it is there."""
+    while True:
+        try:
+            return await Nats.open(options)
+        except StoreUnavailable:
+            await asyncio.sleep(0.2)
+
+
 async def main(url: str, replicas: str, file: str) -> None:
-    store = await Nats.open(replace(NatsOptions.of(url), replicas=int(replicas)))
+    store = await opened(replace(NatsOptions.of(url), replicas=int(replicas)))
     out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     async def handle(received: Received) -> None:

@@ -347,7 +347,7 @@ async def test_a_dead_letter_that_would_be_too_large_names_the_entry_only(desk: 
     (letter,) = await desk.entries(DEAD)
     assert letter.fields is not None
     named = b"too large to repeat here" in letter.fields["reason"]
-    assert named is (many or desk.store.name == "nats")  # NATS keeps 64 KiB of headers, whatever they are for
+    assert named is (many or desk.store.name.startswith("nats"))  # NATS keeps 64 KiB of headers, whatever they are for
     assert (letter.body, letter.fields["entry_id"], "raw.x" in letter.fields) == (b"", str(id).encode(), not named)
 
 

@@ -113,7 +113,7 @@ class NatsStreams:
         if not lane.own and not (state.count or tip.seq or marks or durables):
             return None
         shown = [await self._marked(lane, name, mark, first, tip) for name, mark in marks.items()]
-        shown += [await self._group(lane, each, tip) for each in durables if each.group not in marks]
+        shown += [await self._group(lane, each, first, tip) for each in durables if each.group not in marks]
         shown.sort(key=lambda group: group.name)
         at = self._time.heard(state.at) if state.at else await self._time.now()
         return StreamState(
@@ -141,7 +141,9 @@ class NatsStreams:
         lag = await self._lag(lane, max(mark.at.seq, stored_from - 1), tip)
         return GroupState(name, floor=mark.at, delivered=mark.at, pending=0, lag=lag)
 
-    async def _group(self, lane: Lane, durable: Durable, tip: Tip) -> GroupState:
+    async def _group(self, lane: Lane, durable: Durable, first: Stored | None, tip: Tip) -> GroupState:
+        if first is None or first.seq > durable.delivered:
+            durable = replace(durable, pending=0)  # servers before 2.10 keep what was trimmed as pending
         last = EntryId(tip.ms, tip.seq)
         floor = await place_after(self._lanes, lane, durable.floor, last)
         delivered = floor
