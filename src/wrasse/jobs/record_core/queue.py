@@ -107,7 +107,7 @@ class RecordQueue(ABC, Generic[S]):
     """The port, but for what the index of ready jobs and the layout of a record make different."""
 
     what = "jobs on records"  # as an error calls them
-    put_at_once = ABREAST_MAX  # jobs of one put
+    at_once = put_at_once = ABREAST_MAX  # jobs of one call that are changed at the same time
     _views: Views
 
     def __init__(
@@ -167,7 +167,7 @@ class RecordQueue(ABC, Generic[S]):
             self._takes.forget(request)
         self._took(seen)
         apart = [each for each in seen if each.apart]
-        read = iter(await abreast([partial(self._read_apart, each) for each in apart]) if apart else ())
+        read = iter(await abreast([partial(self._read_apart, each) for each in apart], self.at_once) if apart else ())
         found = [next(read) if each.apart else self._taken(each.stored) for each in seen]
         rejected = tuple(each for each in found if isinstance(each, Rejected))
         return Taken(tuple(each for each in found if isinstance(each, TakenJob)), await self.time.now(), rejected)
@@ -203,7 +203,7 @@ class RecordQueue(ABC, Generic[S]):
         else:
             await self.workers.beat(worker, at, silence)
             calls = [partial(self._beat, hold, silence, progress.get(hold.id)) for hold in holds]
-        return Beaten(tuple(await abreast(calls)), at)
+        return Beaten(tuple(await abreast(calls, self.at_once)), at)
 
     async def _is_current(self, hold: Hold) -> bool:
         seen = await self._find(hold.id)
@@ -222,7 +222,7 @@ class RecordQueue(ABC, Generic[S]):
             return known
         # Each has a name of its own within the request, since one batch may name a job twice.
         calls = [partial(self._settle, each, f"{request}#{n}") for n, each in enumerate(settlements)]
-        outcomes = await by_id([each.hold.id for each in settlements], calls)
+        outcomes = await by_id([each.hold.id for each in settlements], calls, self.at_once)
         self._settles.keep(request, outcomes)
         return outcomes
 
@@ -259,7 +259,8 @@ class RecordQueue(ABC, Generic[S]):
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         one = self._move if len(moves) == 1 else self._move_one
-        return await by_id([moved_id(each) for each in bounded(moves)], [partial(one, each) for each in moves])
+        calls = [partial(one, each) for each in bounded(moves)]
+        return await by_id([moved_id(each) for each in moves], calls, self.at_once)
 
     async def _move_one(self, move: Move) -> Outcome:
         """One of several: a record that is broken fails alone, and what was moved beside it counts."""
@@ -301,7 +302,7 @@ class RecordQueue(ABC, Generic[S]):
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         calls = [partial(self._delete, each, ids_kept) for each in bounded(deletes)]
-        return await by_id([each.hold.id for each in deletes], calls)
+        return await by_id([each.hold.id for each in deletes], calls, self.at_once)
 
     async def _delete(self, delete: Delete, ids_kept: timedelta) -> Outcome:
         seen, at = await self._find(delete.hold.id), await self.time.now()

@@ -98,7 +98,7 @@ OPTIONS = RecordedOptions()
 class RecordedJobs(RecordQueue[Seen]):
     """All queues below one root."""
 
-    put_at_once = 16
+    at_once = put_at_once = 16
 
     def __init__(
         self,
