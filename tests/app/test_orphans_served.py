@@ -160,20 +160,22 @@ def reading(place: Place) -> set[int]:
 def test_of_two_hosts_one_sweeps_a_root_and_the_other_follows_it(
     place: Place, tmp_path: Path, postgres_url: str
 ) -> None:
-    with psycopg.connect(postgres_url) as gate, running(host(tmp_path, "one"), "--role=sweeper") as one:
+    with psycopg.connect(postgres_url) as gate:
         gate.execute(f"LOCK TABLE {place.name}.workspaces")  # type: ignore[arg-type]  # a run goes no further than this
-        first = until(lambda: reading(place) or None, "a run on the first host")
-        with running(host(tmp_path, "two"), "--role=sweeper") as two:
-            owner = until(lambda: sweep_of(two)["elsewhere"] or None, "the second host sees the first at work")
-            assert (sweep_of(one)["running"], sweep_of(two)["running"]) == (True, False)
-            assert reading(place) == first
-            (lease,) = place.db.execute("SELECT value FROM wrasse_records WHERE key = %s", [f"sweep/{SWEEP}"])
-            assert owner.encode() in lease[0], "the lease is beside the sightings"
-            one.signal(signal.SIGKILL)
-            until(lambda: reading(place) - first or None, "a run on the second host")
-            gate.rollback()
-            until(lambda: sweep_of(two)["last"], "the report of that run")
-            assert sweep_of(two)["last"]["failed"] == 0, two.err
+        with running(host(tmp_path, "one"), "--role=sweeper") as one:
+            first = until(lambda: reading(place) or None, "a run on the first host")
+            with running(host(tmp_path, "two"), "--role=sweeper") as two:
+                owner = until(lambda: sweep_of(two)["elsewhere"] or None, "the second host sees the first at work")
+                turn = until(lambda: sweep_of(two)["next_at"], "the second host waits for its turn")
+                until(lambda: sweep_of(two)["next_at"] != turn, "the second host had its turn")
+                assert (sweep_of(one)["running"], reading(place)) == (True, first)
+                (lease,) = place.db.execute("SELECT value FROM wrasse_records WHERE key = %s", [f"sweep/{SWEEP}"])
+                assert owner.encode() in lease[0], "the lease is beside the sightings"
+                one.signal(signal.SIGKILL)
+                until(lambda: reading(place) - first or None, "a run on the second host")
+                gate.rollback()
+                last = until(lambda: sweep_of(two)["last"], "the report of that run")
+                assert last["failed"] == 0, two.err
 
 
 def stories(place: Path, s3: S3, url: str, first: int, step: int, again: str) -> list[Any]:

@@ -4,7 +4,9 @@ The data file selects its metadata: when a write gives it its name, the metadata
 on the disk, and the one before it means nothing any more. An object without metadata has no such file.
 
 The name of the metadata ends in a suffix of its own, so that a glob for the objects (`*.jsonl.gz`) matches objects
-only. Earlier versions wrote it without that suffix: such files are read and removed, never written.
+only. Earlier versions wrote it without that suffix: such files are read and removed, never written. They are looked
+for each time (about 6 µs of a head's 80 µs): no mark in the store can rule them out, since a process of an earlier
+version may still write there, and a copied directory may hold them.
 """
 
 from __future__ import annotations
