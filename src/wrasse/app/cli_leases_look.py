@@ -55,6 +55,8 @@ async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: st
             try:
                 if (meta := await leases.describe(name, key)) is not None:
                     found.append((key, meta))
+                else:
+                    invalid.append((key, "it has no record any more: deleted just now, or by another program"))
             except StoreBroken as error:
                 invalid.append((key, error.message))
         now = page.at

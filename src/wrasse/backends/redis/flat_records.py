@@ -223,7 +223,8 @@ def _record(name: bytes, version: bytes, due: bytes, words: Sequence[bytes]) -> 
     # Another program may have written bytes that are no text: they are shown, so that somebody can see them.
     texts = [word.decode("utf-8", "backslashreplace") for word in words]
     value = _encode(dict(zip(texts[::2], texts[1::2], strict=True)))
-    return Record(key_of(name.decode()), value, version.decode(), due_instant(due.decode()))
+    key, at, until = (each.decode(errors="replace") for each in (name, version, due))
+    return Record(key_of(key), value, at, due_instant(until))
 
 
 def _is_name(name: bytes) -> bool:

@@ -7,6 +7,7 @@ GONE_MAX of a collection, so that asking again is safe.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ GONE_MAX = 10_000
 DUE_LETTERS = 19
 TURN_LETTERS = 20
 _TURN_ZERO = 1 << 63
+_DUE = re.compile(r"[01]\d{18}", re.ASCII).fullmatch
 _BEFORE_1970 = 10**18
 _NOBODYS = 1 << 53  # above every number: what is no version of ours was never anybody's
 
@@ -123,8 +125,10 @@ def turn_in(text: bytes) -> int:
 
 
 def due_instant(due: str) -> datetime | None:
-    """The moment that `due_text` wrote; None where nothing is due."""
-    return from_micros(int(due[1:]) - (0 if due[0] == "1" else _BEFORE_1970)) if due else None
+    """The moment that `due_text` wrote; None where nothing is due, or something else wrote it."""
+    if _DUE(due) is None:
+        return None
+    return from_micros(int(due[1:]) - (0 if due[0] == "1" else _BEFORE_1970))
 
 
 def due_cursor(record: Record) -> str:

@@ -96,11 +96,13 @@ class RedisRecords:
         check_records_page(limit)
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters)
         micros, more, *rows = await self._link.run(load("record_page"), (self._writer.values, index), args)
-        found = tuple(_record(name, stored) for name, stored in zip(rows[::2], rows[1::2], strict=True))
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        found = tuple(_record(member[letters:], stored, member[:letters]) for member, stored in pairs)
         return records_page(found, map(cursor, found), micros, more)
 
 
-def _record(name: bytes, stored: bytes) -> Record:
+def _record(name: bytes, stored: bytes, listed: bytes = b"") -> Record:
+    """A record of any bytes: who reads its value says that it is invalid. `listed`: the due time by the index."""
     header, _, value = stored.partition(b"\n")
-    version, _, due = header.decode().partition(" ")
-    return Record(key_of(name.decode()), value, version, due_instant(due))
+    version, _, due = header.decode(errors="replace").partition(" ")
+    return Record(key_of(name.decode(errors="replace")), value, version, due_instant(listed.decode() or due))

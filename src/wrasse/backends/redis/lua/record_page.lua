@@ -2,7 +2,7 @@
 -- KEYS  1 values: hash  2 names or due: zset, all scores 0
 -- ARGV  2 lower bound  3 upper bound, as ZRANGEBYLEX takes them; '' for everything that is due now  4 names wanted
 --       5 bytes of values at most, unless the first alone is longer  6 how many letters of a member are not its name
--- gives {now in us, '1' if there are more, name, stored, name, stored, ...}
+-- gives {now in us, '1' if there are more, member, stored, member, stored, ...}; '' for what another program removed
 local upper = ARGV[3]
 if upper == '' then
   -- Above every name that may follow: no byte of UTF-8 is 255.
@@ -13,13 +13,13 @@ local members = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], upper, 'LIMIT', 0, w
 local page = { string.format('%.0f', us), '0' }
 for number, member in ipairs(members) do
   local name = string.sub(member, ARGV[6] + 1)
-  local stored = redis.call('HGET', KEYS[1], name)
+  local stored = redis.call('HGET', KEYS[1], name) or ''
   room = room - #stored
   if number > wanted or (number > 1 and room < 0) then
     page[2] = '1'
     break
   end
-  page[#page + 1] = name
+  page[#page + 1] = member
   page[#page + 1] = stored
 end
 return page

@@ -1,0 +1,41 @@
+"""Bytes that another program wrote over a record cost that record, not the listing of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from app.typed import wrasse
+from servers.valkey import Valkey, valkey
+
+META = "jobqueue:records:default/meta"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Valkey]:
+    with valkey() as own:
+        yield own
+
+
+@pytest.mark.parametrize("stored", [b"\xff\xfe", b"\xff" * 200, b"", b"2-ab 1\n\xff", None])
+def test_a_lease_record_of_any_bytes_does_not_end_the_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Valkey, stored: bytes | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = f"redis: {{addr: '127.0.0.1:{server.port}'}}\nbackends: {{objects: 'file:data'}}\n"
+    (tmp_path / "wrasse.yaml").write_text(settings)
+    with redis.Redis(port=server.port) as client:
+        client.flushall()
+        for key in ("bad", "good"):
+            assert wrasse("leases", "acquire", key).code == 0
+        if stored is None:
+            client.hdel(META, "bad")
+        else:
+            client.hset(META, "bad", stored)
+        answer, due = wrasse("leases", "list", "--json"), wrasse("leases", "fsck", "--json")
+    assert answer.code == 0, answer.err
+    assert {each["key"]: "invalid" in each for each in answer.json["keys"]} == {"bad": True, "good": False}
+    assert due.code in (0, 1), due.err
