@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from faults import Network
-from wrasse.ports.drains import Stretch, stretch_from
+from wrasse.ports.drains import Stretch
 from wrasse.ports.groups import Answer, ConsumerState, Delivery, Groups, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -31,7 +31,7 @@ class FaultyStreams:
         return await self._network.call("read", lambda: self._streams.read(subject, after, limit))
 
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
-        return await self._network.call("read", lambda: stretch_from(self._streams, subject, after, limit))
+        return await self._network.call("read", lambda: self._streams.stretch(subject, after, limit))
 
     async def info(self, subject: str) -> StreamState | None:
         return await self._network.call("info", lambda: self._streams.info(subject))

@@ -14,7 +14,6 @@ from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.pulling import Puller
 from wrasse.backends.nats.stored import beside, ids_of, stored_of
 from wrasse.backends.nats.wire import ServerInfo, Wire
-from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Draft
 
 S = "gbe.events.audit"
@@ -119,7 +118,7 @@ async def test_a_stream_of_ours_and_others_is_drained_as_it_is_read(stage: Scene
         await js.store(flows.lanes.layout.stored(S), b"line\r\n%d" % number, headers)
     await flows.streams.append([Draft(S, b"\r%d" % number, fields={"why": b"\r\n"}) for number in range(300)])
     drained, after = [], START
-    while len(stretch := await stretch_from(flows.streams, S, after, 150)):
+    while len(stretch := await flows.streams.stretch(S, after, 150)):
         drained += stretch.entries(len(stretch))
         after = stretch.id(len(stretch) - 1)
     whole, after = [], START

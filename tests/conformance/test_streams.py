@@ -10,7 +10,6 @@ import pytest
 from conformance.stores import Store
 from wrasse.clock import ManualClock, to_micros
 from wrasse.errors import TooLarge, UsageError
-from wrasse.ports.drains import stretch_from
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import (
     APPENDS_MAX,
@@ -480,10 +479,10 @@ async def test_a_trim_and_a_reader_race_and_nothing_unacked_is_lost(store: Store
 async def test_a_stretch_is_what_a_read_gives_in_columns(streams: Streams) -> None:
     drafts = [Draft("a.b", b"\x00\n%d" % number) for number in range(5)] + [Draft("a.b", b"", fields={"x": b"\xff"})]
     await streams.append([*drafts, Draft("a.b", b"last")])
-    whole = await stretch_from(streams, "a.b", START, 100)
+    whole = await streams.stretch("a.b", START, 100)
     page = await streams.read("a.b", START, 100)
     assert tuple(whole.entries(len(whole))) == page.items
     assert not whole.more
-    some = await stretch_from(streams, "a.b", page.items[1].id, 2)
+    some = await streams.stretch("a.b", page.items[1].id, 2)
     assert (tuple(some.entries(2)), some.more) == (page.items[2:4], True)
-    assert len(await stretch_from(streams, "no.such", START, 2)) == 0
+    assert len(await streams.stretch("no.such", START, 2)) == 0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from wrasse.archives.naming import ArchiveName
 from wrasse.archives.reader import read_archive
-from wrasse.ports.drains import stretch_from
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import Entry, EntryId, Streams
 
@@ -23,7 +22,7 @@ async def entries_after(streams: Streams, subject: str, after: EntryId) -> Async
     """What a stream holds after an entry, in order."""
     more = True
     while more:
-        stretch = await stretch_from(streams, subject, after, _PAGE)
+        stretch = await streams.stretch(subject, after, _PAGE)
         for entry in stretch.entries(len(stretch)):
             after = entry.id
             yield entry

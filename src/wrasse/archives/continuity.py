@@ -15,7 +15,6 @@ from dataclasses import replace
 from wrasse.archives.cursor import Cursor
 from wrasse.archives.facts import Facts
 from wrasse.errors import Refused, StoreUnavailable
-from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Streams, StreamState
 
 _PAGE = 1_000
@@ -65,7 +64,7 @@ async def _beyond(streams: Streams, cursor: Cursor, state: StreamState, group: s
         return None
     count, at = mine.lag, mine.delivered
     while at < cursor.after:
-        stretch = await stretch_from(streams, cursor.subject, at, _PAGE)
+        stretch = await streams.stretch(cursor.subject, at, _PAGE)
         for place in range(len(stretch)):
             at = stretch.id(place)
             if at > cursor.after:

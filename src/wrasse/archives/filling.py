@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from wrasse.archives.batch import PIECE_BYTES, Batch, Sealed
-from wrasse.ports.drains import Stretch, stretch_from
+from wrasse.ports.drains import Stretch
 from wrasse.ports.streams import EntryId, Streams
 
 STRETCH = 1_000  # entries read at once
@@ -68,7 +68,7 @@ class _Filling:
     def _read(self, after: EntryId, room: int) -> asyncio.Task[Stretch] | None:
         if room <= 0 or self._stopping.is_set():
             return None
-        return self._group.create_task(stretch_from(self._streams, self._subject, after, min(STRETCH, room)))
+        return self._group.create_task(self._streams.stretch(self._subject, after, min(STRETCH, room)))
 
     async def _press(self) -> None:
         press: Callable[[list[bytes]], None] = self._batch.press

@@ -13,7 +13,6 @@ from datetime import timedelta
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.naming import instant_of
 from wrasse.archives.tally import Lag
-from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Streams, StreamState
 from wrasse.streams.alerts import Alert, Alerts, worth_telling
 
@@ -77,7 +76,7 @@ class LagWatch:
         after = START if cursor is None else cursor.after
         if state.last is None or state.last <= after:
             return Lag()
-        first = await stretch_from(self._streams, state.subject, after, 1)
+        first = await self._streams.stretch(state.subject, after, 1)
         if not len(first):
             return Lag()
         known = None if cursor is None else cursor.passed

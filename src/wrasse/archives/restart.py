@@ -16,7 +16,6 @@ from wrasse.archives.reader import facts_at, read_archive
 from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import newest, shelved
 from wrasse.errors import Refused, UsageError
-from wrasse.ports.drains import stretch_from
 from wrasse.ports.streams import START, Entry, EntryId, Streams
 
 _PAGE = 1_000
@@ -103,7 +102,7 @@ async def _archived(rule: Rule, subject: str, epoch: int, since: EntryId) -> Asy
 async def _count(streams: Streams, subject: str, after: EntryId) -> int:
     count, more = 0, True
     while more:
-        stretch = await stretch_from(streams, subject, after, _PAGE)
+        stretch = await streams.stretch(subject, after, _PAGE)
         count, more = count + len(stretch), stretch.more
         after = stretch.id(len(stretch) - 1) if more else after
     return count

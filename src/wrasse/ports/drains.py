@@ -1,7 +1,6 @@
-"""Drains: streams that can be read in columns, for whoever reads millions of entries and makes no value of each.
+"""Stretches: entries of a stream in columns, for whoever reads millions of them and makes no value of each.
 
-Promise. `stretch` gives what `Streams.read` gives, in the same order, byte for byte. A backend may have it; where it
-has not, `stretch_from` reads pages and turns them.
+Promise. `Streams.stretch` gives what `Streams.read` gives, in the same order, byte for byte.
 
 Costs. One round trip a stretch, and no object per entry beyond its id and its body.
 """
@@ -11,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
 
-from wrasse.ports.streams import Entry, EntryId, Streams
+from wrasse.ports.streams import Entry, EntryId
 
 PLAIN: Mapping[int, Mapping[str, bytes]] = {}
 
@@ -47,25 +45,8 @@ class Stretch:
             yield Entry(self.id(place), self.subject, self.bodies[place], self.beside.get(place))
 
 
-@runtime_checkable
-class Drains(Protocol):
-    """The port. Whoever drains asks whether a backend has it."""
-
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
-        """Entries after this id, in order, delivered to nobody."""
-        ...
-
-
 def stretch_of(subject: str, entries: Sequence[Entry], at: datetime, *, more: bool) -> Stretch:
     """Entries as a stretch."""
     beside = {place: entry.fields for place, entry in enumerate(entries) if entry.fields}
     ids = [b"%d-%d" % (entry.id.ms, entry.id.seq) for entry in entries]
     return Stretch(subject, ids, [entry.body for entry in entries], beside, at, more)
-
-
-async def stretch_from(streams: Streams, subject: str, after: EntryId, limit: int) -> Stretch:
-    """Entries after this id from any backend."""
-    if isinstance(streams, Drains):
-        return await streams.stretch(subject, after, limit)
-    page = await streams.read(subject, after, limit)
-    return stretch_of(subject, page.items, page.at, more=page.more)

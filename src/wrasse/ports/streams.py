@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -27,6 +27,9 @@ from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.subjects import check_subject
+
+if TYPE_CHECKING:
+    from wrasse.ports.drains import Stretch
 
 BODY_BYTES_MAX = 24 << 20  # 32 MiB in base64, which is what the file store of NATS keeps at most
 FIELDS_BYTES_MAX = 64 << 10  # so that the largest entry still has room for why it became a dead letter
@@ -148,6 +151,10 @@ class Streams(Protocol):
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         """Entries after this id, in order, delivered to nobody."""
+        ...
+
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+        """What `read` gives, in columns."""
         ...
 
     async def info(self, subject: str) -> StreamState | None:

@@ -16,7 +16,7 @@ from wrasse.archives.restart import plan_restart, restart
 from wrasse.archives.rule import Rule
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.drains import Stretch, stretch_from
+from wrasse.ports.drains import Stretch
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState
 
@@ -47,7 +47,7 @@ class Failover(FaultyStreams):
         if self.before_read is not None:
             then, self.before_read = self.before_read, None
             await then()
-        return await stretch_from(self._streams, subject, after, limit)
+        return await self._streams.stretch(subject, after, limit)
 
 
 class Scene:

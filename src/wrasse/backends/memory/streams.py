@@ -11,6 +11,7 @@ from itertools import islice
 
 from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
 from wrasse.clock import to_micros
+from wrasse.ports.drains import Stretch, stretch_of
 from wrasse.ports.page import Page
 from wrasse.ports.streams import (
     START,
@@ -48,6 +49,10 @@ class MemoryStreams:
         found = [] if log is None else list(islice(log.after(after), limit + 1))
         shown = found[:limit]
         return Page(tuple(shown), tuple(str(e.id) for e in shown), self._logs.now(), len(found) > limit)
+
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+        page = await self.read(subject, after, limit)
+        return stretch_of(subject, page.items, page.at, more=page.more)
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)

@@ -74,7 +74,7 @@ class NatsStreams:
         return Page(tuple(shown), tuple([str(each.id) for each in shown]), await self._time.now(), more)
 
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
-        """Entries in columns, as `Drains` promises."""
+        """Entries in columns, as the port promises."""
         check_subject(subject)
         check_page(limit)
         lane = await self._lanes.find(subject)

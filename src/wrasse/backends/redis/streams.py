@@ -76,7 +76,7 @@ class RedisStreams:
         return Page(tuple(shown), tuple(id.decode() for id, _ in found), at, more)
 
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
-        """Entries in columns, as `Drains` promises."""
+        """Entries in columns, as the port promises."""
         found, at, more = await self._found(subject, after, limit)
         ids, bodies, beside = columns_of(found)
         self._note_size(subject, [*map(len, bodies), *(sum(map(len, each.values())) for each in beside.values())])

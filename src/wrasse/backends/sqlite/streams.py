@@ -89,7 +89,7 @@ class SqliteStreams:
         return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
 
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
-        """Entries in columns, as `Drains` promises."""
+        """Entries in columns, as the port promises."""
         check_subject(subject)
         check_page(limit)
 
