@@ -471,7 +471,7 @@ async def test_what_was_said_nak_to_is_not_extended(desk: Desk) -> None:
     (delivery,) = await desk.deliver()
     await desk.nak(delivery.entry.id, delay=HALF)
     assert await desk.extend(delivery) == [False]
-    await desk.pass_time(HALF)
+    await desk.pass_time(LONGER)
     assert await desk.bodies(consumer="c2") == [b"1"]
 
 
