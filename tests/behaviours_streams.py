@@ -12,6 +12,7 @@ STREAMS, GROUPS, MESSAGES, UNACKED = (
 )
 ENVELOPE, PUBLISHER, SUBJECTS = (f"unit/streams/test_{name}.py" for name in ("envelope", "publisher", "subjects"))
 REDIS, REDIS_TASKS = "backends/test_redis_streams.py", "backends/test_redis_tasks.py"
+NATS = "backends/test_nats_streams.py"
 IDS, FIELDS = "unit/test_ids.py", "unit/jobs/test_task_fields.py"
 TASKS, SWEEP, JOBS = "unit/jobs/test_streamed.py", "unit/sweeps/test_stuck_tasks.py", "unit/sweeps/test_stuck_jobs.py"
 FAULTS, MOVES, VIEWS, QUEUE, EMIT = (
@@ -30,8 +31,8 @@ STREAMED: dict[str, tuple[str, ...]] = {
            f"{ENVELOPE}::test_a_payload_beyond_the_limit_is_refused_with_size_and_limit"),
     "73": (f"{MESSAGES}::test_payload_bytes_arrive_unchanged",
            f"{MESSAGES}::test_an_envelope_has_its_five_fields_and_no_trace_id_when_there_is_none"),
-    "74": (f"{STREAMS}::test_ensuring_a_stream_twice_changes_nothing",
-           f"{STREAMS}::test_ensuring_other_limits_changes_them"),
+    "74": (f"{STREAMS}::test_two_connections_append_to_one_stream",
+           f"{NATS}::test_a_stream_that_was_made_by_hand_is_used_as_it_is"),
     "75": (f"{MESSAGES}::test_messages_arrive_in_order",
            f"{MESSAGES}::test_two_groups_each_get_every_message",
            f"{GROUPS}::test_consumers_that_ask_at_once_share_without_overlap"),

@@ -138,6 +138,24 @@ def test_nanoseconds_are_read_and_survive_a_change() -> None:
     assert b"05.123456789Z" in changed(raw, Change(retries=1))
 
 
+@pytest.mark.parametrize("value", ["1.5", '"12"', "-1", "true", "null", "1e99", str(2**63)])
+def test_a_file_size_that_the_origin_could_not_read_is_never_written_as_one(value: str) -> None:
+    payload = b'{"filepath":"/a","filesize":%s}' % value.encode()
+    written = msgspec.json.decode(raw := encode(Job("a", payload=payload), rfc3339(MADE), "low"))
+    assert (written["filepath"], written["filesize"]) == ("", 0)
+    wire = decode(raw)
+    assert wire is not None
+    assert payload_of(wire) == payload
+
+
+@pytest.mark.parametrize("name", ["filesize", "retries"])
+@pytest.mark.parametrize("value", [1.5, "x", -1, True, 2**63])
+def test_a_number_that_is_no_count_is_named_with_its_field(name: str, value: object) -> None:
+    raw = msgspec.json.encode(msgspec.json.decode(GO) | {name: value})
+    assert decode(raw) is None
+    assert name in flaw(raw)
+
+
 def test_the_eight_fields_come_first_and_all_of_them() -> None:
     raw = encode(Job("a", "mail", headers={"x": "1"}, lasting=True, timeout=SILENCE), rfc3339(MADE), "low")
     eight = ["id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id"]
