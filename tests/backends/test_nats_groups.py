@@ -296,6 +296,29 @@ def _key(letter: DeadLetter) -> str:
     return _letter_key(letter)
 
 
+@pytest.mark.parametrize("settles", [True, False])
+async def test_an_answer_settles_what_was_delivered_again_before_the_server_had_it(
+    stage: Scene, monkeypatch: pytest.MonkeyPatch, settles: bool
+) -> None:
+    flows = await stage.flows()
+    await flows.groups.join(S, G, FIRST, ack_timeout=SECOND / 5)
+    (id,) = await flows.streams.append(drafts(1))
+    await deliver(flows)
+    answer = DeadLetter(S, G, id, Draft(LETTERS, b"letter")) if settles else Nak(S, G, id)
+    confirmed = flows.groups._confirmed
+
+    async def late(sent: list[tuple[bytes, bytes]]) -> None:
+        (again,) = await deliver(flows, wait=10 * SECOND)
+        assert again.number == 2
+        monkeypatch.undo()
+        await confirmed(sent)
+
+    monkeypatch.setattr(flows.groups, "_confirmed", late)
+    async with asyncio.timeout(20):
+        assert await flows.groups.answer([answer]) == (DONE,)
+    assert await flows.groups.answer([Ack(S, G, id)]) == (LOST if settles else DONE,)
+
+
 @pytest.mark.guarantee("at least once")
 async def test_an_ack_whose_reply_was_lost_is_sent_again_and_counts_once(stage: Scene) -> None:
     async with proxy(stage.port) as between:

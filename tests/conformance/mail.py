@@ -108,9 +108,9 @@ async def same(what: Awaitable[int], wanted: int) -> bool:
     return await what == wanted
 
 
-async def value(number: int) -> int:
-    """A number, for `same`."""
-    return number
+async def reached(counter: int, wanted: int) -> bool:
+    """Whether a counter is that far, for `eventually`. It may be further at the first look: never wait for equality."""
+    return counter >= wanted
 
 
 async def consumers(desk: Desk) -> int:

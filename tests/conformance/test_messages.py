@@ -20,8 +20,8 @@ from conformance.mail import (
     acks,
     consumers,
     eventually,
+    reached,
     same,
-    value,
 )
 from conformance.stores import Store
 from wrasse.errors import TooLarge, UsageError
@@ -183,7 +183,7 @@ async def test_a_plain_handler_runs_in_a_thread_and_answers_there(desk: Desk) ->
             received.ack()
 
     async with desk.consuming(handler, replace(MANUAL, ack_timeout=timedelta(seconds=PATIENCE))) as consumer:
-        await eventually(lambda: same(value(consumer.tally.acked + consumer.tally.dead), 3))
+        await eventually(lambda: reached(consumer.tally.acked + consumer.tally.dead, 3))
     assert seen == [(b"1", 1), (b"2", 1), (b"3", 1), (b"3", 2)]
     assert threading.current_thread().name not in threads
 
@@ -198,7 +198,7 @@ async def test_several_handlers_run_at_a_time_when_asked(desk: Desk) -> None:
 
     log = Log(meet)
     async with desk.consuming(log, replace(AUTO, concurrency=3, ack_timeout=timedelta(seconds=PATIENCE))) as consumer:
-        await eventually(lambda: same(value(consumer.tally.acked), 3))
+        await eventually(lambda: reached(consumer.tally.acked, 3))
     assert sorted(log.payloads) == [b"1", b"2", b"3"]
 
 
@@ -263,7 +263,7 @@ async def test_a_consumer_that_waits_ends_soon(desk: Desk) -> None:
     await desk.publish(b"1")
     log = Log()
     async with desk.consuming(log, replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))) as consumer:
-        await eventually(lambda: same(value(consumer.tally.acked), 1))
+        await eventually(lambda: reached(consumer.tally.acked, 1))
         began = desk.store.clock.monotonic()
         await consumer.close()
         took = desk.store.clock.monotonic() - began

@@ -25,8 +25,8 @@ from conformance.mail import (
     acks,
     eventually,
     raises,
+    reached,
     same,
-    value,
 )
 from conformance.stores import Store
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
@@ -73,7 +73,7 @@ async def test_a_handler_that_returns_without_an_ack_gets_its_message_again(desk
     log = Log(ignore_once)
     async with desk.consuming(log) as consumer:
         await log.until(2)
-        await eventually(lambda: same(value(consumer.tally.acked), 1))
+        await eventually(lambda: reached(consumer.tally.acked, 1))
     assert (await desk.pending(), [received.number for received in log.seen]) == (0, [1, 2])
 
 
@@ -117,7 +117,7 @@ async def test_a_full_window_of_dead_consumers_does_not_stop_the_group(desk: Des
         await desk.groups.deliver([S], G, f"dead-{n}", 4, ack_timeout=SHORT)
     log = Log()
     async with desk.consuming(log, replace(AUTO, inflight_max=4)) as consumer:
-        await eventually(lambda: same(value(consumer.tally.acked), 12))
+        await eventually(lambda: reached(consumer.tally.acked, 12))
     assert sorted(set(log.payloads)) == sorted(sent)
 
 
@@ -145,7 +145,7 @@ async def test_a_message_stays_with_a_handler_that_takes_longer_than_the_ack_tim
     async with desk.consuming(slow, settings) as consumer:
         await slow.until(1)
         async with desk.consuming(other, settings):
-            await eventually(lambda: same(value(consumer.tally.acked), 1))
+            await eventually(lambda: reached(consumer.tally.acked, 1))
     assert (len(slow.seen), other.seen) == (1, [])
 
 
@@ -156,7 +156,7 @@ async def test_messages_that_wait_for_their_turn_stay_with_their_consumer(desk: 
     async with desk.consuming(slow, settings) as consumer:
         await eventually(lambda: same(desk.pending(), 2))
         async with desk.consuming(other, settings):
-            await eventually(lambda: same(value(consumer.tally.acked), 2))
+            await eventually(lambda: reached(consumer.tally.acked, 2))
     assert (len(slow.seen), other.seen) == (2, [])
 
 
@@ -205,7 +205,7 @@ async def test_an_ack_after_another_answer_does_nothing(desk: Desk) -> None:
 
     log = Log(answer_twice)
     async with desk.consuming(log) as consumer:
-        await eventually(lambda: same(value(consumer.tally.naked + consumer.tally.dead), 2))
+        await eventually(lambda: reached(consumer.tally.naked + consumer.tally.dead, 2))
     assert (consumer.tally.acked, await desk.pending(), len(await desk.entries(DEAD))) == (0, 1, 1)
 
 
@@ -248,7 +248,7 @@ async def test_a_consumer_outlives_a_backend_that_does_not_answer(desk: Desk) ->
     network.down = True
     log = Log()
     async with desk.consuming(log, ONCE, groups=FaultyGroups(desk.groups, network)) as consumer:
-        await eventually(lambda: same(value(min(consumer.tally.unavailable, 2)), 2))
+        await eventually(lambda: reached(consumer.tally.unavailable, 2))
         network.down = False
         await log.until(1)
     assert log.payloads == [b"1"]
@@ -261,7 +261,7 @@ async def test_after_its_last_delivery_a_message_is_set_aside_once_and_acked(des
     (id,) = await desk.publish(b"poison")
     log = Log()
     async with desk.consuming(log, replace(MANUAL, deliveries_max=2)) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     (letter,) = await desk.entries(DEAD)
     assert ([received.number for received in log.seen], await desk.pending()) == ([1, 2], 0)
     assert (json.loads(letter.body)["message_id"], letter.fields["deliveries"]) == (id, b"2")
@@ -277,7 +277,7 @@ async def test_with_auto_ack_the_last_failure_sets_a_message_aside_at_once(desk:
     log = Log(fail)
     settings = replace(AUTO, deliveries_max=2, ack_timeout=timedelta(seconds=PATIENCE * 2))
     async with desk.consuming(log, settings) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     (letter,) = await desk.entries(DEAD)
     assert (letter.fields["reason"], letter.fields["deliveries"]) == (b"ValueError: no such user", b"2")
 
@@ -290,7 +290,7 @@ async def test_a_dead_letter_keeps_the_original_and_says_where_it_came_from(desk
 
     log = Log(set_aside)
     async with desk.consuming(log) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     (original,), (letter,) = await desk.entries(S), await desk.entries(DEAD)
     assert letter.body == original.body
     assert letter.fields == {
@@ -305,7 +305,7 @@ async def test_a_dead_letter_keeps_the_original_and_says_where_it_came_from(desk
 async def test_a_consumer_of_dead_letters_sees_message_and_reason(desk: Desk) -> None:
     (id,) = await desk.publish(b"1")
     async with desk.consuming(raises, replace(AUTO, deliveries_max=1)) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     log = Log(acks)
     async with desk.consuming(log, pattern=DEAD):
         (received,) = await log.until(1)
@@ -316,10 +316,10 @@ async def test_a_consumer_of_dead_letters_sees_message_and_reason(desk: Desk) ->
 async def test_a_dead_letter_is_not_set_aside_twice(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     await desk.publish(b"secret")
     async with desk.consuming(raises, replace(AUTO, deliveries_max=1)) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     with caplog.at_level(logging.ERROR):
         async with desk.consuming(raises, replace(AUTO, deliveries_max=1), pattern=DEAD) as consumer:
-            await eventually(lambda: same(value(consumer.tally.dropped), 1))
+            await eventually(lambda: reached(consumer.tally.dropped, 1))
     assert (len(await desk.entries(DEAD)), await desk.entries("gbe._deadletter._deadletter")) == (1, ())
     assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
         "a dead letter could not be handled either and is dropped"
@@ -333,7 +333,7 @@ async def test_what_is_no_envelope_is_set_aside_as_it_is_and_blocks_nothing(desk
     log = Log()
     async with desk.consuming(log, ONCE) as consumer:
         await log.until(1)
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     (letter,) = await desk.entries(DEAD)
     assert (log.payloads, letter.body, letter.fields["reason"]) == ([b"good"], body, b"the entry is not an envelope")
 
@@ -343,7 +343,7 @@ async def test_a_dead_letter_that_would_be_too_large_names_the_entry_only(desk: 
     fields = {str(n): b"" for n in range(FIELDS_MAX)} if many else {"x": b"x" * (FIELDS_BYTES_MAX - 600)}
     (id,) = await desk.streams.append([Draft(S, b"", fields=fields)])
     async with desk.consuming(Log(), AUTO) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     (letter,) = await desk.entries(DEAD)
     assert letter.fields is not None
     named = b"too large to repeat here" in letter.fields["reason"]
@@ -354,7 +354,7 @@ async def test_a_dead_letter_that_would_be_too_large_names_the_entry_only(desk: 
 async def test_fields_of_a_foreign_entry_are_kept_in_its_dead_letter(desk: Desk) -> None:
     await desk.streams.append([Draft(S, b"", fields={"reason": b"mine", "x": b"\xff"})])
     async with desk.consuming(Log(), AUTO) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     (letter,) = await desk.entries(DEAD)
     assert (letter.fields["raw.reason"], letter.fields["raw.x"]) == (b"mine", b"\xff")
 
@@ -362,7 +362,7 @@ async def test_fields_of_a_foreign_entry_are_kept_in_its_dead_letter(desk: Desk)
 async def test_a_consumer_of_dead_letters_sees_those_that_never_were_messages(desk: Desk) -> None:
     await desk.raw(b"not json")
     async with desk.consuming(Log(), AUTO) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     log = Log(acks)
     async with desk.consuming(log, pattern=DEAD):
         (received,) = await log.until(1)
@@ -383,5 +383,5 @@ async def test_dead_letters_that_find_no_room_stop_neither_acks_nor_handlers(des
     await desk.publish(*(b"%d" % n for n in range(10)))
     log = Log()
     async with desk.consuming(log, AUTO, groups=NoRoom(desk.groups, Network(Script({})))) as consumer:
-        await eventually(lambda: same(value(consumer.tally.acked), 10))
+        await eventually(lambda: reached(consumer.tally.acked, 10))
     assert (consumer.tally.dead, len(log.seen)) == (0, 10)

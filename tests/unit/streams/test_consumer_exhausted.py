@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.mail import AUTO, DEAD, Desk, eventually, same, value
+from conformance.mail import AUTO, DEAD, Desk, eventually, reached
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.streams.consumer import RELEASES_MAX
@@ -35,7 +35,7 @@ async def test_what_runs_out_spends_no_delivery(desk: Desk, error: int | None) -
 
     await desk.publish(b"1")
     async with desk.consuming(handler, QUICK) as consumer:
-        await eventually(lambda: same(value(consumer.tally.acked), 1))
+        await eventually(lambda: reached(consumer.tally.acked, 1))
     assert calls == [1] * (RELEASES_MAX + 1), "one delivery"
     assert (consumer.tally.failed, await desk.entries(DEAD)) == (0, ())
 
@@ -46,7 +46,7 @@ async def test_a_handler_that_always_runs_out_of_something_has_failed_in_the_end
 
     await desk.publish(b"1")
     async with desk.consuming(handler, QUICK) as consumer:
-        await eventually(lambda: same(value(consumer.tally.dead), 1))
+        await eventually(lambda: reached(consumer.tally.dead, 1))
     assert (consumer.tally.failed, len(await desk.entries(DEAD))) == (1, 1)
 
 
@@ -60,5 +60,5 @@ async def test_a_consumer_that_ends_meanwhile_gives_the_message_back(desk: Desk)
     await desk.publish(b"1")
     slow = replace(QUICK, nak_delay=timedelta(hours=1), nak_delay_max=timedelta(hours=1))
     async with desk.consuming(handler, slow) as consumer:
-        await eventually(lambda: same(value(len(calls)), 1))
+        await eventually(lambda: reached(len(calls), 1))
     assert (consumer.tally.failed, consumer.tally.naked, len(calls)) == (0, 1, 1)

@@ -265,11 +265,9 @@ class NatsGroups:
         await self._confirmed(sent)
         for (subject, group, seq), (held, settled) in taken.items():
             known = self._held[subject, group]
-            if known.get(seq) is not held:
-                continue  # delivered again meanwhile
             if settled:
-                del known[seq]
-            else:
+                known.pop(seq, None)  # also one delivered again meanwhile: the server acks by sequence
+            elif known.get(seq) is held:
                 known[seq] = Held(held.ms, held.number, held.reply, ours=False)
         return tuple(outcomes)
 
