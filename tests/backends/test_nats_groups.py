@@ -204,6 +204,11 @@ async def test_doctor_tells_of_durables_whose_floor_proves_nothing(nats_server: 
     [
         ({"ack_policy": "none"}, "ack_policy none"),
         ({"deliver_subject": "pushed"}, "pushes"),
+        ({"headers_only": True}, "without their payload"),
+        ({"max_batch": 5}, "larger pull requests are refused"),
+        ({"max_expires": 10_000_000_000}, "longer pull requests are refused"),
+        ({"max_bytes": 1_000}, "larger pull requests are refused"),
+        ({"priority_groups": ["a"], "priority_policy": "overflow"}, "only members of these"),
     ],
 )
 async def test_a_durable_that_cannot_be_shared_is_refused(stage: Scene, config: dict, why: str) -> None:
@@ -211,6 +216,20 @@ async def test_a_durable_that_cannot_be_shared_is_refused(stage: Scene, config: 
     await foreign(flows, G, **config)
     with pytest.raises(Refused, match=why):
         await flows.groups.join(S, G, FIRST)
+
+
+async def test_a_pull_request_that_the_server_refuses_is_an_error_and_not_an_empty_page(stage: Scene) -> None:
+    flows = await stage.flows()
+    await foreign(flows, G, max_waiting=1)
+    await flows.groups.join(S, G, FIRST)
+    waiting = asyncio.ensure_future(deliver(flows, 1, wait=60 * SECOND))
+    async with asyncio.timeout(20):
+        while not (await consumer_info(flows, G))["num_waiting"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        with pytest.raises(StoreUnavailable, match="Exceeded MaxWaiting"):
+            await deliver(flows, 1, wait=60 * SECOND)
+    waiting.cancel()
+    await asyncio.wait([waiting])
 
 
 async def test_a_durable_that_reads_more_than_the_subject_is_refused_and_not_made_again(stage: Scene) -> None:

@@ -33,6 +33,13 @@ SHOWN = "how far a group of wrasse is"  # the consumers of progress.py: no group
 _NAMED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+:;,@#$%&!?()[]{}<^~|'\"`")
 _MICROSECOND = timedelta(microseconds=1)
 _TRIES = 3
+_UNFIT = {
+    "headers_only": "so that messages come without their payload",
+    "priority_groups": "so that only members of these are given messages",
+    "max_batch": "so that larger pull requests are refused",
+    "max_expires": "so that longer pull requests are refused",
+    "max_bytes": "so that larger pull requests are refused",
+}
 
 Config = Mapping[str, Any]
 
@@ -143,11 +150,12 @@ class Durables:
     async def _check(self, found: Durable, ack_timeout: timedelta | None) -> None:
         info = await self._info(found.stream, found.name)
         config: Config = {} if info is None else info["config"]
-        if config.get("ack_policy") != "explicit" or config.get("deliver_subject"):
-            kind = "pushes messages" if config.get("deliver_subject") else f"has ack_policy {config.get('ack_policy')}"
+        unfit = unfit_of(config)
+        if unfit:
             raise Refused(
-                f"the durable {found.name!r} of the stream {found.stream!r} {kind}",
-                do="use a durable that is pulled with ack_policy explicit, or another name for the group",
+                f"the durable {found.name!r} of the stream {found.stream!r} {unfit}",
+                do="use a durable that is pulled with ack_policy explicit and has none of these, or another name for"
+                " the group",
             )
         if ack_timeout is not None and ack_timeout != found.ack_wait:
             seconds = ack_timeout.total_seconds()
@@ -225,6 +233,15 @@ def group_named(config: Config, name: str) -> str:
     plain, _, rest = name.rpartition("__")
     subject = str(config.get("filter_subject", ""))
     return plain if plain and subject and rest == subject.replace(".", "_") else name
+
+
+def unfit_of(config: Config) -> str:
+    """What about a durable keeps a group from sharing it; empty if nothing does. Pure."""
+    if config.get("deliver_subject"):
+        return "pushes messages"
+    if config.get("ack_policy") != "explicit":
+        return f"has ack_policy {config.get('ack_policy')}"
+    return next((f"has {name}, {why}" for name, why in _UNFIT.items() if config.get(name)), "")
 
 
 def reads_of(config: Config, subject: str, *, alone: bool) -> Reads:

@@ -98,6 +98,9 @@ class _Inbox:
                 asked.end()
         elif status == 503:
             asked.end(NoResponders("nobody answers for a consumer", do="try again, or join its group"))
+        elif status == 400 or header[13:].startswith(b"Exceeded "):  # refused: asked again at once, it would be again
+            why = header[13:].split(b"\r\n", 1)[0].decode(errors="replace")
+            asked.end(StoreUnavailable(f"NATS refused a pull request: {why}", do="look at the consumer's limits"))
         else:
             asked.end()  # 404, 408, 409: there is no more for this question
 
