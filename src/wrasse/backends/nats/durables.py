@@ -20,7 +20,7 @@ from wrasse.backends.nats.lanes import Lane
 from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.stored import moment
 from wrasse.backends.rounds import Rounds
-from wrasse.errors import Refused, StoreUnavailable, UsageError
+from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.groups import ACK_TIMEOUT
 from wrasse.ports.subjects import matches
 
@@ -72,9 +72,8 @@ class Durable:
 class Durables:
     """The durables of one backend's streams."""
 
-    def __init__(self, js: JetStream, layout: Layout) -> None:
+    def __init__(self, js: JetStream) -> None:
         self._js = js
-        self._layout = layout
         self._alone: dict[str, bool] = {}
 
     async def find(self, lane: Lane, group: str, *, reads_more: bool = False) -> Durable | None:
@@ -297,13 +296,6 @@ async def giving_up(js: JetStream, layout: Layout) -> list[tuple[str, str, int]]
         offset += len(page)
         if not page or offset >= number(told.get("total", 0)):
             return found
-
-
-def refuse_future() -> UsageError:
-    """A durable cannot begin later than now."""
-    return UsageError(
-        "a group on NATS that begins at a moment to come", do="join it then, or begin it now: messages until then count"
-    )
 
 
 def _escaped(letter: str) -> str:

@@ -46,7 +46,7 @@ class Flows:
         lanes = Lanes(js, layout, reader, clock)
         await lanes.open()
         at = ServerTime(clock, partial(clock_of_books, js, layout), time)
-        marks, durables = Marks(js, layout, reader), Durables(js, layout)
+        marks, durables = Marks(js, layout, reader), Durables(js)
         appender = Appender(lanes, at, clock, atomic=atomic)
         return cls(
             NatsStreams(lanes, marks, durables, appender, at),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.backends.nats.appending import Appender
-from wrasse.backends.nats.durables import Durable, Durables, refuse_future
+from wrasse.backends.nats.durables import Durable, Durables
 from wrasse.backends.nats.lanes import Lanes
 from wrasse.backends.nats.ledger_groups import LedgerGroups
 from wrasse.backends.nats.link import Link, NoResponders, packed, status_of
@@ -108,7 +108,10 @@ class NatsGroups:
         tip = await self._lanes.tip_of(subject, lane, leader=True)
         latest = EntryId(tip.ms, tip.seq)
         if start.at is not None and to_micros(start.at) > to_micros(await self._time.now()):
-            raise refuse_future()
+            raise UsageError(
+                "a group on NATS that begins at a moment to come",
+                do="join it then, or begin it now: messages until then count",
+            )
         if start.after is not None and start.after.seq <= tip.seq:
             return _behind(start.after)
         if start.at is None and start.after is None:
