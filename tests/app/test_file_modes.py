@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -49,11 +50,19 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     os.umask(before)
 
 
+def paths_in(place: Path) -> list[Path]:
+    """What is there now; os.walk goes past a directory that is removed meanwhile, as rglob does not."""
+    return [Path(above, name) for above, folders, files in os.walk(place) for name in (*folders, *files)]
+
+
 def open_to_others(place: Path) -> list[str]:
-    """Every path that wrasse made and that anybody but its owner may use."""
-    made = [path for path in place.rglob("*") if path.relative_to(place).parts[0] not in OWN]
+    """Every path that wrasse made and that anybody but its owner may use. A path may go while it is looked at."""
+    made = [path for path in paths_in(place) if path.relative_to(place).parts[0] not in OWN]
     assert made, "nothing was made"
-    modes = {str(path.relative_to(place)): stat.S_IMODE(path.lstat().st_mode) for path in made}
+    modes = {}
+    for path in made:
+        with suppress(FileNotFoundError):
+            modes[str(path.relative_to(place))] = stat.S_IMODE(path.lstat().st_mode)
     return [f"{name} {mode:o}" for name, mode in modes.items() if mode & 0o077]
 
 
@@ -77,7 +86,7 @@ def test_whatever_is_made_is_closed_to_others(place: Path, store: str) -> None:
     ]
     assert [each.err for each in did if each.code] == []
     with running(place, "--exec=true") as daemon:
-        until(lambda: list(place.rglob("*.jsonl.gz")) or None, "an archive")
+        until(lambda: any(path.name.endswith(".jsonl.gz") for path in paths_in(place)), "an archive")
         assert open_to_others(place) == []
         daemon.signal()
         assert daemon.end() == 0
