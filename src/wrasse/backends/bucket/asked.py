@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wrasse.errors import UsageError
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import number_in
+
+Answer = tuple[Outcome, str | None]  # to a change: how it ended, and the version it made
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wrasse.backends.bucket.records import BucketRecords
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.mount import Mount
@@ -20,7 +21,7 @@ from wrasse.backends.directory.objects import DirectoryObjects
 from wrasse.backends.directory.places import Places
 from wrasse.backends.directory.probe import prepare
 from wrasse.backends.directory.record_files import RecordFiles
-from wrasse.backends.directory.records import DirectoryRecords
+from wrasse.backends.directory.records import ThreadedRecords
 from wrasse.backends.directory.stamps import Stamps
 from wrasse.backends.directory.swaps import Exchange, InTurns
 from wrasse.backends.directory.temps import Temps
@@ -58,7 +59,7 @@ class Directory(ObjectStore):
         objects.clean()
         self.objects = DirectoryObjects(threads, files, self._temps, stamps, objects)
         self.namespaces = DirectoryNamespaces(threads, files, clock)
-        self._records: dict[Collection, DirectoryRecords] = {}
+        self._records: dict[Collection, BucketRecords] = {}
 
     @classmethod
     async def open(
@@ -89,11 +90,13 @@ class Directory(ObjectStore):
             root.close_root()
             raise
 
-    def records(self, collection: Collection) -> DirectoryRecords:
+    def records(self, collection: Collection) -> BucketRecords:
         """The records of one collection; the same ones each time."""
         if collection not in self._records:
             records = RecordFiles(self._files, self._locks, self._temps, self._places, collection)
-            self._records[collection] = DirectoryRecords(self._threads, self._clock, records, collection.width)
+            self._records[collection] = BucketRecords(
+                ThreadedRecords(self._threads, records), collection.width, self._clock.now
+            )
         return self._records[collection]
 
     async def pulse(self) -> Pulse:

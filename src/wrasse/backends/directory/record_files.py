@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from wrasse.backends.bucket.asked import Change, DueSpot
+from wrasse.backends.bucket.asked import Answer, Change, DueSpot
 from wrasse.backends.bucket.envelope import DAMAGED, Kept, listed, pack, unpack
 from wrasse.backends.directory.buckets import Buckets
 from wrasse.backends.directory.files import Files
@@ -31,7 +31,6 @@ from wrasse.ports.records import Collection
 
 _RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 
-Answer = tuple[Outcome, str | None]
 
 
 class RecordFiles:

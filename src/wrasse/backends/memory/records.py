@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import count, islice, takewhile
 from typing import TypeVar
 
+from wrasse.backends.conditional_records import Asked, ConditionalRecords
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, stored_name
+from wrasse.ports.records import NONCES_KEPT, Record, Written, stored_name
 from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
-from wrasse.ports.streams import Draft, check_drafts
 
 GONE_MAX = 10_000
 _LAST = chr(0x10FFFF)  # after every name
@@ -52,8 +52,10 @@ class Writes:
         return self.whole or (version is not None and any(made == version for _, made in self._kept))
 
 
-class MemoryRecords:
+class MemoryRecords(ConditionalRecords):
     """One collection of records, in memory."""
+
+    emits = True
 
     def __init__(self, clock: Clock, logs: Logs) -> None:
         self._clock = clock
@@ -68,56 +70,8 @@ class MemoryRecords:
         self._shelves: defaultdict[str, Ordered[tuple[int, str]]] = defaultdict(Ordered)
         self._versions = count(1)
 
-    @property
-    def resolution(self) -> timedelta:
-        return timedelta(0)
-
-    @property
-    def emits(self) -> bool:
-        return True
-
-    async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        check_record(key, value)
-        check_drafts(emit)
-        name = stored_name(key)
-        answer = self._answer(name, nonce, fits=name not in self._records, at=None)
-        return self._emit(key, value, due_at, nonce, emit, spot) if answer is None else answer
-
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         return self._records.get(stored_name(key))
-
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        at: str,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        entry_stays: bool = False,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        check_record(key, value)
-        check_drafts(emit)
-        answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)
-        return self._emit(key, value, due_at, nonce, emit, spot) if answer is None else answer
-
-    async def leave(self, key: str, due_at: datetime) -> None:
-        """Nothing to do: the due time is part of the record."""
-
-    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        answer = self._answer(stored_name(key), nonce, fits=self._version(key) == at, at=at)
-        return self._remove(key, nonce) if answer is None else answer
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         start = stored_name(prefix)
@@ -133,7 +87,7 @@ class MemoryRecords:
 
     async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
         """See ShelvedRecords."""
-        true = [each for each in placed if self._version(each[0].key) == each[0].version]
+        true = [each for each in placed if self._version(stored_name(each[0].key)) == each[0].version]
         return sum(self._stands(stored_name(record.key), spot) for record, spot in true)
 
     async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
@@ -150,53 +104,47 @@ class MemoryRecords:
         moments = self._shelves[shelf].walk(None if after is None else read_cursor(after), newest=newest)
         return self._cut(moments, limit, lambda moment: (moment[1], spot_cursor(*moment)))
 
-    def _answer(self, name: str, nonce: str | None, *, fits: bool, at: str | None) -> Written | None:
+    async def _write(self, asked: Asked) -> Written:
+        """The write and its entries, without an await in between."""
+        answer = self._answer(stored_name(asked.key), asked.nonce, asked.at)
+        if answer is not None:
+            return answer
+        if asked.value is None:
+            return self._remove(asked.key, asked.nonce)
+        written = self._store(asked, asked.value)
+        if asked.emit:
+            self._logs.append(asked.emit, self._logs.now())
+        return written
+
+    def _answer(self, name: str, nonce: str | None, at: str | None) -> Written | None:
         """The answer to a write that was made before or does not fit; None if it is to be made now."""
         now = self._clock.now()
         writes = self._writes.get(name) or self._gone.get(name)
         if nonce is not None and writes is not None and (made := writes.made_by(nonce)) is not None:
             return Written(Outcome.DONE, made[0], now)
-        if fits:
+        if self._version(name) == at:
             return None
         # Without a nonce nobody asks again, so the refusal is certain; with one, it is only if nothing was forgotten.
         certain = nonce is None or (not self._forgot if writes is None else writes.all_since(at))
         return Written(Outcome.LOST if certain else Outcome.UNKNOWN, None, now)
 
-    def _version(self, key: str) -> str | None:
-        record = self._records.get(stored_name(key))
+    def _version(self, name: str) -> str | None:
+        record = self._records.get(name)
         return None if record is None else record.version
 
-    def _emit(
-        self,
-        key: str,
-        value: bytes,
-        due_at: datetime | None,
-        nonce: str | None,
-        emit: Sequence[Draft],
-        spot: Spot | None,
-    ) -> Written:
-        """The write and its entries, without an await in between."""
-        if not emit:
-            return self._store(key, value, due_at, nonce, spot)
-        written = self._store(key, value, due_at, nonce, spot)
-        self._logs.append(emit, self._logs.now())
-        return written
-
-    def _store(
-        self, key: str, value: bytes, due_at: datetime | None, nonce: str | None, spot: Spot | None
-    ) -> Written:
-        name, version = stored_name(key), str(next(self._versions))
+    def _store(self, asked: Asked, value: bytes) -> Written:
+        name, due_at, version = stored_name(asked.key), asked.due_at, str(next(self._versions))
         before = self._records.get(name)
         if before is None:
             self._names.add(name)
             self._writes[name] = self._gone.pop(name, Writes(whole=not self._forgot))
         elif before.due_at is not None:
             self._due.remove((to_micros(before.due_at), name))
-        self._records[name] = Record(key, bytes(value), version, due_at)
+        self._records[name] = Record(asked.key, bytes(value), version, due_at)
         if due_at is not None:
             self._due.add((to_micros(due_at), name))
-        self._writes[name].note(nonce, version)
-        self._stands(name, spot)
+        self._writes[name].note(asked.nonce, version)
+        self._stands(name, asked.spot)
         return Written(Outcome.DONE, version, self._clock.now())
 
     def _stands(self, name: str, spot: Spot | None) -> bool:

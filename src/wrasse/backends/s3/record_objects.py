@@ -17,7 +17,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.backends.bucket.asked import Change, DueSpot
+from wrasse.backends.bucket.asked import Answer, Change, DueSpot
 from wrasse.backends.bucket.envelope import DAMAGED, Kept, Writes, listed, pack, unpack
 from wrasse.backends.rounds import Rounds
 from wrasse.backends.s3.abreast import abreast, together
@@ -35,7 +35,6 @@ _JSON = {"content-type": "application/json"}
 _DOTS = {b".": b".%", b"..": b"..%"}  # some stores take these for folders; no stored name ends in a bare %
 _UNDOTTED = {name: stored for stored, name in _DOTS.items()}
 
-Answer = tuple[Outcome, str | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
+from wrasse.backends.conditional_records import Asked, ConditionalRecords
 from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link, SqlThread
@@ -20,8 +21,7 @@ from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import Collection, Record, Written, check_record, refuse_emit, stored_name
-from wrasse.ports.streams import Draft
+from wrasse.ports.records import Collection, Record, Written, stored_name
 
 T = TypeVar("T")
 ANSWER_MAX = 10.0  # seconds
@@ -77,54 +77,17 @@ class PostgresStore:
         await self._thread.close()
 
 
-class PostgresRecords:
+class PostgresRecords(ConditionalRecords):
     """The port, for one collection."""
-
-    resolution = timedelta(0)
-    emits = False
 
     def __init__(self, store: PostgresStore, collection: str) -> None:
         self._store = store
         self._collection = collection
 
-    async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        emit: Sequence[Draft] = (),
-    ) -> Written:
-        check_record(key, value)
-        refuse_emit(emit)
-        return await self._write(_CREATE, key, nonce, {"key": key, "value": value, "due": _micros(due_at)})
-
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         sql = f"SELECT {_COLUMNS} FROM wrasse_records WHERE {_HERE}"
         rows = await self._store.do(lambda link: link.rows(sql, self._named(key)))
         return _record(rows[0]) if rows else None
-
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        at: str,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        entry_stays: bool = False,
-        emit: Sequence[Draft] = (),
-    ) -> Written:
-        check_record(key, value)
-        refuse_emit(emit)
-        return await self._write(_PUT, key, nonce, {"value": value, "due": _micros(due_at), "at": _version(at)})
-
-    async def leave(self, key: str, due_at: datetime) -> None:
-        """Nothing to do: the due time is part of the record."""
-
-    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        return await self._write(_DELETE, key, nonce, {"at": _version(at)})
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         return await self._page(_PAGE, limit, {"prefix": stored_name(prefix), "after": after or ""})
@@ -132,15 +95,23 @@ class PostgresRecords:
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         return await self._page(_DUE, limit, {"before": _micros(before), "after": after or ""})
 
-    async def _write(self, sql: str, key: str, nonce: str | None, values: Params) -> Written:
-        asked: Params = {**self._named(key), **values, "nonce": nonce or secrets.token_hex(8)}
+    async def _write(self, asked: Asked) -> Written:
+        sql = _DELETE if asked.value is None else _CREATE if asked.at is None else _PUT
+        values: Params = {
+            **self._named(asked.key),
+            "key": asked.key,
+            "value": asked.value,
+            "due": _micros(asked.due_at),
+            "at": _version(asked.at or ""),
+            "nonce": asked.nonce or secrets.token_hex(8),
+        }
 
         def run(link: Link) -> Written:
             ((now,),) = link.rows(f"SELECT {_NOW}")
-            rows = link.rows(sql, asked) or link.rows(_AGAIN, asked)
+            rows = link.rows(sql, values) or link.rows(_AGAIN, values)
             version = str(rows[0][0]) if rows and sql is not _DELETE else None
             # A delete that is asked again may have been made: nothing is left to tell by.
-            again = sql is _DELETE and nonce is not None and not link.rows(_THERE, asked)
+            again = sql is _DELETE and asked.nonce is not None and not link.rows(_THERE, values)
             lost = Outcome.UNKNOWN if again else Outcome.LOST
             return Written(Outcome.DONE if rows else lost, version, from_micros(whole(now)))
 

@@ -8,11 +8,12 @@ their write was made. Deleted names are remembered for the newest GONE_MAX of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import apsw
 import msgspec
 
+from wrasse.backends.conditional_records import Asked, ConditionalRecords
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.entries import append
 from wrasse.backends.sqlite.reader import Reader
@@ -23,9 +24,8 @@ from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, number_in
-from wrasse.ports.records import NONCES_KEPT, Record, Written, check_record, key_of, stored_name
+from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
 from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
-from wrasse.ports.streams import Draft, check_drafts
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -86,8 +86,10 @@ def judge(past: Past, at: int | None, nonce: str | None) -> Outcome | Write | No
     return Outcome.LOST if certain else Outcome.UNKNOWN
 
 
-class SqliteRecords:
+class SqliteRecords(ConditionalRecords):
     """One collection of records."""
+
+    emits = True
 
     def __init__(self, writer: Writer, reader: Reader, clock: Clock, collection: str) -> None:
         self._writer = writer
@@ -95,54 +97,10 @@ class SqliteRecords:
         self._clock = clock
         self._collection = collection
 
-    @property
-    def emits(self) -> bool:
-        return True
-
-    @property
-    def resolution(self) -> timedelta:
-        return timedelta(0)
-
-    async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        check_record(key, value)
-        check_drafts(emit)
-        return await self._write(key, None, nonce, value, due_at, emit, spot)
-
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         where = f"{_COLUMNS} collection = ? AND name = ? AND value IS NOT NULL"
         found = await self._reader.do(lambda db: db.execute(where, (self._collection, _name(key))).get)
         return None if found is None else _record(*found[:4], now=to_micros(self._clock.now()))
-
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        at: str,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        entry_stays: bool = False,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        check_record(key, value)
-        check_drafts(emit)
-        return await self._write(key, _version(at), nonce, value, due_at, emit, spot)
-
-    async def leave(self, key: str, due_at: datetime) -> None:
-        """Nothing to do: the due time is a column of the record."""
-
-    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        return await self._write(key, _version(at), nonce, None, None)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         start = _name(prefix)
@@ -198,29 +156,20 @@ class SqliteRecords:
         sql = _SHELF_DOWN if newest else _SHELF_UP
         return await self._page(sql, [shelf, turn, name], limit, _shelf_cursor)
 
-    async def _write(
-        self,
-        key: str,
-        at: int | None,
-        nonce: str | None,
-        value: bytes | None,
-        due_at: datetime | None,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        name, due = _name(key), micros(due_at)
+    async def _write(self, asked: Asked) -> Written:
+        name, at, value = _name(asked.key), None if asked.at is None else _version(asked.at), asked.value
 
         def run(step: Step) -> Written:
             now = from_micros(step.now())
             past = self._past(step.db, name)
-            verdict = judge(past, at, nonce)
+            verdict = judge(past, at, asked.nonce)
             if isinstance(verdict, Write):
                 return Written(Outcome.DONE, None if verdict.deleted else str(verdict.version), now)
             if verdict is not None:
                 return Written(verdict, None, now)
-            version = self._store(step, name, past, value, due, nonce, spot)
-            if emit:
-                append(step, emit)  # where there is no room for it, the record is not written either
+            version = self._store(step, name, past, asked)
+            if asked.emit:
+                append(step, asked.emit)  # where there is no room for it, the record is not written either
             return Written(Outcome.DONE, None if value is None else str(version), now)
 
         return await self._writer.do(run)
@@ -233,22 +182,14 @@ class SqliteRecords:
         forgotten = db.execute("SELECT version FROM forgotten WHERE collection = ?", (self._collection,)).get
         return Past(None, forgotten or 0, [])
 
-    def _store(
-        self,
-        step: Step,
-        name: bytes,
-        past: Past,
-        value: bytes | None,
-        due: int | None,
-        nonce: str | None,
-        spot: Spot | None,
-    ) -> int:
+    def _store(self, step: Step, name: bytes, past: Past, asked: Asked) -> int:
+        value, spot = asked.value, asked.spot
         version = step.draw()
-        writes = [*past.writes, Write(nonce, version, deleted=value is None)]
+        writes = [*past.writes, Write(asked.nonce, version, deleted=value is None)]
         since = max(past.since, *(write.version for write in writes[:-NONCES_KEPT]), 0)
         text = msgspec.json.encode(writes[-NONCES_KEPT:]).decode()
         stands = (None, None) if spot is None else (spot.shelf, spot.turn)
-        step.db.execute(_STORE, (self._collection, name, version, since, due, text, value, *stands))
+        step.db.execute(_STORE, (self._collection, name, version, since, micros(asked.due_at), text, value, *stands))
         if value is None:
             _forget(step, step.gone(1) - GONE_MAX)
         elif past.version is None and past.writes:

@@ -1,0 +1,75 @@
+"""Records of which every change is one conditional write: create, put and delete differ only in what it names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wrasse.ports.records import Written, check_record, refuse_emit
+from wrasse.ports.shelves import Spot
+from wrasse.ports.streams import Draft, check_drafts
+
+
+@dataclass(slots=True)
+class Asked:
+    """A write of one record: at this version (None: there is none), to this value (None: delete it)."""
+
+    key: str
+    at: str | None
+    value: bytes | None
+    due_at: datetime | None = None
+    nonce: str | None = None
+    entry_stays: bool = False
+    emit: Sequence[Draft] = ()
+    spot: Spot | None = None
+
+
+class ConditionalRecords:
+    """The writes of the port. A backend says how one is made, and has the reads. Where there are no shelves nobody
+    names a spot."""
+
+    emits = False
+    resolution = timedelta(0)
+
+    async def create(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
+    ) -> Written:
+        self._check(key, value, emit)
+        return await self._write(Asked(key, None, value, due_at, nonce, False, emit, spot))
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        at: str,
+        due_at: datetime | None = None,
+        nonce: str | None = None,
+        entry_stays: bool = False,
+        emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
+    ) -> Written:
+        self._check(key, value, emit)
+        return await self._write(Asked(key, at, value, due_at, nonce, entry_stays, emit, spot))
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        """Nothing to do where the due time is part of the record."""
+
+    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
+        return await self._write(Asked(key, at, None, nonce=nonce))
+
+    def _check(self, key: str, value: bytes, emit: Sequence[Draft]) -> None:
+        check_record(key, value)
+        (check_drafts if self.emits else refuse_emit)(emit)
+
+    async def _write(self, asked: Asked) -> Written:
+        """Makes a write, or says why not."""
+        raise NotImplementedError
