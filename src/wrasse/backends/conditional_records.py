@@ -68,7 +68,8 @@ class ConditionalRecords:
 
     def _check(self, key: str, value: bytes, emit: Sequence[Draft]) -> None:
         check_record(key, value)
-        (check_drafts if self.emits else refuse_emit)(emit)
+        if emit:
+            (check_drafts if self.emits else refuse_emit)(emit)
 
     async def _write(self, asked: Asked) -> Written:
         """Makes a write, or says why not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from wrasse.backends.sighting_rows import raw
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
@@ -53,9 +54,9 @@ class MemorySightings:
             raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
         found = sorted(
             (each for each in self._root(root).sightings.values() if state in (None, each.state)),
-            key=lambda each: _raw(each.unit),
+            key=lambda each: raw(each.unit),
         )
-        later = [each for each in found if after is None or _raw(each.unit) > _raw(after)]
+        later = [each for each in found if after is None or raw(each.unit) > raw(after)]
         shown = tuple(later[:limit])
         return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(later) > limit)
 
@@ -103,7 +104,3 @@ class MemorySightings:
 
     def _root(self, root: str) -> _Root:
         return self._roots.setdefault(root, _Root())
-
-
-def _raw(unit: str) -> bytes:
-    return unit.encode("utf-8", "surrogateescape")

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import TypeVar
 
 from wrasse.backends.conditional_records import Asked, ConditionalRecords
+from wrasse.backends.sighting_rows import whole
 from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link, SqlThread
-from wrasse.backends.sql.sighting_rows import whole
 from wrasse.backends.sql.sightings_schema import make_tables
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
@@ -45,18 +45,18 @@ _DUE = f"""SELECT {_COLUMNS}, lpad(due_at::text, 20, '0') || name FROM wrasse_re
 
 
 class PostgresStore:
-    """The records of a database."""
+    """A connection to the tables of a database, and its records."""
 
-    def __init__(self, address: SqlAddress) -> None:
+    def __init__(self, address: SqlAddress, name: str) -> None:
         self._link = Link(address, writes=True)
-        self._thread = SqlThread("wrasse-records")
+        self._thread = SqlThread(name)
         self._made = 0  # the connection on which the tables were looked for
 
     def records(self, collection: Collection) -> PostgresRecords:
         """The records of one collection."""
         return PostgresRecords(self, collection.data)
 
-    async def do(self, call: Callable[[Link], T]) -> T:
+    async def do(self, call: Callable[[Link], T], limit: float = ANSWER_MAX) -> T:
         """One call is one transaction."""
 
         def run() -> T:
@@ -69,11 +69,11 @@ class PostgresStore:
             connection.commit()
             return answer
 
-        return await self._thread.run(lambda: self._link.guarded(run), self._link, ANSWER_MAX)
+        return await self._thread.run(lambda: self._link.guarded(run), self._link, limit)
 
-    async def close(self) -> None:
+    async def close(self, limit: float = ANSWER_MAX) -> None:
         """Lets go of the connection."""
-        await self._thread.run(self._link.close, self._link, ANSWER_MAX)
+        await self._thread.run(self._link.close, self._link, limit)
         await self._thread.close()
 
 

@@ -12,12 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from wrasse.backends.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
 from wrasse.backends.sql.address import POSTGRES, SqlAddress
 from wrasse.backends.sql.dialect import Params
-from wrasse.backends.sql.link import Link, SqlThread
+from wrasse.backends.sql.link import Link
 from wrasse.backends.sql.records import PostgresRecords, PostgresStore
-from wrasse.backends.sql.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
-from wrasse.backends.sql.sightings_schema import make_tables
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import ConfigError, UsageError
 from wrasse.ports.outcome import Outcome
@@ -72,10 +71,8 @@ class PostgresSightings:
     margin = timedelta(0)  # all times are the database's
 
     def __init__(self, address: SqlAddress) -> None:
-        self._link = Link(address, writes=True)
-        self._thread = SqlThread("wrasse-sightings")
-        self._made = 0  # the connection on which the tables were looked for
-        self._store = PostgresStore(address)
+        self._rows = PostgresStore(address, "wrasse-sightings")
+        self._store = PostgresStore(address, "wrasse-records")
 
     @classmethod
     async def open(cls, url: str) -> PostgresSightings:
@@ -161,23 +158,11 @@ class PostgresSightings:
     async def close(self) -> None:
         """Lets go of the connections."""
         await self._store.close()
-        await self._thread.run(self._link.close, self._link, ANSWER_MAX)
-        await self._thread.close()
+        await self._rows.close(ANSWER_MAX)
 
     async def _do(self, call: Callable[[Link], T], limit: float = ANSWER_MAX) -> T:
         """One call is one transaction."""
-
-        def run() -> T:
-            link = self._link
-            connection = link.connection
-            if self._made != link.opened:
-                make_tables(link)
-                self._made = link.opened
-            answer = call(link)
-            connection.commit()
-            return answer
-
-        return await self._thread.run(lambda: self._link.guarded(run), self._link, limit)
+        return await self._rows.do(call, limit)
 
 
 def _commit(link: Link, made: Round, changes: Iterable[Sequence[Change]]) -> bool:

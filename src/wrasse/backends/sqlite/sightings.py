@@ -14,9 +14,10 @@ from itertools import islice
 import apsw
 import msgspec
 
+from wrasse.backends.sighting_rows import COLUMNS, raw, values
 from wrasse.backends.sqlite.bulk import write_rows
 from wrasse.backends.sqlite.reader import Reader
-from wrasse.backends.sqlite.rows import instant, micros
+from wrasse.backends.sqlite.rows import instant
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import GROUP_ROWS_MAX, Writer
 from wrasse.bounded import UNREADABLE, why
@@ -41,20 +42,14 @@ from wrasse.ports.sightings import (
 PAGE_MAX = 10_000
 _CACHE_KIB = 256  # while sightings pass by: each is met once, and to remember them would only displace others
 
-_COLUMNS = (
-    "unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, "
-    "state, state_round, state_at, state_tick"
-)
 _READ = ", ".join(
     f"CAST({name} AS BLOB)" if name in ("evidence", "fingerprint", "state", "state_round") else name
-    for name in _COLUMNS.split(", ")
+    for name in COLUMNS
 )
-_SEEN = f"INSERT INTO sightings (root, {_COLUMNS})"
-_OVER = """ON CONFLICT (root, unit) DO UPDATE SET
-    (evidence, fingerprint, size, files, first_round, first_at, first_tick, state, state_round, state_at, state_tick)
-    = (excluded.evidence, excluded.fingerprint, excluded.size, excluded.files, excluded.first_round,
-       excluded.first_at, excluded.first_tick, excluded.state, excluded.state_round, excluded.state_at,
-       excluded.state_tick)
+_OTHERS = COLUMNS[1:]
+_SEEN = f"INSERT INTO sightings (root, {', '.join(COLUMNS)})"
+_OVER = f"""ON CONFLICT (root, unit) DO UPDATE
+    SET ({", ".join(_OTHERS)}) = ({", ".join(f"excluded.{n}" for n in _OTHERS)})
     WHERE sightings.state = 'seen'"""
 _UNSEEN = "DELETE FROM sightings WHERE root = ? AND unit = ? AND state = 'seen'"
 _ROUND = "INSERT INTO orphan_rounds (root, number, id, at, snapshot_at, tick, counts) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -65,7 +60,6 @@ _decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 
 _log = logging.getLogger("wrasse.orphans")
 
-Row = tuple[bytes, str, str, int, bytes, int, int, int, str, str, int | None, int]
 _Stored = tuple[bytes, bytes, bytes, int, bytes, int, int, int, bytes, bytes, int | None, int]
 
 
@@ -103,11 +97,11 @@ class SqliteSightings:
         limit = min(limit, PAGE_MAX)
         only = "" if state is None else " AND state = :state"
         sql = f"SELECT {_READ} FROM sightings WHERE root = :root AND unit > :after{only} ORDER BY unit"
-        values = {"root": root, "after": b"" if after is None else _raw(after), "state": state}
+        asked = {"root": root, "after": b"" if after is None else raw(after), "state": state}
 
         def run(db: apsw.Connection) -> Page[Sighting]:
             with _small_cache(db):
-                read = (_sighting(row) for row in db.execute(sql, values))
+                read = (_sighting(row) for row in db.execute(sql, asked))
                 found = list(islice((each for each in read if each is not None), limit + 1))
             shown = tuple(found[:limit])
             return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(found) > limit)
@@ -118,7 +112,7 @@ class SqliteSightings:
         sql = f"SELECT {_READ} FROM sightings WHERE root = ? AND unit = ?"
 
         def run(db: apsw.Connection) -> list[Sighting | None]:
-            rows = [list(db.execute(sql, (root, _raw(unit)))) for unit in units]
+            rows = [list(db.execute(sql, (root, raw(unit)))) for unit in units]
             return [_sighting(found[0]) if found else None for found in rows]
 
         return await self._reader.do(run)
@@ -176,14 +170,14 @@ def _small_cache(db: apsw.Connection) -> Iterator[None]:
 
 
 def _change(db: apsw.Connection, root: str, batch: Sequence[Change]) -> None:
-    write_rows(db, _SEEN, [(root, *_row(each.sighting)) for each in batch if isinstance(each, Seen)], _OVER)
-    gone = [(root, _raw(each.unit)) for each in batch if isinstance(each, Unseen)]
+    write_rows(db, _SEEN, [(root, *values(each.sighting)) for each in batch if isinstance(each, Seen)], _OVER)
+    gone = [(root, raw(each.unit)) for each in batch if isinstance(each, Unseen)]
     if gone:
         db.executemany(_UNSEEN, gone)
 
 
 def _mark(db: apsw.Connection, root: str, mark: Mark, now: int) -> Outcome:
-    here = (root, _raw(mark.unit), mark.state, mark.fingerprint)
+    here = (root, raw(mark.unit), mark.state, mark.fingerprint)
     if mark.to is None:
         db.execute(f"DELETE FROM sightings WHERE {_HERE}", here)
     else:
@@ -203,23 +197,6 @@ def _rounds(db: apsw.Connection, root: str, limit: int) -> list[Round]:
             f"one of the last {limit} rows of the root {root!r} in the table orphan_rounds is invalid: {why(error)}",
             do="restore the database from a backup",
         ) from None
-
-
-def _row(each: Sighting) -> Row:
-    return (
-        _raw(each.unit),
-        each.evidence,
-        each.fingerprint,
-        each.size,
-        each.files,
-        each.first_round,
-        to_micros(each.first_at),
-        each.first_tick,
-        each.state,
-        each.state_round,
-        micros(each.state_at),
-        each.state_tick,
-    )
 
 
 def _sighting(row: _Stored) -> Sighting | None:
@@ -252,7 +229,3 @@ def _read_sighting(row: _Stored) -> Sighting:
         instant(at),
         tick,
     )
-
-
-def _raw(unit: str) -> bytes:
-    return unit.encode("utf-8", "surrogateescape")

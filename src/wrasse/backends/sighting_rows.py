@@ -1,4 +1,4 @@
-"""Sightings as rows of PostgreSQL. Pure."""
+"""Sightings as rows of a database. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from wrasse.ports.sightings import Evidence, Sighting, State
 
 COLUMNS = ("unit", "evidence", "fingerprint", "size", "files", "first_round", "first_at", "first_tick",
            "state", "state_round", "state_at", "state_tick")  # fmt: skip
+Row = tuple[bytes, str, str, int, bytes, int, int, int, str, str, int | None, int]
 KINDS = ("bytea", "text", "text", "bigint", "bytea", "bigint", "bigint", "bigint", "text", "text", "bigint", "bigint")
 
 
@@ -17,7 +18,7 @@ def raw(unit: str) -> bytes:
     return unit.encode("utf-8", "surrogateescape")
 
 
-def values(each: Sighting) -> tuple[object, ...]:
+def values(each: Sighting) -> Row:
     """The columns of a sighting."""
     return (
         raw(each.unit),
