@@ -106,34 +106,34 @@ class MemoryRecords(ConditionalRecords):
 
     async def _write(self, asked: Asked) -> Written:
         """The write and its entries, without an await in between."""
-        answer = self._answer(stored_name(asked.key), asked.nonce, asked.at)
+        name = stored_name(asked.key)
+        answer = self._answer(name, asked.nonce, asked.at)
         if answer is not None:
             return answer
         if asked.value is None:
-            return self._remove(asked.key, asked.nonce)
-        written = self._store(asked, asked.value)
+            return self._remove(name, asked.nonce)
+        written = self._store(name, asked, asked.value)
         if asked.emit:
             self._logs.append(asked.emit, self._logs.now())
         return written
 
     def _answer(self, name: str, nonce: str | None, at: str | None) -> Written | None:
         """The answer to a write that was made before or does not fit; None if it is to be made now."""
-        now = self._clock.now()
         writes = self._writes.get(name) or self._gone.get(name)
         if nonce is not None and writes is not None and (made := writes.made_by(nonce)) is not None:
-            return Written(Outcome.DONE, made[0], now)
+            return Written(Outcome.DONE, made[0], self._clock.now())
         if self._version(name) == at:
             return None
         # Without a nonce nobody asks again, so the refusal is certain; with one, it is only if nothing was forgotten.
         certain = nonce is None or (not self._forgot if writes is None else writes.all_since(at))
-        return Written(Outcome.LOST if certain else Outcome.UNKNOWN, None, now)
+        return Written(Outcome.LOST if certain else Outcome.UNKNOWN, None, self._clock.now())
 
     def _version(self, name: str) -> str | None:
         record = self._records.get(name)
         return None if record is None else record.version
 
-    def _store(self, asked: Asked, value: bytes) -> Written:
-        name, due_at, version = stored_name(asked.key), asked.due_at, str(next(self._versions))
+    def _store(self, name: str, asked: Asked, value: bytes) -> Written:
+        due_at, version = asked.due_at, str(next(self._versions))
         before = self._records.get(name)
         if before is None:
             self._names.add(name)
@@ -157,8 +157,7 @@ class MemoryRecords(ConditionalRecords):
             self._shelves[spot.shelf].add((spot.turn, name))
         return before != spot
 
-    def _remove(self, key: str, nonce: str | None) -> Written:
-        name = stored_name(key)
+    def _remove(self, name: str, nonce: str | None) -> Written:
         record = self._records.pop(name)
         self._names.remove(name)
         self._stands(name, None)
