@@ -12,7 +12,7 @@ from typing import Protocol
 
 from wrasse.backends.bucket.asked import Answer, Change, DueSpot, check_limit
 from wrasse.backends.bucket.envelope import Kept
-from wrasse.backends.conditional_records import Asked, ConditionalRecords
+from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Written, key_of, stored_name
 
@@ -71,7 +71,7 @@ class BucketRecords(ConditionalRecords):
         shown = tuple(self._record(spot.stored, kept) for spot, kept in found)
         return Page(shown, tuple(str(spot) for spot, _ in found), now, more)
 
-    async def _write(self, asked: Asked) -> Written:
+    async def _write(self, asked: RecordWrite) -> Written:
         name, value = stored_name(asked.key).encode(), asked.value
         if value is not None:
             value = bytes(value)

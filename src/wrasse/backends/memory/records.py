@@ -13,11 +13,11 @@ from datetime import datetime
 from itertools import count, islice, takewhile
 from typing import TypeVar
 
-from wrasse.backends.conditional_records import Asked, ConditionalRecords
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import UsageError
+from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import NONCES_KEPT, Record, Written, stored_name
@@ -104,7 +104,7 @@ class MemoryRecords(ConditionalRecords):
         moments = self._shelves[shelf].walk(None if after is None else read_cursor(after), newest=newest)
         return self._cut(moments, limit, lambda moment: (moment[1], spot_cursor(*moment)))
 
-    async def _write(self, asked: Asked) -> Written:
+    async def _write(self, asked: RecordWrite) -> Written:
         """The write and its entries, without an await in between."""
         name = stored_name(asked.key)
         answer = self._answer(name, asked.nonce, asked.at)
@@ -132,7 +132,7 @@ class MemoryRecords(ConditionalRecords):
         record = self._records.get(name)
         return None if record is None else record.version
 
-    def _store(self, name: str, asked: Asked, value: bytes) -> Written:
+    def _store(self, name: str, asked: RecordWrite, value: bytes) -> Written:
         due_at, version = asked.due_at, str(next(self._versions))
         before = self._records.get(name)
         if before is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from wrasse.backends.sighting_rows import raw
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.sighting_rows import raw
 from wrasse.ports.sightings import (
     MARKS_MAX,
     ROUNDS_KEPT,

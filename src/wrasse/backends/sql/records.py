@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from wrasse.backends.conditional_records import Asked, ConditionalRecords
-from wrasse.backends.sighting_rows import whole
 from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.backends.sql.sightings_schema import make_tables
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
+from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Written, stored_name
+from wrasse.ports.sighting_rows import whole
 
 T = TypeVar("T")
 ANSWER_MAX = 10.0  # seconds
@@ -95,7 +95,7 @@ class PostgresRecords(ConditionalRecords):
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         return await self._page(_DUE, limit, {"before": _micros(before), "after": after or ""})
 
-    async def _write(self, asked: Asked) -> Written:
+    async def _write(self, asked: RecordWrite) -> Written:
         sql = _DELETE if asked.value is None else _CREATE if asked.at is None else _PUT
         values: Params = {
             **self._named(asked.key),

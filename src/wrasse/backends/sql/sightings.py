@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import msgspec
 
-from wrasse.backends.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
 from wrasse.backends.sql.address import POSTGRES, SqlAddress
 from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link
@@ -22,6 +21,7 @@ from wrasse.errors import ConfigError, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection
+from wrasse.ports.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
 from wrasse.ports.sightings import (
     MARKS_MAX,
     ROUNDS_KEPT,

@@ -13,7 +13,6 @@ from datetime import datetime
 import apsw
 import msgspec
 
-from wrasse.backends.conditional_records import Asked, ConditionalRecords
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.entries import append
 from wrasse.backends.sqlite.reader import Reader
@@ -22,6 +21,7 @@ from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import UsageError
+from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
@@ -156,7 +156,7 @@ class SqliteRecords(ConditionalRecords):
         sql = _SHELF_DOWN if newest else _SHELF_UP
         return await self._page(sql, [shelf, turn, name], limit, _shelf_cursor)
 
-    async def _write(self, asked: Asked) -> Written:
+    async def _write(self, asked: RecordWrite) -> Written:
         name, at, value = _name(asked.key), None if asked.at is None else _version(asked.at), asked.value
 
         def run(step: Step) -> Written:
@@ -182,7 +182,7 @@ class SqliteRecords(ConditionalRecords):
         forgotten = db.execute("SELECT version FROM forgotten WHERE collection = ?", (self._collection,)).get
         return Past(None, forgotten or 0, [])
 
-    def _store(self, step: Step, name: bytes, past: Past, asked: Asked) -> int:
+    def _store(self, step: Step, name: bytes, past: Past, asked: RecordWrite) -> int:
         value, spot = asked.value, asked.spot
         version = step.draw()
         writes = [*past.writes, Write(asked.nonce, version, deleted=value is None)]

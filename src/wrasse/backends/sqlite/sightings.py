@@ -14,7 +14,6 @@ from itertools import islice
 import apsw
 import msgspec
 
-from wrasse.backends.sighting_rows import COLUMNS, raw, values
 from wrasse.backends.sqlite.bulk import write_rows
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import instant
@@ -25,6 +24,7 @@ from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.sighting_rows import COLUMNS, raw, values
 from wrasse.ports.sightings import (
     MARKS_MAX,
     ROUNDS_KEPT,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+import msgspec
 
 from wrasse.ports.records import Written, check_record, refuse_emit
 from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft, check_drafts
 
 
-@dataclass(slots=True)
-class Asked:
+class RecordWrite(msgspec.Struct, frozen=True):
     """A write of one record: at this version (None: there is none), to this value (None: delete it)."""
 
     key: str
@@ -43,7 +43,7 @@ class ConditionalRecords:
         spot: Spot | None = None,
     ) -> Written:
         self._check(key, value, emit)
-        return await self._write(Asked(key, None, value, due_at, nonce, False, emit, spot))
+        return await self._write(RecordWrite(key, None, value, due_at, nonce, False, emit, spot))
 
     async def put(
         self,
@@ -58,19 +58,19 @@ class ConditionalRecords:
         spot: Spot | None = None,
     ) -> Written:
         self._check(key, value, emit)
-        return await self._write(Asked(key, at, value, due_at, nonce, entry_stays, emit, spot))
+        return await self._write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, spot))
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Nothing to do where the due time is part of the record."""
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        return await self._write(Asked(key, at, None, nonce=nonce))
+        return await self._write(RecordWrite(key, at, None, nonce=nonce))
 
     def _check(self, key: str, value: bytes, emit: Sequence[Draft]) -> None:
         check_record(key, value)
         if emit:
             (check_drafts if self.emits else refuse_emit)(emit)
 
-    async def _write(self, asked: Asked) -> Written:
+    async def _write(self, asked: RecordWrite) -> Written:
         """Makes a write, or says why not."""
         raise NotImplementedError
