@@ -26,8 +26,7 @@ class RecordWrite(msgspec.Struct, frozen=True):
 
 
 class ConditionalRecords:
-    """The writes of the port. A backend says how one is made, and has the reads. Where there are no shelves nobody
-    names a spot."""
+    """The writes of Records, each as one RecordWrite; a backend adds `_write` and the reads."""
 
     emits = False
     resolution = timedelta(0)

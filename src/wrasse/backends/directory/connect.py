@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wrasse.backends.bucket.records import BucketRecords
+from wrasse.backends.bucket.named_records import BucketRecords
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.mount import Mount

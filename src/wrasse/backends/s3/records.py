@@ -7,7 +7,7 @@ asked again is answered as before for as long as the record is there, and for an
 from __future__ import annotations
 
 from wrasse.backends.bucket.envelope import Kept
-from wrasse.backends.bucket.records import BucketRecords
+from wrasse.backends.bucket.named_records import BucketRecords
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.listing import Lister, nameable
