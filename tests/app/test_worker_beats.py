@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.kill_yard import Yard, alive, children, eventually, open_yard
+from wrasse.app.beat_child import process_state
 from wrasse.ports.jobs import Job, Place, Reason
 
 SILENCE = 1.5
@@ -74,8 +75,25 @@ async def test_a_command_whose_worker_is_killed_dies_with_it(yard: Yard) -> None
     await put(yard, "a", "command")
     worker = yard.worker()
     await eventually(lambda: len(pids(yard)) == 2)
+    await eventually(lambda: process_state(worker.pid) == "S")  # it has noted which group the command runs in
     yard.kill(worker)
     await eventually(lambda: not any(alive(pid) for pid in pids(yard)))
+    assert (await yard.record("a")).state.place is Place.HELD
+
+
+async def test_a_command_dies_with_its_worker_while_a_new_beat_child_starts(yard: Yard) -> None:
+    await put(yard, "a", "command")
+    worker = yard.worker()
+    await eventually(lambda: len(pids(yard)) == 2)
+    [first] = set(children(worker.pid)) - set(pids(yard))
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: len(set(children(worker.pid)) - {first, *pids(yard)}) == 1)
+    [second] = set(children(worker.pid)) - {first, *pids(yard)}
+    os.kill(second, signal.SIGSTOP)
+    await eventually(lambda: process_state(worker.pid) == "S")  # and has written the orders
+    yard.kill(worker)
+    os.kill(second, signal.SIGCONT)
+    await eventually(lambda: not any(alive(pid) for pid in [second, *pids(yard)]))
     assert (await yard.record("a")).state.place is Place.HELD
 
 

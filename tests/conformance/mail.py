@@ -23,9 +23,14 @@ DEAD = "gbe._deadletter.tasks"
 G = "email-workers"
 SHORT = timedelta(milliseconds=300)
 FIRST = StartAt(first=True)
-MANUAL = ConsumerSettings(start=FIRST, ack_timeout=SHORT, nak_delay=timedelta(milliseconds=10))
-AUTO = replace(MANUAL, auto_ack=True)
 PATIENCE = 30
+# Nothing is delivered again for its ack timeout while a test lasts, however slow the machine is; EXPIRING is for the
+# tests of exactly that.
+MANUAL = ConsumerSettings(
+    start=FIRST, ack_timeout=timedelta(seconds=PATIENCE * 2), nak_delay=timedelta(milliseconds=10)
+)
+AUTO = replace(MANUAL, auto_ack=True)
+EXPIRING = replace(MANUAL, ack_timeout=SHORT)
 
 
 class Desk:

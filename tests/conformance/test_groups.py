@@ -30,20 +30,24 @@ LONG = timedelta(seconds=30)
 class Desk:
     """Short ways to work one group in a test."""
 
-    def __init__(self, store: Store, ack_timeout: timedelta = TIMEOUT) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        # Where time is real, everything takes twice as long, so that a busy machine is no reason to fail.
+        # Where time is real, everything takes longer, so that a busy machine is no reason to fail.
         self.pace = 1 if isinstance(store.clock, ManualClock) else 2
-        self.ack_timeout = ack_timeout * self.pace
+
+    def slow_down(self) -> None:
+        """For a test that must do several things within one ack timeout."""
+        if self.pace > 1:
+            self.pace = 6
 
     async def append(self, *bodies: bytes, subject: str = S) -> list[EntryId]:
         return list(await self.store.backend.streams.append([Draft(subject, body) for body in bodies]))
 
     async def join(
         self, group: str = G, start: StartAt = FIRST, subject: str = S, *,
-        cursor: bool = False, ack_timeout: timedelta | None = None,
+        cursor: bool = False, expires: bool = False,
     ) -> bool:  # fmt: skip
-        timeout = ack_timeout or self.ack_timeout
+        timeout = TIMEOUT * self.pace if expires else LONG  # where a group has one timeout for all deliveries
         return await self.store.backend.groups.join(subject, group, start, ack_timeout=timeout, cursor=cursor)
 
     async def deliver(
@@ -92,7 +96,7 @@ def desk(store: Store) -> Desk:
 
 @pytest.fixture
 def live_desk(live_store: Store) -> Desk:
-    return Desk(live_store, LONG)
+    return Desk(live_store)
 
 
 # Joining: where a group begins
@@ -246,7 +250,7 @@ async def test_a_consumer_gets_no_more_than_it_asked_for(desk: Desk) -> None:
 
 @pytest.mark.guarantee("at least once")
 async def test_an_acked_entry_is_never_delivered_again(desk: Desk) -> None:
-    await desk.join()
+    await desk.join(expires=True)
     ids = await desk.append(b"1", b"2")
     await desk.deliver()
     assert await desk.ack(ids[0]) == [DONE]
@@ -312,7 +316,7 @@ async def test_an_ack_of_an_id_that_never_was_acks_nothing(desk: Desk) -> None:
 
 
 async def test_a_late_ack_counts_while_the_entry_is_pending(desk: Desk) -> None:
-    await desk.join()
+    await desk.join(expires=True)
     (id,) = await desk.append(b"1")
     await desk.deliver()
     await desk.pass_time(LONGER)
@@ -335,18 +339,26 @@ async def test_the_floor_is_below_the_lowest_pending_entry(desk: Desk) -> None:
 # Coming back
 
 
-@pytest.mark.guarantee("at least once")
-async def test_what_is_not_acked_in_time_is_delivered_again_with_its_count(desk: Desk) -> None:
+async def test_what_was_delivered_is_not_delivered_again_before_its_time(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1", b"2")
     await desk.deliver()
+    assert await desk.bodies() + await desk.bodies(consumer="c2") == []
+    await desk.store.reopen()
     assert await desk.bodies() == []
+
+
+@pytest.mark.guarantee("at least once")
+async def test_what_is_not_acked_in_time_is_delivered_again_with_its_count(desk: Desk) -> None:
+    await desk.join(expires=True)
+    await desk.append(b"1", b"2")
+    await desk.deliver()
     await desk.pass_time(LONGER)
     assert [(d.entry.body, d.number) for d in await desk.deliver(consumer="c2")] == [(b"1", 2), (b"2", 2)]
 
 
 async def test_what_is_due_comes_before_what_is_new(desk: Desk) -> None:
-    await desk.join()
+    await desk.join(expires=True)
     await desk.append(b"1", b"2")
     await desk.deliver()
     await desk.pass_time(LONGER)
@@ -356,7 +368,8 @@ async def test_what_is_due_comes_before_what_is_new(desk: Desk) -> None:
 
 @pytest.mark.guarantee("at least once")
 async def test_entries_of_dead_consumers_come_back_however_many_they_are(desk: Desk) -> None:
-    await desk.join()
+    desk.slow_down()
+    await desk.join(expires=True)
     await desk.append(*(b"%d" % n for n in range(100)))
     for n in range(10):
         await desk.deliver(10, consumer=f"dead-{n}")
@@ -367,11 +380,10 @@ async def test_entries_of_dead_consumers_come_back_however_many_they_are(desk: D
 
 @pytest.mark.guarantee("at least once")
 async def test_pending_entries_survive_a_restart(desk: Desk) -> None:
-    await desk.join()
+    await desk.join(expires=True)
     await desk.append(b"1")
     await desk.deliver()
     await desk.store.reopen()
-    assert await desk.bodies() == []
     await desk.pass_time(LONGER)
     assert [(d.entry.body, d.number) for d in await desk.deliver()] == [(b"1", 2)]
 
@@ -390,9 +402,9 @@ async def test_a_nak_with_a_delay_brings_it_back_after_the_delay_and_not_before(
     (id,) = await desk.append(b"1")
     await desk.deliver()
     await desk.nak(id, delay=TIMEOUT * 2)
-    await desk.pass_time(LONGER)
+    await desk.pass_time(TIMEOUT / 4)
     assert await desk.bodies() == []
-    await desk.pass_time(LONGER)
+    await desk.pass_time(TIMEOUT * 2)
     assert await desk.bodies() == [b"1"]
 
 
@@ -430,7 +442,8 @@ async def test_a_delayed_entry_is_not_acked_and_holds_the_floor(desk: Desk) -> N
 
 
 async def test_an_extended_delivery_stays_with_its_consumer(desk: Desk) -> None:
-    await desk.join()
+    desk.slow_down()
+    await desk.join(expires=True)
     await desk.append(b"1")
     (delivery,) = await desk.deliver()
     await desk.pass_time(HALF)
@@ -476,7 +489,7 @@ async def test_what_was_said_nak_to_is_not_extended(desk: Desk) -> None:
 
 
 async def test_an_older_delivery_to_the_same_consumer_is_not_extended(desk: Desk) -> None:
-    await desk.join()
+    await desk.join(expires=True)
     await desk.append(b"1")
     (old,) = await desk.deliver()
     await desk.pass_time(LONGER)
@@ -507,7 +520,7 @@ LETTER = Draft(DEAD, b"the envelope", fields={"reason": b"no such user"})
 
 @pytest.mark.guarantee("at least once")
 async def test_a_dead_letter_is_appended_and_the_original_acked(desk: Desk) -> None:
-    await desk.join()
+    await desk.join(expires=True)
     (id,) = await desk.append(b"1")
     await desk.deliver()
     assert await desk.bury(id, LETTER) is DONE
@@ -740,7 +753,7 @@ async def test_a_wait_ends_when_somebody_says_nak(live_desk: Desk) -> None:
 
 
 async def test_a_wait_ends_when_a_deadline_passes(live_desk: Desk) -> None:
-    await live_desk.join(ack_timeout=timedelta(milliseconds=100))
+    await live_desk.join(expires=True)
     await live_desk.append(b"1")
     await live_desk.deliver(ack_timeout=timedelta(milliseconds=100))
     async with asyncio.timeout(20):

@@ -12,7 +12,6 @@ import pytest
 
 from conformance.mail import (
     AUTO,
-    MANUAL,
     PATIENCE,
     Desk,
     Log,
@@ -127,8 +126,7 @@ async def test_two_consumers_of_a_group_share_the_messages(desk: Desk) -> None:
     sent = [b"%d" % n for n in range(100)]
     await desk.publish(*sent)
     a, b = Log(acks), Log(acks)
-    settings = replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE))
-    async with desk.consuming(a, settings), desk.consuming(b, settings):
+    async with desk.consuming(a, AUTO), desk.consuming(b, AUTO):
         await eventually(lambda: same(_count(a, b), 100))
     assert sorted(a.payloads + b.payloads) == sorted(sent)
 
@@ -182,7 +180,7 @@ async def test_a_plain_handler_runs_in_a_thread_and_answers_there(desk: Desk) ->
         else:
             received.ack()
 
-    async with desk.consuming(handler, replace(MANUAL, ack_timeout=timedelta(seconds=PATIENCE))) as consumer:
+    async with desk.consuming(handler) as consumer:
         await eventually(lambda: reached(consumer.tally.acked + consumer.tally.dead, 3))
     assert seen == [(b"1", 1), (b"2", 1), (b"3", 1), (b"3", 2)]
     assert threading.current_thread().name not in threads
@@ -197,7 +195,7 @@ async def test_several_handlers_run_at_a_time_when_asked(desk: Desk) -> None:
         await together.wait()
 
     log = Log(meet)
-    async with desk.consuming(log, replace(AUTO, concurrency=3, ack_timeout=timedelta(seconds=PATIENCE))) as consumer:
+    async with desk.consuming(log, replace(AUTO, concurrency=3)) as consumer:
         await eventually(lambda: reached(consumer.tally.acked, 3))
     assert sorted(log.payloads) == [b"1", b"2", b"3"]
 
@@ -208,7 +206,7 @@ async def test_several_handlers_run_at_a_time_when_asked(desk: Desk) -> None:
 async def test_closing_waits_for_running_handlers(desk: Desk) -> None:
     await desk.publish(b"1")
     log = Log(lambda received: asyncio.sleep(0.3))
-    async with desk.consuming(log, replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE))) as consumer:
+    async with desk.consuming(log, AUTO) as consumer:
         await log.until(1)
         await consumer.close()
         assert consumer.tally.acked == 1
@@ -219,7 +217,7 @@ async def test_closing_cuts_off_handlers_that_do_not_end_and_gives_their_message
     await desk.publish(b"1")
     forever = asyncio.Event()
     log, other = Log(lambda received: forever.wait()), Log()
-    settings = replace(AUTO, close_max=timedelta(milliseconds=100), ack_timeout=timedelta(seconds=PATIENCE * 2))
+    settings = replace(AUTO, close_max=timedelta(milliseconds=100))
     async with desk.consuming(log, settings) as consumer:
         await log.until(1)
         await consumer.close()
@@ -232,15 +230,14 @@ async def test_closing_gives_back_at_once_what_did_not_start(desk: Desk) -> None
     await desk.publish(b"1", b"2", b"3")
     gate = asyncio.Event()
     log, other = Log(lambda received: gate.wait()), Log()
-    settings = replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))
-    async with desk.consuming(log, settings) as consumer:
+    async with desk.consuming(log, AUTO) as consumer:
         await log.until(1)
         await eventually(lambda: same(desk.pending(), 3))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(consumer.close())
             await asyncio.sleep(0)
             gate.set()
-    async with desk.consuming(other, settings):
+    async with desk.consuming(other, AUTO):
         await other.until(2)
     assert (log.payloads, sorted(other.payloads)) == ([b"1"], [b"2", b"3"])
 
@@ -248,13 +245,12 @@ async def test_closing_gives_back_at_once_what_did_not_start(desk: Desk) -> None
 async def test_a_consumer_that_is_cancelled_gives_back_what_it_had(desk: Desk) -> None:
     await desk.publish(b"1", b"2")
     log, other = Log(lambda received: asyncio.Event().wait()), Log()
-    settings = replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(desk.consumer(log, settings).run())
+        running = tasks.create_task(desk.consumer(log, AUTO).run())
         await log.until(1)
         await eventually(lambda: same(desk.pending(), 2))
         running.cancel()
-    async with desk.consuming(other, settings):
+    async with desk.consuming(other, AUTO):
         await other.until(2)
     assert sorted(other.payloads) == [b"1", b"2"]
 
@@ -262,7 +258,7 @@ async def test_a_consumer_that_is_cancelled_gives_back_what_it_had(desk: Desk) -
 async def test_a_consumer_that_waits_ends_soon(desk: Desk) -> None:
     await desk.publish(b"1")
     log = Log()
-    async with desk.consuming(log, replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))) as consumer:
+    async with desk.consuming(log, AUTO) as consumer:
         await eventually(lambda: reached(consumer.tally.acked, 1))
         began = desk.store.clock.monotonic()
         await consumer.close()
@@ -273,8 +269,7 @@ async def test_a_consumer_that_waits_ends_soon(desk: Desk) -> None:
 @pytest.mark.needs("knows_holders")
 async def test_an_idle_consumer_ends_soon_and_leaves_its_group(desk: Desk) -> None:
     log = Log()
-    settings = replace(AUTO, ack_timeout=timedelta(seconds=PATIENCE * 2))
-    async with desk.consuming(log, settings) as consumer:
+    async with desk.consuming(log, AUTO) as consumer:
         await eventually(lambda: same(consumers(desk), 1))
         began = desk.store.clock.monotonic()
         await consumer.close()
@@ -288,7 +283,7 @@ async def test_an_idle_consumer_ends_soon_and_leaves_its_group(desk: Desk) -> No
 async def test_a_consumer_with_something_pending_stays_known_to_its_group(desk: Desk) -> None:
     await desk.publish(b"1")
     log = Log()
-    async with desk.consuming(log, replace(MANUAL, ack_timeout=timedelta(seconds=PATIENCE * 2))):
+    async with desk.consuming(log):
         await log.until(1)
     assert (await consumers(desk), await desk.pending()) == (1, 1)
 

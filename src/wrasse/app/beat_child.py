@@ -25,7 +25,7 @@ from wrasse.jobs.board import Board
 from wrasse.ports.jobs import JobQueue
 
 _STOPPED_STATES = ("T", "t")
-_DYING_LOOKS, _DYING_LOOK = 20, 0.05  # for at most a second
+_DYING_LOOKS, _DYING_LOOK = 200, 0.05  # for at most ten seconds
 
 
 class Parent:
@@ -100,15 +100,13 @@ async def serve() -> None:
     orders = Orders.of(line)
     board = Board.attach(orders.board)
     parent = Parent(orders.worker.pid, clock)
-    jobs = await open_patiently(orders, parent)
-    if jobs is None:
-        return
-    async with asyncio.TaskGroup() as group:
-        beating = group.create_task(beat_for(orders, jobs, board, parent, clock))
-        ending = group.create_task(reader.read())
-        await asyncio.wait((beating, ending), return_when=asyncio.FIRST_COMPLETED)
-        beating.cancel()
-        ending.cancel()
+    if jobs := await open_patiently(orders, parent):
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(beat_for(orders, jobs, board, parent, clock))
+            ending = group.create_task(reader.read())
+            await asyncio.wait((beating, ending), return_when=asyncio.FIRST_COMPLETED)
+            beating.cancel()
+            ending.cancel()
     await end_commands(board, parent)
 
 
