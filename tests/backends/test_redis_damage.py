@@ -178,11 +178,16 @@ async def _count_lost(scene: Scene) -> None:
     await scene.do("HDEL", scene.keys.counts, "held:low")
 
 
+async def _unreadable(scene: Scene) -> None:
+    await scene.do("HSET", scene.keys.uniques, "name-2", b"\xff another program's")
+
+
 PLANTED: dict[Plant, Kind] = {
     _token: Kind.TOKEN_BEHIND,
     _requests: Kind.REQUESTS_WITHOUT_END,
     _worker: Kind.WORKER_LEFT_OVER,
     _heartbeat: Kind.HEARTBEAT_WITHOUT_END,
+    _unreadable: Kind.UNREADABLE,
     _queue: Kind.QUEUE_NOT_LISTED,
     _delayed: Kind.DELAYED_WITHOUT_NUMBER,
     _invalid_entry: Kind.INVALID_ENTRY,

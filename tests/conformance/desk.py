@@ -101,11 +101,13 @@ class Desk:
         record = await self.jobs.get(id)
         return None if record is None else record.state.place
 
-    async def ids(self, place: Place, where: JobFilter = EVERYTHING, *, newest: bool = False) -> list[str]:
-        """All ids of a place, by pages of two, so that every listing also tests its cursors."""
+    async def ids(
+        self, place: Place, where: JobFilter = EVERYTHING, *, newest: bool = False, limit: int = 2
+    ) -> list[str]:
+        """All ids of a place, by small pages, so that every listing also tests its cursors."""
         found, after = [], None
         while True:
-            page = await self.jobs.page(place, where, after, 2, newest=newest)
+            page = await self.jobs.page(place, where, after, limit, newest=newest)
             found += [state.id for state in page]
             after = page.cursor
             if after is None:

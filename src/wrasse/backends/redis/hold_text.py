@@ -53,6 +53,7 @@ class HoldText:
     silence: int
     flags: int
     bytes: bytes
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def read_hold(text: bytes) -> HoldText:
         if parts := _cut(text[found.end() :], lengths):
             worker, queue, id, body = parts
             return HoldText(worker, queue, id, taken, silence, flags, body)
-    return HoldText(b"", b"", b"", 0, 0, 0, text)
+    return HoldText(b"", b"", b"", 0, 0, 0, text, readable=False)
 
 
 def pack_finished(job: FinishedText) -> bytes:

@@ -18,7 +18,7 @@ from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.served import Mark, ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of
-from wrasse.backends.redis.states import finished_state, held_state, text_of, waiting_state
+from wrasse.backends.redis.states import finished_state, held_state, waiting_state
 from wrasse.backends.rounds import Rounds
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
@@ -27,6 +27,7 @@ from wrasse.ports.page import Page
 
 PAGE_MAX = 10_000
 _SERVED, _DELAYED = "served", "delayed"
+_FOREIGN_MAX = 256  # bytes of a delayed member without a number that its cursor carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +95,9 @@ async def _indexed(
 ) -> AsyncIterator[_Listed]:
     index = {Place.HELD: keys.held, Place.DONE: keys.done, Place.DEAD: keys.dead}[place]
     texts = keys.holds if place is Place.HELD else keys.finished
-    read = _held if place is Place.HELD else _finished
     behind = _behind(place, after)
     async for found in _slices(link, index, texts, span, behind, limit):
-        listed = read(found)
+        listed = _held(found) if place is Place.HELD else _finished(found, place)
         if listed is not None:
             yield listed
 
@@ -154,17 +154,30 @@ async def _served(
 async def _delayed(
     link: Link, keys: Keys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
 ) -> AsyncIterator[_Listed]:
-    behind = None
-    if cursor:
-        score, number, _ = cursor.split(":")
-        behind = Behind(score, f"{number}:".encode(), begins=True)
+    behind = _behind_delayed(cursor) if cursor else None
     span = {None: Span(), True: Span(low=f"({now}"), False: Span(high=f"{now}")}[where.delayed]
     key = keys.queue(queue).delayed
     async for found in _slices(link, key, None, replace(span, newest=newest), behind, limit):
         waiting = Waiting(queue, found.member, found.score)
-        number = text_of(found.member.partition(b":")[0])
         state = waiting_state(waiting, decode(waiting.bytes), now)
-        yield _Listed(state, f"{_DELAYED}:{found.exact}:{number}::{queue}")
+        yield _Listed(state, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
+
+
+def _delayed_name(member: bytes) -> str:
+    """A delayed member as part of a cursor: its number, or the first bytes of what another program added."""
+    number, colon, _ = member.partition(b":")
+    return f"{number.decode()}:" if colon and number.isdigit() else f":x{member[:_FOREIGN_MAX].hex()}"
+
+
+def _behind_delayed(cursor: str) -> Behind:
+    score, number, foreign = cursor.split(":")
+    if not foreign:
+        return Behind(score, f"{number}:".encode(), begins=True)
+    try:
+        member = bytes.fromhex(foreign[1:])
+    except ValueError:
+        raise _unreadable(cursor) from None
+    return Behind(score, member, begins=len(member) == _FOREIGN_MAX)
 
 
 def _held(found: Found) -> _Listed | None:
@@ -174,11 +187,11 @@ def _held(found: Found) -> _Listed | None:
     return _Listed(state, f"{Place.HELD.value}:{found.exact}:{_name(found.member)}")
 
 
-def _finished(found: Found) -> _Listed | None:
+def _finished(found: Found, place: Place) -> _Listed | None:
     if found.text is None:
         return None
-    text = read_finished(found.text)
-    return _Listed(finished_state(found.member, text), f"{text.place.value}:{found.exact}:{_name(found.member)}")
+    text = replace(read_finished(found.text), place=place)  # of a text that cannot be read the index says it
+    return _Listed(finished_state(found.member, text), f"{place.value}:{found.exact}:{_name(found.member)}")
 
 
 def _name(member: bytes) -> str:

@@ -89,7 +89,9 @@ class RedisStrays:
             saved, workers = await self._link.ask_many(asked)
         except WrongType:  # a scan from the start finds them too; `jobs fsck` names the key
             return _START, []
-        return _START if saved is None else text_of(saved), [text_of(worker) for worker in workers]
+        # SCAN refuses a cursor that is no number of 64 bits: of another program's text the scan begins anew.
+        right = saved is not None and saved.isdigit() and len(saved) <= 20 and int(saved) < 1 << 64
+        return text_of(saved) if right else _START, [text_of(worker) for worker in workers]
 
     async def _save(self, cursor: str, seen: _Seen) -> None:
         key = self._keys.strangers

@@ -43,12 +43,15 @@ class HeldJobs:
             yield suspect
 
     async def _holds(self, page: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[Suspect]:
-        takes = [take for take, _ in page]
-        texts = [read_hold(text) for _, text in page]
+        takes, texts = [take for take, _ in page], [read_hold(text) for _, text in page]
         (index,) = await scores(self.link, [self.keys.held], takes)
         newest = await takes_of(self.link, self.keys, [text.id for text in texts])
         for take, text, score, other in zip(takes, texts, index, newest, strict=True):
             self.token = max(self.token, Take.of(take).token)
+            if not text.readable:
+                place = self.keys.shared.index(self.keys.holds) + 1
+                yield Suspect(Kind.UNREADABLE, f"the hold {text_of(take)}", (place, take, text.bytes))
+                continue
             known = self._takes.setdefault((text_of(text.worker), digest(text.bytes)), [])
             if take not in known:
                 known.append(take)

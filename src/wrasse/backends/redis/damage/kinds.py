@@ -28,6 +28,10 @@ class Kind(Enum):
     HEARTBEAT_WITHOUT_END = About(
         "B", "a heartbeat that never expires: what its worker holds looks safe for ever", "it expires in one silence"
     )
+    UNREADABLE = About(
+        "S", "what is stored of a hold, a unique name or a group's numbers cannot be read: another program wrote it",
+        "it is dropped; a held job's entry gets a new hold",
+    )  # fmt: skip
     QUEUE_NOT_LISTED = About("Q", "a queue with jobs that is not among the known ones", "it is known again")
     DELAYED_WITHOUT_NUMBER = About("Z", "a delayed entry without its number, which would be cut", "it gets a number")
     INVALID_ENTRY = About("X", "a waiting entry that cannot be decoded as a job", "it goes to the dead letters")
@@ -56,7 +60,7 @@ class Kind(Enum):
     PROGRESS_LEFT_OVER = About("O", "the progress of a job that is nowhere", "it is forgotten")
     UNIQUE_LEFT_OVER = About("U", "a unique name of a job that neither waits nor is held", "the name is free again")
     REMEMBERED_FOR_EVER = About("R", "what is remembered for a time, without the end of it", "it gets its end")
-    GROUP_WITHOUT_CALLBACK = About("C", "a group without its callback: nothing can follow it", "it is closed")
+    GROUP_WITHOUT_CALLBACK = About("C", "a group without callback or size: nothing can follow it", "it is closed")
     GROUP_CANNOT_FIRE = About(
         "G", "a group some of whose members are gone: it would wait for ever", "those count as dead, and it goes on"
     )

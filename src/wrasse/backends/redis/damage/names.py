@@ -53,8 +53,9 @@ class Names:
     async def suspects(self) -> AsyncIterator[Suspect]:
         """All of them."""
         async for page in pairs(self.link, self.keys.ids, self.seen):
-            await self._unfound(self._ids, [text_of(id) for id, known in page if int(known) < 2])
-            async for suspect in self._endless("ids", [text_of(id) for id, known in page if int(known) >= 2]):
+            timed = {text_of(id): (_number(known) or 0) >= 2 for id, known in page}
+            await self._unfound(self._ids, [id for id, ends in timed.items() if not ends])
+            async for suspect in self._endless("ids", [id for id, ends in timed.items() if ends]):
                 yield suspect
         async for page in pairs(self.link, self.keys.progress, self.seen):
             await self._unfound(self._told, [text_of(id) for id, _ in page])
@@ -83,10 +84,16 @@ class Names:
                     yield Suspect(Kind.REMEMBERED_FOR_EVER, name, (which, name))
 
     async def _unique(self, page: Iterable[tuple[bytes, bytes]]) -> AsyncIterator[Suspect]:
-        owned = [(text_of(name), text_of(value).split(" ", 1)) for name, value in page]
-        async for suspect in self._endless("uniques", [name for name, (moment, _) in owned if moment != "0"]):
+        owned = []
+        for raw, value in page:
+            until, space, owner = value.partition(b" ")
+            if space and _number(until) is not None:
+                owned.append((text_of(raw), _number(until), text_of(owner)))
+            else:
+                yield self._unreadable("the unique name", self.keys.uniques, raw, value)
+        async for suspect in self._endless("uniques", [name for name, moment, _ in owned if moment]):
             yield suspect
-        owners = {id: name for name, (moment, id) in owned if moment == "0"}
+        owners = {id: name for name, moment, id in owned if not moment}
         takes = await takes_of(self.link, self.keys, list(owners))
         known = {take: id for id, take in zip(owners, takes, strict=True) if take is not None}
         if known:
@@ -102,14 +109,15 @@ class Names:
             for raw, value in page:
                 letter, _, id = text_of(raw).partition(":")
                 told.add(id)
-                if letter != "f":
+                if letter in "dx" and _number(value) is None:
+                    yield self._unreadable("of the group", self.keys.groups, raw, value)
+                elif letter != "f":
                     self._note(self._groups.setdefault(id, _Group()), letter, value)
         self._groups = {id: group for id, group in self._groups.items() if group.size}
         async for suspect in self._endless("groups", sorted(told)):
             yield suspect
-        for id, group in self._groups.items():
-            if not group.callback:
-                yield Suspect(Kind.GROUP_WITHOUT_CALLBACK, id, (id,))
+        for id in self._groups:  # the script says whether its callback can be read
+            yield Suspect(Kind.GROUP_WITHOUT_CALLBACK, id, (id,))
         if self._groups:
             (ends,) = await scores(self.link, [self.keys.groups_expiry], list(self._groups))
             for group, end in zip(self._groups.values(), ends, strict=True):
@@ -119,13 +127,17 @@ class Names:
     def _note(group: _Group, letter: str, value: bytes) -> None:
         match letter:
             case "s":
-                group.size = int(value)
+                group.size = _number(value) or -1
             case "d":
-                group.done = int(value)
+                group.done = _number(value) or 0
             case "x":
-                group.dead = int(value)
+                group.dead = _number(value) or 0
             case "c":
                 group.callback = True
+
+    def _unreadable(self, what: str, key: str, name: bytes, value: bytes) -> Suspect:
+        where = self.keys.shared.index(key) + 1
+        return Suspect(Kind.UNREADABLE, f"{what} {text_of(name)}", (where, name, value))
 
     def _job(self, raw: bytes) -> bool:
         """A job that is there; False if the bytes are none."""
@@ -188,6 +200,11 @@ class Names:
             found = await find_waiting(self.link, self.keys, some)
             left += [id for id in some if id not in found]
         return left
+
+
+def _number(text: bytes) -> int | None:
+    """As `number_in` of lua/types.lua reads it."""
+    return int(text) if len(text) <= 15 and text.isdigit() else None
 
 
 def _unnumbered(queue: QueueKeys, member: bytes) -> Suspect:

@@ -20,7 +20,13 @@ from wrasse.backends.redis.states import text_of
 _BESIDE = (":delayed", ":wake", ":rate")  # what stands beside a queue's own list
 _COUNTED_MAX = 20_000  # in one script, which is then over within some 20 ms
 _OF = {
-    "held": (Kind.INDEX_WITHOUT_HOLD, Kind.HOLD_WITHOUT_INDEX, Kind.HOLD_LEFT_OVER, Kind.ENTRY_WITHOUT_HOLD),
+    "held": (
+        Kind.UNREADABLE,
+        Kind.INDEX_WITHOUT_HOLD,
+        Kind.HOLD_WITHOUT_INDEX,
+        Kind.HOLD_LEFT_OVER,
+        Kind.ENTRY_WITHOUT_HOLD,
+    ),
     "done": (Kind.FINISHED_WITHOUT_INDEX, Kind.INDEX_WITHOUT_FINISHED),
     "dead": (
         Kind.FINISHED_WITHOUT_INDEX,
@@ -104,17 +110,17 @@ async def _recount_many(
                 right[queue] += 1
     if before != await _numbers(link, keys, place):
         return []
-    wrong = [queue for queue in {*before, *right} if before.get(queue, 0) != right[queue]]
+    wrong = [queue for queue in {*before, *right} if before.get(queue, b"0") != b"%d" % right[queue]]
     if judge.repair and wrong:
-        told = [word for queue in wrong for word in (queue, before.get(queue, 0), right[queue])]
+        told = [word for queue in wrong for word in (queue, before.get(queue, b"0"), right[queue])]
         await link.run(load("recount"), [texts, keys.counts, keys.held], [place, -1, 1, *told])
     return wrong
 
 
-async def _numbers(link: Link, keys: Keys, place: str) -> Mapping[bytes, int]:
+async def _numbers(link: Link, keys: Keys, place: str) -> Mapping[bytes, bytes]:
     start, found = f"{place}:".encode(), {}
     async for page in pairs(link, keys.counts, lambda count: None):
-        found.update({field[len(start) :]: int(number) for field, number in page if field.startswith(start)})
+        found.update({field[len(start) :]: number for field, number in page if field.startswith(start)})
     return found
 
 

@@ -15,8 +15,7 @@ local function finished(take, place, index, list)
   local text = redis.call('HGET', KEYS[17], take)
   if text then
     bytes = bytes + #text
-    local kept = tonumber(string.match(text, '^%d+ (%d+)\n') or 0)
-    if kept > now then return false end
+    if (number_in(string.match(text, '^%d+ (%d+)\n')) or 0) > now then return false end
     redis.call('LREM', list, nearer_end(index, take), bytes_of(text))
   end
   drop_finished(place, index, {take}, ids_kept)

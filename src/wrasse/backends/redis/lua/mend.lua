@@ -54,6 +54,17 @@ function kinds.X(queue, where, entry, bytes)
   return 1
 end
 
+-- which of KEYS, name, the text that cannot be read. A hold's entry is found again, and gets a new hold.
+function kinds.S(_, key, name, text)
+  key = tonumber(key)
+  if redis.call('HGET', KEYS[key], name) ~= text then return 0 end
+  if repair then
+    redis.call('HDEL', KEYS[key], name)
+    if key == 14 then redis.call('ZREM', KEYS[13], name) end
+  end
+  return 1
+end
+
 -- which of the three
 function kinds.Y(_, n)
   if not expires_never(KEYS[9 + n]) then return 0 end
@@ -173,8 +184,8 @@ function kinds.F(_, take)
   if not text or is_indexed(take) then return 0 end
   if repair then
     local finished, kept, place = string.match(text, '^(%d+) (%d+)\n(%a+) ')
-    if not place then finished, kept = now, 0 end -- something else wrote it: it is shown among the dead
-    local moment = place == 'done' and tonumber(kept) > 0 and kept or finished
+    finished, kept = number_in(finished) or now, number_in(kept) or 0 -- what something else wrote is shown among the dead
+    local moment = place == 'done' and kept > 0 and kept or finished
     redis.call('ZADD', place == 'done' and KEYS[15] or KEYS[16], moment, take)
   end
   return 1
@@ -260,7 +271,7 @@ end
 -- id
 function kinds.J(_, id)
   local known = redis.call('HGET', KEYS[2], id)
-  if not known or tonumber(known) > 1 or redis.call('HEXISTS', KEYS[8], id) == 1 then return 0 end
+  if not known or (number_in(known) or 0) > 1 or redis.call('HEXISTS', KEYS[8], id) == 1 then return 0 end
   if repair and known == '0' then redis.call('HDEL', KEYS[2], id)
   elseif repair then
     redis.call('HSET', KEYS[2], id, now + ids_kept)
@@ -289,10 +300,10 @@ end
 function kinds.R(_, which, name)
   local moment, expiry = 0, KEYS[7]
   if which == 'ids' then
-    moment, expiry = tonumber(redis.call('HGET', KEYS[2], name) or 0), KEYS[3]
+    moment, expiry = number_in(redis.call('HGET', KEYS[2], name)) or 0, KEYS[3]
     if moment < 2 then return 0 end
   elseif which == 'uniques' then
-    moment, expiry = tonumber(string.match(redis.call('HGET', KEYS[4], name) or '', '^%d+') or 0), KEYS[5]
+    moment, expiry = number_in(string.match(redis.call('HGET', KEYS[4], name) or '', '^%d+')) or 0, KEYS[5]
     if moment == 0 then return 0 end
   else
     local found = redis.call('HMGET', KEYS[6], 's:' .. name, 'd:' .. name, 'x:' .. name, 'f:' .. name)
@@ -307,9 +318,9 @@ end
 -- group
 function kinds.C(_, id)
   local found = redis.call('HMGET', KEYS[6], 's:' .. id, 'c:' .. id)
-  if not found[1] or found[2] then return 0 end
+  if not found[1] or (number_in(found[1]) and callback_in(found[2])) then return 0 end
   if repair then
-    redis.call('HDEL', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id)
+    redis.call('HDEL', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id, 'c:' .. id)
     redis.call('HSET', KEYS[6], 'f:' .. id, 1)
     redis.call('ZADD', KEYS[7], now + GROUPS_KEPT, id)
   end

@@ -26,7 +26,7 @@ local function is_open(first) return fits(KEYS[first], 'list') and fits(KEYS[fir
 
 -- Fails unless the counter of tokens is a number.
 local function need_token()
-  if not string.match(redis.call('GET', KEYS[1]) or '0', '^%d+$') then redis.call('INCR', KEYS[1]) end
+  if not number_in(redis.call('GET', KEYS[1]) or '0') then error('the counter of tokens is not an integer') end
 end
 
 -- Fails unless KEYS[1] to KEYS[9] have their types, and from KEYS[13] on what `Keys.shared` has if `last` is there.
@@ -65,7 +65,8 @@ local function add(job)
     local had = redis.call('HGET', KEYS[4], job.unique)
     if had then
       local moment, other = string.match(had, '^(%d+) (.*)$')
-      if moment and (moment == '0' or tonumber(moment) > now) then return other end
+      moment = number_in(moment)
+      if moment and (moment == 0 or moment > now) then return other end
     end
     forget_expired(KEYS[5], KEYS[4], 2)
     local window = tonumber(job.window)
@@ -170,14 +171,27 @@ end
 
 -- Groups: fields s:<id> size, d:<id> done, x:<id> dead, c:<id> the callback; f:<id> once it was called. The callback's
 -- queue is named by whoever opened the group, so that its keys are not among KEYS: they are of the same root.
+
+-- What `open_group` stored of a callback; nil for what another program wrote there.
+local function callback_in(text)
+  local right, job = pcall(cmsgpack.unpack, text or '')
+  if not right or type(job) ~= 'table' then return nil end
+  for _, name in ipairs({'list', 'delayed', 'wake', 'name', 'id', 'known', 'unique', 'head', 'middle', 'tail'}) do
+    if type(job[name]) ~= 'string' then return nil end
+  end
+  for _, name in ipairs({'due', 'delay', 'window'}) do
+    if not tonumber(job[name]) then return nil end
+  end
+  return job
+end
+
 local function call_back(id)
   local found = redis.call('HMGET', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id, 'c:' .. id)
-  local size, done, dead = tonumber(found[1] or ''), tonumber(found[2] or 0), tonumber(found[3] or 0)
-  if not (size and done and dead and found[4]) or done + dead < size then return end
-  local right, job = pcall(cmsgpack.unpack, found[4])
+  local size, done, dead = number_in(found[1]), number_in(found[2] or '0'), number_in(found[3] or '0')
+  if not (size and done and dead) or done + dead < size then return end
+  local job = callback_in(found[4])
   -- What another program wrote there, or at its queue, is left for `jobs fsck`.
-  if not right or type(job) ~= 'table' or not job.list then return end
-  if not fits(job.list, 'list') or not fits(job.delayed, 'zset') then return end
+  if not job or not fits(job.list, 'list') or not fits(job.delayed, 'zset') then return end
   job.bytes = job.head .. done .. job.middle .. dead .. job.tail
   redis.call('HDEL', KEYS[6], 's:' .. id, 'd:' .. id, 'x:' .. id, 'c:' .. id)
   redis.call('HSET', KEYS[6], 'f:' .. id, 1)
@@ -198,7 +212,7 @@ end
 local function open_group(id, size, job)
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', now, 'LIMIT', 0, 2)) do
     if redis.call('HEXISTS', KEYS[6], 's:' .. old) == 0 then
-      redis.call('HDEL', KEYS[6], 'f:' .. old, 'd:' .. old, 'x:' .. old)
+      redis.call('HDEL', KEYS[6], 'f:' .. old, 'd:' .. old, 'x:' .. old, 'c:' .. old)
       redis.call('ZREM', KEYS[7], old)
     else
       redis.call('ZADD', KEYS[7], now + GROUPS_KEPT, old)

@@ -16,7 +16,8 @@ for first = 1, #takes, 1000 do
   for _, text in ipairs(redis.call('HMGET', KEYS[1], unpack(takes, first, math.min(first + 999, #takes)))) do
     if text then
       local worker, queue, at = string.match(text, pattern)
-      local name = at and string.sub(text, at + worker, at + worker + queue - 1) or ''
+      local ends = (at or math.huge) + (worker or 0) + (queue or 0)
+      local name = ends <= #text + 1 and string.sub(text, ends - queue, ends - 1) or ''
       right[name] = (right[name] or 0) + 1
     end
   end

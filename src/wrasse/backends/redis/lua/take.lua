@@ -15,7 +15,9 @@ local told = recall(request)
 if told then
   local first, last, with = string.match(told, '^(%d+) (%d+) (.*)$')
   local takes, answer = {}, {now, 0}
-  for token = tonumber(first), tonumber(last) do takes[#takes + 1] = string.format('%.0f', token) .. '-' .. with end
+  first, last = number_in(first), number_in(last)
+  if not first or not last or last - first > 100000 then return answer end -- another program wrote it
+  for token = first, last do takes[#takes + 1] = string.format('%.0f', token) .. '-' .. with end
   local scores, texts = ask_chunks('ZMSCORE', KEYS[13], takes), ask_chunks('HMGET', KEYS[14], takes)
   for i, take in ipairs(takes) do
     if scores[i] and texts[i] then

@@ -9,3 +9,6 @@ local function fits(key, kind) return type(redis.pcall(SIZES[kind], key)) == 'nu
 local function need(kind, ...)
   for _, key in ipairs({...}) do redis.call(SIZES[kind], key) end
 end
+
+-- The whole number that this text is; nil for anything else, and for what a number of Lua does not hold exactly.
+local function number_in(text) return text and #text <= 15 and string.match(text, '^%d+$') and tonumber(text) or nil end
