@@ -26,7 +26,7 @@ class RecordWrite(msgspec.Struct, frozen=True):
 
 
 class ConditionalRecords:
-    """The writes of Records, each as one RecordWrite; a backend adds `_write` and the reads."""
+    """The writes of Records, each as one RecordWrite; a backend adds `write` and the reads."""
 
     emits = False
     resolution = timedelta(0)
@@ -42,7 +42,7 @@ class ConditionalRecords:
         spot: Spot | None = None,
     ) -> Written:
         self._check(key, value, emit)
-        return await self._write(RecordWrite(key, None, value, due_at, nonce, False, emit, spot))
+        return await self.write(RecordWrite(key, None, value, due_at, nonce, False, emit, spot))
 
     async def put(
         self,
@@ -57,19 +57,19 @@ class ConditionalRecords:
         spot: Spot | None = None,
     ) -> Written:
         self._check(key, value, emit)
-        return await self._write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, spot))
+        return await self.write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, spot))
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Nothing to do where the due time is part of the record."""
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        return await self._write(RecordWrite(key, at, None, nonce=nonce))
+        return await self.write(RecordWrite(key, at, None, nonce=nonce))
 
     def _check(self, key: str, value: bytes, emit: Sequence[Draft]) -> None:
         check_record(key, value)
         if emit:
             (check_drafts if self.emits else refuse_emit)(emit)
 
-    async def _write(self, asked: RecordWrite) -> Written:
+    async def write(self, asked: RecordWrite) -> Written:
         """Makes a write, or says why not."""
         raise NotImplementedError

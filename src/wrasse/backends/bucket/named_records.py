@@ -71,7 +71,7 @@ class BucketRecords(ConditionalRecords):
         shown = tuple(self._record(spot.stored, kept) for spot, kept in found)
         return Page(shown, tuple(str(spot) for spot, _ in found), now, more)
 
-    async def _write(self, asked: RecordWrite) -> Written:
+    async def write(self, asked: RecordWrite) -> Written:
         name, value = stored_name(asked.key).encode(), asked.value
         if value is not None:
             value = bytes(value)

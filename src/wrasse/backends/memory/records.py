@@ -104,7 +104,7 @@ class MemoryRecords(ConditionalRecords):
         moments = self._shelves[shelf].walk(None if after is None else read_cursor(after), newest=newest)
         return self._cut(moments, limit, lambda moment: (moment[1], spot_cursor(*moment)))
 
-    async def _write(self, asked: RecordWrite) -> Written:
+    async def write(self, asked: RecordWrite) -> Written:
         """The write and its entries, without an await in between."""
         name = stored_name(asked.key)
         answer = self._answer(name, asked.nonce, asked.at)

@@ -10,8 +10,7 @@ as before for as long as the record is there, and for an hour after it was delet
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from wrasse.backends.bucket.asked import Change, DueSpot, check_limit
 from wrasse.backends.nats.kv_bucket import Bucket
@@ -20,71 +19,29 @@ from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG
 from wrasse.backends.nats.kv_names import Names, namespace_subject
 from wrasse.backends.nats.kv_records import RecordMessages
 from wrasse.clock import Clock
+from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.page import Page
-from wrasse.ports.records import Collection, Record, Written, check_record, refuse_emit, stored_name
-from wrasse.ports.streams import Draft
+from wrasse.ports.records import Collection, Record, Written, stored_name
 
 
-class NatsRecords:
+class NatsRecords(ConditionalRecords):
     """The port, for one collection."""
 
     def __init__(self, bucket: Bucket, collection: Collection, clock: Clock) -> None:
         self._bucket = bucket
-        self._width = collection.width
+        self.resolution = collection.width
         self._clock = clock
         self._records = RecordMessages(bucket, Names(bucket.root, collection.data), collection, clock)
         self._namespace = namespace_of(collection.data)  # that it has keys is noted before the first
         self._listing: tuple[float, str, list[str]] | None = None
 
-    @property
-    def emits(self) -> bool:
-        return False
-
-    @property
-    def resolution(self) -> timedelta:
-        return self._width
-
-    async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        emit: Sequence[Draft] = (),
-    ) -> Written:
-        check_record(key, value)
-        refuse_emit(emit)
-        if self._namespace is not None:
-            await self._bucket.set(namespace_subject(self._bucket.root, self._namespace))
-            self._namespace = None
-        return await self._write(key, Change(b"", None, bytes(value), due_at, nonce))
-
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         stored = await self._records.get(key, entering)
         return None if stored is None else _record(key, stored)
 
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        at: str,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        entry_stays: bool = False,
-        emit: Sequence[Draft] = (),
-    ) -> Written:
-        check_record(key, value)
-        refuse_emit(emit)
-        return await self._write(key, Change(b"", at, bytes(value), due_at, nonce, entry_stays))
-
     async def leave(self, key: str, due_at: datetime) -> None:
         await self._records.leave(key, due_at)
-
-    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        return await self._write(key, Change(b"", at, None, None, nonce))
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit)
@@ -118,8 +75,13 @@ class NatsRecords:
         self._listing = (self._clock.monotonic(), prefix, keys) if len(keys) > LISTING_LONG else None
         return (keys if after is None else _behind(keys, after)), at
 
-    async def _write(self, key: str, change: Change) -> Written:
-        outcome, version = await self._records.write(key, change)
+    async def write(self, asked: RecordWrite) -> Written:
+        if asked.at is None and self._namespace is not None:
+            await self._bucket.set(namespace_subject(self._bucket.root, self._namespace))
+            self._namespace = None
+        value = None if asked.value is None else bytes(asked.value)
+        change = Change(b"", asked.at, value, asked.due_at, asked.nonce, asked.entry_stays)
+        outcome, version = await self._records.write(asked.key, change)
         return Written(outcome, version, await self._bucket.time.now())
 
 

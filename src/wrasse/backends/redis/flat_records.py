@@ -9,7 +9,7 @@ so no conditional write of ours goes over it. A put replaces the whole record, e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -18,7 +18,6 @@ from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     TURN_LETTERS,
-    Asked,
     RecordWriter,
     check_records_page,
     due_bounds,
@@ -36,12 +35,12 @@ from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
+from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.foreign import ForeignLook
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
 from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
-from wrasse.ports.streams import Draft
 
 FIELDS_MAX = 1_000
 PAGE_MAX = 1_000
@@ -53,33 +52,15 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 @reads_replies
-class RedisFlatRecords:
+class RedisFlatRecords(ConditionalRecords):
     """One collection of records, each a hash."""
+
+    emits = True
 
     def __init__(self, link: Link, collection: Collection) -> None:
         self._link = link
         self._writer = RecordWriter(link, collection)
         self._prefix = f"{link.options.streams_prefix}{collection.data}:"
-
-    @property
-    def emits(self) -> bool:
-        return True
-
-    @property
-    def resolution(self) -> timedelta:
-        return timedelta(0)
-
-    async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        return await self._write(Asked(key, "", nonce, value, due_at, emit, _fields(key, value), spot))
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         name = name_of(key)
@@ -87,25 +68,9 @@ class RedisFlatRecords:
         found = await self._link.run(load("flat_get"), keys, (name,))
         return _record(name, *found) if found else None
 
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        at: str,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        entry_stays: bool = False,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        return await self._write(Asked(key, at or "-", nonce, value, due_at, emit, _fields(key, value), spot))
-
-    async def leave(self, key: str, due_at: datetime) -> None:
-        """Nothing to do: the due time stands in one index."""
-
-    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        return await self._write(Asked(key, at or "-", nonce, None, None))
+    async def write(self, asked: RecordWrite) -> Written:
+        fields = [] if asked.value is None else _fields(asked.key, asked.value)
+        return await self._writer.write(asked, self._hash(asked.key), fields)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         bounds = page_bounds(prefix, after)
@@ -167,9 +132,6 @@ class RedisFlatRecords:
     def _hash(self, key: str) -> str:
         return self._prefix + stored_name(key)
 
-    async def _write(self, asked: Asked) -> Written:
-        return await self._writer.write(asked, self._hash(asked.key), flat=True)
-
     async def _page(
         self,
         index: str,
@@ -192,7 +154,6 @@ class RedisFlatRecords:
 
 def _fields(key: str, value: bytes) -> list[bytes]:
     """The names and values of a record, in turn."""
-    check_record(key, value)
     try:
         fields = _decode(value)
     except msgspec.MsgspecError as why:

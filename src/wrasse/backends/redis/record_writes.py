@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from wrasse.backends.redis.client import Link
@@ -21,12 +20,13 @@ from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
+from wrasse.ports.conditional_records import RecordWrite
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
 from wrasse.ports.shelves import Spot
-from wrasse.ports.streams import Draft, check_drafts
+from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000
 DUE_LETTERS = 19
@@ -35,21 +35,6 @@ _TURN_ZERO = 1 << 63
 _DUE = re.compile(r"[01]\d{18}", re.ASCII).fullmatch
 _BEFORE_1970 = 10**18
 _NOBODYS = 1 << 53  # above every number: what is no version of ours was never anybody's
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One write. `at` is the version it expects, empty for none; `value` is None for a delete; `fields` are the names
-    and values of a record that is a hash of its own."""
-
-    key: str
-    at: str
-    nonce: str | None
-    value: bytes | None
-    due_at: datetime | None
-    emit: Sequence[Draft] = ()
-    fields: Sequence[bytes] | None = None
-    spot: Spot | None = None
 
 
 class RecordWriter:
@@ -65,20 +50,20 @@ class RecordWriter:
         self._namespaces = namespaces_key(link.options.root)
         self._listed_as = collection.data if namespace_of(collection.data) else ""
 
-    async def write(self, asked: Asked, stored: str, *, flat: bool = False) -> Written:
-        """Makes one write; `stored` is the key of the values, or of the record itself."""
-        check_drafts(asked.emit)
+    async def write(self, asked: RecordWrite, stored: str, fields: Sequence[bytes] | None = None) -> Written:
+        """Makes one write; `stored` is the key of the values, or of a record that is a hash of its own: `fields` are
+        then its names and values."""
+        flat, at = fields is not None, "" if asked.at is None else asked.at or "-"
         keys = [
             self._streams.registry, stored, self.names, self.due, self.writes, self.gone, self.meta, self._namespaces,
             self.shelves,
         ]  # fmt: skip
-        fields = asked.fields or ()
         # A write without a nonce cannot be asked again, and an empty one names none.
         args: list[Word] = [
-            name_of(asked.key), asked.at, _number(asked.at), asked.nonce or "", secrets.token_hex(4),
+            name_of(asked.key), at, _number(at), asked.nonce or "", secrets.token_hex(4),
             "delete" if asked.value is None else "write", b"" if asked.due_at is None else due_text(asked.due_at),
             b"" if flat else asked.value or b"", NONCES_KEPT, GONE_MAX, self._listed_as, "flat" if flat else "",
-            spot_text(asked.spot), len(fields), *fields,
+            spot_text(asked.spot), len(fields or ()), *(fields or ()),
         ]  # fmt: skip
         if asked.emit:
             self._add(asked.emit, keys, args)

@@ -3,14 +3,13 @@ writes. What a write does is in `record_writes.py`; records that are hashes of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import datetime
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     GONE_MAX as GONE_MAX,
-    Asked,
     RecordWriter,
     check_records_page,
     due_bounds,
@@ -22,66 +21,31 @@ from wrasse.backends.redis.record_writes import (
 )
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
+from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.page import Page
-from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
-from wrasse.ports.streams import Draft
+from wrasse.ports.records import Collection, Record, Written, key_of, stored_name
 
 PAGE_MAX = 10_000
 PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
 
 
 @reads_replies
-class RedisRecords:
+class RedisRecords(ConditionalRecords):
     """One collection of records."""
+
+    emits = True
 
     def __init__(self, link: Link, collection: Collection) -> None:
         self._link = link
         self._writer = RecordWriter(link, collection)
-
-    @property
-    def emits(self) -> bool:
-        return True
-
-    @property
-    def resolution(self) -> timedelta:
-        return timedelta(0)
-
-    async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        emit: Sequence[Draft] = (),
-    ) -> Written:
-        check_record(key, value)
-        return await self._writer.write(Asked(key, "", nonce, value, due_at, emit), self._writer.values)
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         name = name_of(key)
         stored = await self._link.ask("HGET", self._writer.values, name)
         return None if stored is None else _record(name, stored)
 
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        at: str,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        entry_stays: bool = False,
-        emit: Sequence[Draft] = (),
-    ) -> Written:
-        check_record(key, value)
-        return await self._writer.write(Asked(key, at or "-", nonce, value, due_at, emit), self._writer.values)
-
-    async def leave(self, key: str, due_at: datetime) -> None:
-        """Nothing to do: the due time is part of the record."""
-
-    async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
-        return await self._writer.write(Asked(key, at or "-", nonce, None, None), self._writer.values)
+    async def write(self, asked: RecordWrite) -> Written:
+        return await self._writer.write(asked, self._writer.values)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         bounds = page_bounds(prefix, after)

@@ -95,7 +95,7 @@ class PostgresRecords(ConditionalRecords):
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         return await self._page(_DUE, limit, {"before": _micros(before), "after": after or ""})
 
-    async def _write(self, asked: RecordWrite) -> Written:
+    async def write(self, asked: RecordWrite) -> Written:
         sql = _DELETE if asked.value is None else _CREATE if asked.at is None else _PUT
         values: Params = {
             **self._named(asked.key),

@@ -156,7 +156,7 @@ class SqliteRecords(ConditionalRecords):
         sql = _SHELF_DOWN if newest else _SHELF_UP
         return await self._page(sql, [shelf, turn, name], limit, _shelf_cursor)
 
-    async def _write(self, asked: RecordWrite) -> Written:
+    async def write(self, asked: RecordWrite) -> Written:
         name, at, value = _name(asked.key), None if asked.at is None else _version(asked.at), asked.value
 
         def run(step: Step) -> Written:
