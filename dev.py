@@ -75,9 +75,9 @@ def commands(what: str, rest: list[str]) -> list[list[str]]:
         return [[python, "-m", "tools.docs", *rest]]
     if what == "lint":
         return [[str(BIN / "ruff"), "check", "."], [str(BIN / "mypy"), *rest]]
-    # One more than there are cores: tests of real processes wait about as much as they work.
-    cores = str(len(os.sched_getaffinity(0)) + 1)
-    workers = [] if any(a.startswith("-n") for a in rest) else ["-n", cores, "--dist", "worksteal"]
+    # Two more than there are cores: tests of real processes wait about as much as they work.
+    processes = str(len(os.sched_getaffinity(0)) + 2)
+    workers = [] if any(a.startswith("-n") for a in rest) else ["-n", processes, "--dist", "worksteal"]
     return [[python, "-m", "pytest", *workers, *rest]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,9 @@ async def test_who_keeps_asking_gets_the_rate_and_nobody_more_than_twice_of_it_i
     seconds = (limits.now() - start) / SECOND
     total = sum(count for _, count in granted)
     assert total <= rate * (seconds + 1)
-    assert total >= 0.5 * rate * seconds  # a busy machine asks late; never is the limiter to blame for more
+    asked = [at / SECOND for at, _ in granted]
+    # A busy machine asks late, and what nobody asks for is not kept beyond the burst.
+    assert total >= 0.5 * sum(min(10, rate * (then - at)) for at, then in pairwise(asked))
     for begin, _ in granted:
         assert sum(count for at, count in granted if begin <= at < begin + SECOND) <= 2 * rate
 
