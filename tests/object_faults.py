@@ -61,6 +61,9 @@ class FaultyCatalog:
     async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
         return await self._network.call("referenced", lambda: self._catalog.referenced(keys, below=below))
 
+    def leader(self, name: str) -> None:
+        return None
+
 
 class FaultySnapshot:
     """A snapshot behind a network."""

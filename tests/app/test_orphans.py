@@ -138,6 +138,12 @@ def test_a_plan_too_large_is_held_until_its_round_is_named(place: Path) -> None:
     assert archives(place) == ALL[:2]
 
 
+def test_a_lock_is_refused_where_the_database_has_none(place: Path) -> None:
+    (place / "wrasse.yaml").write_text(CONFIG + "    lock: scheduler\n")
+    refused = wrasse("orphans", "plan")
+    assert (refused.code, "orphans.archives.lock is set" in refused.err) == (2, True)
+
+
 def test_an_empty_database_is_refused_and_can_be_overruled_once(place: Path) -> None:
     planned(place)
     apsw.Connection("app.db").execute("DELETE FROM workspaces")

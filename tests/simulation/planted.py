@@ -14,8 +14,9 @@ from typing import Any
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.shelves import Row
 from wrasse.clock import Clock
-from wrasse.engine.guard import Guard, MassDeath
+from wrasse.engine.guard import MassDeath
 from wrasse.engine.pulses import BackendDown, BackendRestarted
+from wrasse.ports.guard import Guard
 from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Put, Requeue, Settlement
 from wrasse.ports.outcome import Outcome

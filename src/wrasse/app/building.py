@@ -50,7 +50,7 @@ from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Guard, MassDeath, Traffic
+from wrasse.engine.guard import MassDeath, Traffic
 from wrasse.engine.loop import Engine, Scheduled
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
@@ -72,6 +72,7 @@ from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.core import leases_in
 from wrasse.orphans.desk import Desk
+from wrasse.ports.guard import Guard
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.strays import Strays
 from wrasse.sweeps import CATALOGUE

@@ -13,7 +13,8 @@ from wrasse.errors import ConfigError, UnknownName
 from wrasse.orphans.desk import Desk
 from wrasse.orphans.look import Ports
 from wrasse.orphans.pins import PinnedCatalog
-from wrasse.ports.catalog import Catalog, Leader, Leads
+from wrasse.ports.catalog import Catalog
+from wrasse.ports.guard import Guard
 
 ORPHANS = "orphan_archives"
 
@@ -37,15 +38,16 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     return desk, beside
 
 
-def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Leader | None:
+def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Guard | None:
     if not own.lock:
         return None
-    if not isinstance(catalog, Leads):
+    leader = catalog.leader(own.lock)
+    if leader is None:
         raise ConfigError(
             f"orphans.{name}.lock is set, and its database has no advisory locks",
             do="leave it out: wrasse has its own lease",
         )
-    return catalog.leader(own.lock)
+    return leader
 
 
 def instance_of(root: str) -> str:

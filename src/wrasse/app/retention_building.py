@@ -10,12 +10,12 @@ from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened, sweep_home
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Guard
 from wrasse.engine.loop import Scheduled
 from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.ports.backend import StreamStore
+from wrasse.ports.guard import Guard
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import Census

@@ -11,13 +11,14 @@ from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened, sweep_home
 from wrasse.clock import Clock
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Guard, MassDeath
+from wrasse.engine.guard import MassDeath
 from wrasse.engine.loop import Scheduled
 from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.stream_tasks.queue import AgedTasks, StreamedJobs
+from wrasse.ports.guard import Guard
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.stuck_jobs import StuckJobs
 

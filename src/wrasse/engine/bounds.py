@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from wrasse.engine.budget import Spending
-from wrasse.engine.guard import Guard, Notes
 from wrasse.engine.report import BACKEND_DOWN, describe
 from wrasse.errors import StoreUnavailable
+from wrasse.ports.guard import Guard
 
 T = TypeVar("T")
 CALL_MAX = 60.0  # seconds one call of a port may take; its backend's own timeouts are shorter
@@ -44,8 +44,7 @@ class Bounds:
 
     def notes(self) -> tuple[str, ...]:
         """What guards that let the run go on have to say."""
-        said = (guard.note() for guard in self.guards if isinstance(guard, Notes))
-        return tuple(note for note in said if note)
+        return tuple(note for guard in self.guards if (note := guard.note()))
 
 
 async def first_held(guards: Sequence[Guard]) -> Stop | None:

@@ -1,4 +1,4 @@
-"""What stops a run before its next batch. A guard that holds says why in one line; one that cannot tell holds too.
+"""Guards about what uses a backend: other operations, the lease of the run, and workers that fall silent together.
 
 The decisions in here are pure functions of what was seen and what is remembered; the classes around them only look.
 Guards about the backend itself are in `pulses.py`.
@@ -9,49 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.leases.hold import Holding
+from wrasse.ports.guard import Guard
 from wrasse.ports.jobs import Counts, WorkerState
 
 STOPPING = "stopping"  # the guard of an engine that was asked to stop
-
-
-class Guard(Protocol):
-    """Something that may hold a run."""
-
-    @property
-    def name(self) -> str:
-        """A short word: it labels a metric."""
-        ...
-
-    async def held(self) -> str | None:
-        """Why the run must not go on now, or None."""
-        ...
-
-
-@runtime_checkable
-class Remembers(Protocol):
-    """A guard whose memory outlives the process: the engine keeps it with the sweep's state."""
-
-    def recall(self, memory: str | None) -> None:
-        """Takes up what the last run, here or elsewhere, remembered; None if there was none."""
-        ...
-
-    def memory(self) -> str | None:
-        """What the next run should know."""
-        ...
-
-
-@runtime_checkable
-class Notes(Protocol):
-    """A guard that may have something to say although it lets the run go on."""
-
-    def note(self) -> str: ...
 
 
 class Activity:
@@ -68,7 +36,7 @@ class Activity:
         self.last = self._clock.monotonic()
 
 
-class Traffic:
+class Traffic(Guard):
     """Lets an idle sweep start only after `grace` without operations, and stops it within one batch of one."""
 
     name = "traffic"
@@ -86,7 +54,7 @@ class Traffic:
         return f"in use less than {format_duration(self._grace)} ago"
 
 
-class LostLease:
+class LostLease(Guard):
     """Stops a run whose lease is over, by monotonic time: an economy, since the preconditions save the data."""
 
     name = "lost_lease"
@@ -179,7 +147,7 @@ class Counted(Protocol):
         ...
 
 
-class MassDeath:
+class MassDeath(Guard):
     """Holds when most holders vanished at once."""
 
     name = "mass_death"

@@ -27,6 +27,7 @@ from wrasse.errors import Refused, StoreUnavailable, UnknownName
 from wrasse.ids import Ids
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
+from wrasse.ports.guard import Guard
 from wrasse.ports.journal import Journal, LineFilter
 from wrasse.ports.records import Records
 
@@ -62,7 +63,7 @@ class SweepStatus:
         return self.reports[-1] if self.reports else None
 
 
-class _Stopping:
+class _Stopping(Guard):
     """Ends runs within one batch when the engine is asked to stop."""
 
     name = STOPPING

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from wrasse.ports.guard import Guard
 from wrasse.ports.plain_locks import PlainLocks
 
 DOCUMENT_LOCK = "gbe:lock:sweeper"
 OWNER = "wrasse"
 
 
-class PlainLockGuard:
+class PlainLockGuard(Guard):
     """Holds a run while somebody else has the lock."""
 
     name = "sweeper_lock"

@@ -15,9 +15,9 @@ import msgspec
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.engine.guard import Guard
 from wrasse.engine.report import BACKEND_DOWN, describe
 from wrasse.errors import StoreUnavailable
+from wrasse.ports.guard import Guard
 from wrasse.ports.pulse import Heart, Pulse
 
 PULSE_MAX = 5.0  # seconds until a backend counts as down
@@ -71,7 +71,7 @@ def after_outage(outage: Outage, now: float, silence: timedelta) -> Outage:
     return Outage(None, now + silence.total_seconds() if long_enough else outage.hold_until)
 
 
-class BackendDown:
+class BackendDown(Guard):
     """Holds while the backend does not answer, and one silence longer if that went on for a while."""
 
     name = BACKEND_DOWN
@@ -124,7 +124,7 @@ def after_pulse(known: Known | None, pulse: Pulse, silence: timedelta) -> tuple[
     return Known(pulse.identity, pulse.evicted, changed_at, what), f"{what}, less than {format_duration(silence)} ago"
 
 
-class BackendRestarted:
+class BackendRestarted(Guard):
     """Holds one silence after the backend became another one, or dropped keys."""
 
     name = "backend_restarted"
@@ -172,7 +172,7 @@ def after_look(
     return Looked(now, monotonic, hold_until), f"this host's clock jumped, less than {format_duration(silence)} ago"
 
 
-class ClockSkew:
+class ClockSkew(Guard):
     """Holds while our clock and the backend's differ too much, and one silence after ours jumped or slept."""
 
     name = "clock"

@@ -21,11 +21,11 @@ from wrasse.clock import Clock
 from wrasse.engine.bounds import CALL_MAX, Bounds, Stop, within
 from wrasse.engine.budget import Budget, Spending
 from wrasse.engine.entries import Entry, entries_of, verdict
-from wrasse.engine.guard import Guard
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Planned, Report, Tally, describe
 from wrasse.engine.sweep import Action, Keep, Prepares, PreparesDry, Resolves, Sweep
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
+from wrasse.ports.guard import Guard
 from wrasse.ports.journal import Journal, Line, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import STOPPING, Guard, LostLease, Remembers, Traffic
+from wrasse.engine.guard import STOPPING, LostLease, Traffic
 from wrasse.engine.pulses import ClockSkew
 from wrasse.engine.report import BACKEND_DOWN, Report
 from wrasse.engine.run import AnySweep, Frame, Member, run_group, run_once
@@ -23,6 +23,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.leases.hold import Holding, kept
 from wrasse.leases.lease import Lease
 from wrasse.leases.manager import LeaseManager
+from wrasse.ports.guard import Guard
 from wrasse.ports.records import Records
 
 NO_WAIT = timedelta(0)
@@ -195,7 +196,7 @@ def remember(state: SweepState, report: Report, ran_at: datetime | None, guards:
     names = frozenset(guard.name for guard in guards) | {BACKEND_DOWN}
     memory = {name: text for name, text in state.memory.items() if name in names}
     for guard in guards:
-        if isinstance(guard, Remembers) and (text := guard.memory()) is not None:
+        if (text := guard.memory()) is not None:
             memory[guard.name] = text
     return after_run(state, report, ran_at, names, memory)
 
@@ -203,5 +204,4 @@ def remember(state: SweepState, report: Report, ran_at: datetime | None, guards:
 def recall(guards: Sequence[Guard], memory: Mapping[str, str]) -> None:
     """Tells guards what the last run, here or in another engine, remembered."""
     for guard in guards:
-        if isinstance(guard, Remembers):
-            guard.recall(memory.get(guard.name))
+        guard.recall(memory.get(guard.name))

@@ -15,7 +15,8 @@ from wrasse.orphans.passing import name_of, unit_of
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Root
 from wrasse.orphans.verdict import ABORT, THERE_AGAIN, Suspected
-from wrasse.ports.catalog import Leader, Reference
+from wrasse.ports.catalog import Reference
+from wrasse.ports.guard import Guard
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -39,7 +40,7 @@ class Suspect:
 class Desk:
     """One root, and the ports it is worked on with."""
 
-    def __init__(self, root: Root, ports: Ports, leader: Leader | None = None) -> None:
+    def __init__(self, root: Root, ports: Ports, leader: Guard | None = None) -> None:
         self.root = root
         self._ports = ports
         self.sightings: Sightings = ports.sightings
@@ -47,7 +48,7 @@ class Desk:
         self.looked: Looked | None = None
         self.given: Looked | None = None
         self.watch = Watch(self)
-        self.guards: tuple[Leader, ...] = (self.watch,) if leader is None else (leader, self.watch)
+        self.guards: tuple[Guard, ...] = (self.watch,) if leader is None else (leader, self.watch)
         self._removal = Removal(root, ports.objects, ports.catalog, ports.sightings)
         self._stands: str | None = None
         self._rows: Iterator[Suspected] = iter(())
@@ -135,7 +136,7 @@ def _passed(suspected: Suspected, after: str) -> bool:
     return after.startswith(_UPLOAD) or suspected.known.unit <= unit_of(after)
 
 
-class Watch:
+class Watch(Guard):
     """Stops a run in which many units of one batch were referenced again, or could not be removed: what was true for
     all of them at the look is not any more. Says what the look counted."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from wrasse.errors import StoreBroken, TooLarge
 from wrasse.orphans.passing import raw
 from wrasse.ports.catalog import Catalog, Reference, Snapshot
+from wrasse.ports.guard import Guard
 from wrasse.ports.page import Page
 
 PINS_MAX = 100_000
@@ -39,6 +40,10 @@ class PinnedCatalog:
         pins = await asyncio.to_thread(read_pins, self._path)
         found = await self._catalog.referenced(keys, below=below)
         return [_pinned(key, pins, below) or row for key, row in zip(keys, found, strict=True)]
+
+    def leader(self, name: str) -> Guard | None:
+        """That of the database."""
+        return self._catalog.leader(name)
 
 
 class PinnedSnapshot:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wrasse.clock import EPOCH
+from wrasse.ports.guard import Guard
 from wrasse.ports.page import Page
 
 
@@ -76,24 +77,7 @@ class Catalog(Protocol):
         `started_at`, else the one that ended last."""
         ...
 
-
-class Leader(Protocol):
-    """Leadership among processes that read the same catalog."""
-
-    @property
-    def name(self) -> str:
-        """A short word: it labels a metric."""
-        ...
-
-    async def held(self) -> str | None:
-        """Why this process must not go on: it does not lead, or cannot tell. None if it may."""
-        ...
-
-
-@runtime_checkable
-class Leads(Protocol):
-    """A catalog whose database can say who leads."""
-
-    def leader(self, name: str) -> Leader:
-        """Leadership under this name, on the connection that `referenced` asks on: they are lost together."""
+    def leader(self, name: str) -> Guard | None:
+        """A guard that lets only one process run, the leader under this name, on the connection that `referenced` asks
+        on: they are lost together. None where the database has no locks of sessions."""
         ...

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Activity, Guard, Traffic
+from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Elsewhere, Fresh, Scheduled, Shared, SweepHome, take_turns
 from wrasse.leases.manager import LeaseManager
+from wrasse.ports.guard import Guard
 
 from .scene import SECOND, OldBottles, Scene, Shelf
 

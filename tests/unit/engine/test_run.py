@@ -14,6 +14,7 @@ from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.run import Frame, Member, run_group, run_once
 from wrasse.errors import StoreUnavailable
+from wrasse.ports.guard import Guard
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 
@@ -282,7 +283,7 @@ async def test_a_guard_that_holds_from_the_start_lets_nothing_be_read(scene: Sce
     assert (report.stopped_by, report.cursor, scene.shelf.finds) == ("traffic", "a", [])
 
 
-class _Confused:
+class _Confused(Guard):
     name = "confused"
 
     async def held(self) -> str | None:
@@ -307,7 +308,7 @@ class _Preparing(OldBottles):
             self.shelf.finds.append(-1)
 
 
-class _HoldsTheSecondTime:
+class _HoldsTheSecondTime(Guard):
     name = "second_thoughts"
 
     def __init__(self) -> None:

@@ -12,13 +12,14 @@ from faults import FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.budget import Budget
-from wrasse.engine.guard import Activity, Guard, Traffic
+from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, LEASE_TTL
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, take_turns
 from wrasse.leases.manager import LeaseManager
+from wrasse.ports.guard import Guard
 from wrasse.ports.records import Collection, Record
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -229,7 +230,7 @@ async def test_an_engine_whose_clock_is_off_does_not_delay_a_healthy_one(scene: 
 
 @pytest.mark.parametrize("guard", ["stopping", "traffic"])
 async def test_a_turn_that_this_process_could_not_use_is_left_to_the_next(scene: Scene, guard: str) -> None:
-    class Holds:
+    class Holds(Guard):
         name = guard
 
         async def held(self) -> str | None:

@@ -34,6 +34,9 @@ class MemoryCatalog:
     async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
         return [protecting(key, self._references, below=below) for key in keys]
 
+    def leader(self, name: str) -> None:
+        return None
+
 
 class MemorySnapshot:
     """One view of all references."""

@@ -15,7 +15,7 @@ from wrasse.backends.sql.leader import SqlLeader
 from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.backends.sql.plans import examined
 from wrasse.backends.sql.snapshot import SqlSnapshot
-from wrasse.errors import ConfigError, StoreUnavailable
+from wrasse.errors import StoreUnavailable
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.finding import Finding
 from wrasse.ports.reference_rows import Source
@@ -66,14 +66,8 @@ class SqlCatalog:
         """Whether its queries can be answered, and by an index."""
         return await self._thread.run(lambda: examined(self._link, self._sources), self._link, LOOK_MAX)
 
-    def leader(self, name: str) -> SqlLeader:
-        """Leadership on the connection that `referenced` uses: they are lost together."""
-        if self._address.kind != POSTGRES:
-            raise ConfigError(
-                f"{self._address.shown} has no advisory locks of sessions",
-                do="leave out `lock`: wrasse has its own lease",
-            )
-        return SqlLeader(name, self._link, self._thread)
+    def leader(self, name: str) -> SqlLeader | None:
+        return SqlLeader(name, self._link, self._thread) if self._address.kind == POSTGRES else None
 
     async def close(self) -> None:
         """Lets go of the connection."""

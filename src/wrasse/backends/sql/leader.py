@@ -12,6 +12,7 @@ import hashlib
 from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.errors import Refused, WrasseError
+from wrasse.ports.guard import Guard
 
 ASK_MAX = 10.0  # seconds
 _HELD = """SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
@@ -23,7 +24,7 @@ def lock_id(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) & 0x7FFF_FFFF_FFFF_FFFF
 
 
-class SqlLeader:
+class SqlLeader(Guard):
     """A guard that lets only the leader run. Leadership is taken when it is first asked for, and kept until `release`
     or the end of the connection."""
 
@@ -62,10 +63,6 @@ class SqlLeader:
     def recall(self, memory: str | None) -> None:
         """A new run begins: what was lost may be taken again."""
         self._lost = False
-
-    def memory(self) -> str | None:
-        """Nothing outlives the process: the lock does not."""
-        return None
 
     async def release(self) -> None:
         """Gives leadership up."""

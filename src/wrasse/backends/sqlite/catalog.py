@@ -63,6 +63,9 @@ class SqliteCatalog:
     async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
         return await _finished(lambda: self._referenced(keys, below))
 
+    def leader(self, name: str) -> None:
+        return None
+
     def _referenced(self, keys: Sequence[str], below: bool) -> list[Reference | None]:
         view = self._open()
         try:

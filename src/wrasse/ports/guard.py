@@ -1,0 +1,27 @@
+"""What stops a run before its next batch. A guard that holds says why in one line; one that cannot tell holds too."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+
+class Guard(ABC):
+    """Something that may hold a run. Most remember nothing and have nothing to add: that is what they inherit."""
+
+    __slots__ = ()
+    name: str  # a short word: it labels a metric
+
+    @abstractmethod
+    async def held(self) -> str | None:
+        """Why the run must not go on now, or None."""
+
+    def recall(self, memory: str | None) -> None:  # noqa: B027  # most have nothing to take up
+        """A run begins. Takes up what the last one, here or elsewhere, remembered; None if that was nothing."""
+
+    def memory(self) -> str | None:
+        """What the next run should know; the engine keeps it with the sweep's state."""
+        return None
+
+    def note(self) -> str:
+        """What there is to say although the run goes on."""
+        return ""
