@@ -85,7 +85,8 @@ async def cut(world: World, info: ObjectInfo) -> None:
 
 
 async def damage(world: World, info: ObjectInfo) -> None:
-    await change(world, info, lambda data: data[:20] + bytes([data[20] ^ 255]) + data[21:])
+    """The first byte after the gzip header names a block type that does not exist, whatever the messages are."""
+    await change(world, info, lambda data: data[:10] + b"\xff" + data[11:])
 
 
 async def lengthen(world: World, info: ObjectInfo) -> None:
