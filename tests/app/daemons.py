@@ -21,11 +21,12 @@ PATIENCE = 60.0
 
 
 def until(look: Callable[[], T | None], what: str) -> T:
-    """Looks until there is something to see; a busy machine only makes it slower."""
+    """Looks until there is something to see; a busy machine only makes it slower. False, None and what is empty are
+    nothing; 0 is something: an exit code."""
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends:
         seen = look()
-        if seen is not None and seen is not False:
+        if seen or (seen == 0 and seen is not False):
             return seen
         time.sleep(0.02)
     raise AssertionError(f"not seen in {PATIENCE:.0f} s: {what}")

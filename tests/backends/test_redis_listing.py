@@ -129,7 +129,10 @@ async def test_queues_are_listed_one_after_another_each_in_its_order(hall: Hall)
     assert await hall.desk.ids(Place.READY, newest=True) == found[::-1]
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "served:1:2", "dead:1:1-a", "delayed:x:y:z:low"])
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "x", "served:1:2", "dead:1:1-a", "delayed:x:y:z:low", "served:1.5:a:b:low", f"served:{10**20}:a:b:low"],
+)
 async def test_a_cursor_of_something_else_is_refused(hall: Hall, cursor: str) -> None:
     await hall.desk.put("a")
     with pytest.raises(UsageError):

@@ -115,7 +115,8 @@ def parse_streams(text: str) -> StoreUrl:
     url = parse_store(text)
     if url.is_bucket:
         raise ConfigError(
-            f"this version keeps no streams in {url.scheme}", do="use sqlite:wrasse.db, redis://host:6379/0 or nats://host"
+            f"this version keeps no streams in {url.scheme}",
+            do="use sqlite:wrasse.db, redis://host:6379/0 or nats://host",
         )
     return url
 
@@ -146,7 +147,12 @@ def _memory(rest: str) -> StoreUrl:
 
 def _path(scheme: str, rest: str) -> str:
     example = {"sqlite": "wrasse.db", "file": "wrasse-data"}[scheme]
-    if not rest or rest.endswith("/") or "\0" in rest:
+    if (
+        not rest
+        or rest.endswith("/")
+        or "\0" in rest
+        or (scheme == "sqlite" and rest.rpartition("/")[2] in (".", ".."))
+    ):
         raise ConfigError(f"the {scheme} URL names no file", do=f"write {scheme}:{example}")
     if rest.startswith("//"):
         rest = rest[2:]
@@ -160,4 +166,3 @@ def _path(scheme: str, rest: str) -> str:
         if rest.startswith("~"):
             raise ConfigError(f"{scheme}:{rest} names no home directory", do=f"write {scheme}:./{rest} for this name")
     return rest
-

@@ -28,7 +28,19 @@ def test_a_url_reads_back_as_it_is_written(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "wrasse.db", "sqlite:", "sqlite:dir/", "sqlite://x.db", "SQLITE:x", "gs://x", "x:y"]
+    "text",
+    [
+        "",
+        "wrasse.db",
+        "sqlite:",
+        "sqlite:dir/",
+        "sqlite:.",
+        "sqlite:a/..",
+        "sqlite://x.db",
+        "SQLITE:x",
+        "gs://x",
+        "x:y",
+    ],
 )
 def test_what_names_no_store_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(ConfigError) as caught:

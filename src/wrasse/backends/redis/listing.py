@@ -144,6 +144,8 @@ async def _served(
     behind = None
     if cursor:
         index, last, next = cursor.split(":")
+        if not index.isdecimal() or len(index) > 18:  # more is beyond what LRANGE takes
+            raise _unreadable(cursor)
         behind = Mark(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
     async for entry in ServedList(link, keys.queue(queue).list, newest=newest).entries(behind, chunk):
