@@ -157,7 +157,9 @@ async def yard_on(folder: Path, silence: float, url: str, store: Backend) -> Asy
         await store.close()
 
 
-async def eventually(so: Callable[[], bool | Awaitable[bool]], within: float = 60.0, every: float = 0.02) -> None:
+async def eventually(
+    so: Callable[[], bool | Awaitable[bool]], within: float = 60.0, every: float = 0.02
+) -> None:
     """Waits until something is so, and looks again and again."""
     async with asyncio.timeout(within):
         while True:

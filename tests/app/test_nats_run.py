@@ -56,7 +56,9 @@ def payloads(subject: str) -> list[str]:
     return [json.loads(line)["payload"] for line in answer.out.splitlines()] if answer.code == 0 else []
 
 
-def test_handlers_get_their_messages_through_a_start_without_a_server_and_its_restart(shop: Path, server: Nats) -> None:
+def test_handlers_get_their_messages_through_a_start_without_a_server_and_its_restart(
+    shop: Path, server: Nats
+) -> None:
     server.kill()
     with running(shop, "--handler=shop:app") as daemon:
         assert "127.0.0.1" in daemon.said("waiting for the backend")["error"]

@@ -110,9 +110,8 @@ def test_hosts_that_share_streams_run_each_its_own_periodic_jobs(
             f"backends: {{jobs: 'sqlite:jobs.db', streams: 'redis://127.0.0.1:{server.port}/0'}}\n"
             "periodic: {tick: {every: 1s}}\n"
         )
-    with (
-        running(place / "one", "--role=worker", "--handler=shop:work"),
-        running(place / "two", "--role=worker", "--handler=shop:work"),
+    with running(place / "one", "--role=worker", "--handler=shop:work"), running(
+        place / "two", "--role=worker", "--handler=shop:work"
     ):
         for host in ("one", "two"):
             monkeypatch.chdir(place / host)

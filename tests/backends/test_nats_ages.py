@@ -167,7 +167,9 @@ async def test_what_is_old_goes_while_no_sweep_runs_and_ids_go_on_growing(upkeep
 # Who makes a group
 
 
-async def test_a_stream_that_has_a_group_gets_no_age_though_its_rule_names_none(upkeep: Upkeep, stage: Scene) -> None:
+async def test_a_stream_that_has_a_group_gets_no_age_though_its_rule_names_none(
+    upkeep: Upkeep, stage: Scene
+) -> None:
     await upkeep.run(RULE)
 
     await (await stage.flows()).groups.join(S, "archiver", FIRST)

@@ -107,7 +107,9 @@ async def _works_on(scene: Scene, spared: set[str]) -> None:
     mine = await jobs.beat(desk.worker, [*scene.holds.values()], silence=SILENCE, progress=told)
     assert len(mine.mine) == len(scene.holds)
     assert await desk.beat(*holds, silence=SILENCE) == [True] * len(holds)
-    taken = await jobs.take(("low",), 100, worker="w1", silence=HOUR, request=fresh(), rates=[Rate("low", 1000, HOUR)])
+    taken = await jobs.take(
+        ("low",), 100, worker="w1", silence=HOUR, request=fresh(), rates=[Rate("low", 1000, HOUR)]
+    )
     ready = {each.job.id: each.hold for each in taken.jobs}
     assert {*MEMBERS, "new-1", "new-2", "new-3", "new-4", "waiting"} <= {*ready}
     assert await desk.finish(ready["new-1"], ready["new-4"], *(ready[id] for id in MEMBERS)) == [Outcome.DONE] * 5

@@ -116,7 +116,9 @@ async def _delivered(redis: Redis, subjects: list[str], count: int) -> list[Deli
 
 
 @pytest.mark.parametrize("subjects", [[S], [S, "gbe.events.audit.other"]], ids=["one stream", "two streams"])
-async def test_large_fields_of_other_programs_are_delivered_a_few_at_a_time(redis: Redis, subjects: list[str]) -> None:
+async def test_large_fields_of_other_programs_are_delivered_a_few_at_a_time(
+    redis: Redis, subjects: list[str]
+) -> None:
     for subject in subjects:
         await redis.groups.join(subject, "g", StartAt(first=True))
     for _ in range(20):

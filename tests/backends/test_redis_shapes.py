@@ -77,7 +77,9 @@ CALLS: dict[str, Call] = {
     "jobs.put group": lambda redis: redis.jobs.put((), request="r", groups=[JobGroup("g", 1, Job("c"))]),
     "jobs.take": _take,
     "jobs.take waiting": lambda redis: _take(redis, SECOND / 50),
-    "jobs.beat": lambda redis: redis.jobs.beat(WorkerInfo("w"), [HOLD], silence=SECOND, progress={"j1": Progress(0.5)}),
+    "jobs.beat": lambda redis: redis.jobs.beat(
+        WorkerInfo("w"), [HOLD], silence=SECOND, progress={"j1": Progress(0.5)}
+    ),
     "jobs.settle": lambda redis: redis.jobs.settle([Finish(HOLD), BURY, REQUEUE], request="r"),
     "jobs.move held": lambda redis: redis.jobs.move([REQUEUE, BURY]),
     "jobs.move dead": lambda redis: redis.jobs.move([Revive(HOLD)]),

@@ -77,7 +77,9 @@ async def test_a_key_of_one_queue_costs_that_queue(bare: Scene, part: str, kind:
     (held,) = await desk.take(queues=("bad",), silence=SILENCE)
     await _spoil(bare, key, kind)
     rates = [Rate("bad", 5, HOUR)]
-    taken = await bare.redis.jobs.take(("bad", "low"), 10, worker="w2", silence=HOUR, request=fresh(), rates=rates)
+    taken = await bare.redis.jobs.take(
+        ("bad", "low"), 10, worker="w2", silence=HOUR, request=fresh(), rates=rates
+    )
     assert [each.job.id for each in taken.jobs] == ["one"]
     assert await desk.finish(taken.jobs[0].hold) == [Outcome.DONE]
     await desk.put("two")

@@ -68,7 +68,9 @@ class Seat:
         self.process: subprocess.Popen[bytes] | None = None
 
 
-def spawn(yard: Yard, role: str, url: str, planted: str, *more: object, actor: Path = ACTOR) -> subprocess.Popen[bytes]:
+def spawn(
+    yard: Yard, role: str, url: str, planted: str, *more: object, actor: Path = ACTOR
+) -> subprocess.Popen[bytes]:
     """Starts an actor; what it complains about is in the yard's file `errors`."""
     command = [sys.executable, str(actor), role, url, planted, *map(str, more)]
     path = os.pathsep.join(filter(None, (str(ACTOR.parents[1]), os.environ.get("PYTHONPATH"))))

@@ -90,7 +90,9 @@ def tell_of_the_untold() -> None:
     """Says in the side log that a task was found waiting without an entry, and how much was trimmed."""
     put, rounds = Tasks.put, Trimmer._rounds
 
-    async def told(tasks: Tasks, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()) -> Task | None:
+    async def told(
+        tasks: Tasks, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()
+    ) -> Task | None:
         written = await put(tasks, task, stored, at, said)
         if written is not None and any(b'"untold"' in each.payload for each in said):
             log("untold", stored.state.id)

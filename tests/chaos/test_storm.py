@@ -63,7 +63,9 @@ async def test_a_storm_over_fifty_thousand_jobs_loses_none_and_finishes_none_twi
         ("put_without_request", "deaf", "producer", "there twice"),
     ],
 )
-async def test_a_precaution_taken_away_is_noticed(tmp_path: Path, planted: str, blow: str, aim: str, law: str) -> None:
+async def test_a_precaution_taken_away_is_noticed(
+    tmp_path: Path, planted: str, blow: str, aim: str, law: str
+) -> None:
     weather = Weather(2, 1, 1, (blow,), restart_every=1_000, planted=planted, poison=False, aim=(aim,))
     with pytest.raises(AssertionError, match=law):
         await one_storm_after_another(tmp_path, weather)

@@ -52,7 +52,9 @@ class Desk:
     async def take(
         self, limit: int = 100, queues: Sequence[str] = ("low",), wait: timedelta = timedelta(0), silence=SILENCE
     ) -> list[TakenJob]:
-        taken = await self.jobs.take(queues, limit, worker=self.worker.id, silence=silence, request=fresh(), wait=wait)
+        taken = await self.jobs.take(
+            queues, limit, worker=self.worker.id, silence=silence, request=fresh(), wait=wait
+        )
         return list(taken.jobs)
 
     async def take_one(self) -> Hold:

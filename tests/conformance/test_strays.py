@@ -304,6 +304,8 @@ async def test_names_follow_the_configured_patterns() -> None:
     assert (alive.seen, silent.adopted, state.worker) == (0, 1, "odd:id/1")
 
 
+
+
 async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.fetch()

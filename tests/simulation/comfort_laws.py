@@ -222,7 +222,9 @@ class MarkRecords(FaultyRecords):
         emit: Sequence[Draft] = (),
     ) -> Written:
         before = await self._records.get(key)
-        written = await super().put(key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit)
+        written = await super().put(
+            key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit
+        )
         if written and before is not None and before.version == at:
             self._comforts.marked(key, _last(before.value), _last(value))
         return written

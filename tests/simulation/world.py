@@ -211,9 +211,9 @@ class World:
             tasks.create_task(self._operate())
             while self.now < STORM:
                 await asyncio.sleep(self.draw.uniform(2, 10))
-                await self.draw.choices([self.stall, self.crash, self.stop, self.shake_engine], weights=[5, 2, 1, 1])[
-                    0
-                ]()
+                await self.draw.choices(
+                    [self.stall, self.crash, self.stop, self.shake_engine], weights=[5, 2, 1, 1]
+                )[0]()
 
     async def _one_by_one(self, events: list[Callable[[], Awaitable[None]]]) -> None:
         for event in events:

@@ -172,7 +172,6 @@ def test_an_odd_queue_name_cannot_break_the_text() -> None:
     found = samples(Facts(tally, {}, LogTally()))
     assert found["jobs_produced_total", (("queue", 'a"b\\c\nd'),)] == 1
 
-
 PROMTOOL = shutil.which("promtool")
 
 

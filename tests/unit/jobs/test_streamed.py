@@ -345,6 +345,7 @@ async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours
     assert (dead.state.place, dead.state.reason, why in dead.state.error) == (Place.DEAD, "invalid_payload", True)
 
 
+
 async def test_large_parameters_and_results_are_objects_that_go_with_their_task(world: TaskWorld) -> None:
     await world.desk.put(Job("task_1", payload=b"p" * (MAX + 1)))
     (taken,) = await world.desk.take()

@@ -169,6 +169,8 @@ async def test_cancelling_a_worker_gives_its_jobs_back_too() -> None:
     assert (await record(store.jobs, "a")).state.place is Place.READY
 
 
+
+
 async def test_what_was_taken_ahead_and_not_started_is_given_back_in_its_order() -> None:
     store = memory()
     slow = asyncio.Event()

@@ -230,10 +230,7 @@ CASES = {
         aged_entries_of, some_entries_are_old, somebody_else_trims_them, ("gbe.tasks.mail.queue", "gbe.c"), grace=DAY
     ),
     "dead_consumers": SweepCase(
-        dead_consumers_of,
-        some_consumers_fell_silent,
-        they_ask_again,
-        ("gbe.a g alive", "gbe.b g alive"),
+        dead_consumers_of, some_consumers_fell_silent, they_ask_again, ("gbe.a g alive", "gbe.b g alive"),
         grace=SILENCE + 10 * MINUTE,
     ),
     "open_transactions": SweepCase(
