@@ -34,7 +34,7 @@ from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
-from wrasse.ports.shelves import ShelvedRecords, Spot
+from wrasse.ports.shelves import Spot
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 ABOUT = __doc__.splitlines()[0]
@@ -125,7 +125,7 @@ async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
         await _fill_sqlite(backend, size, spot)
     else:
         records = backend.records(TASKS)
-        assert isinstance(records, ShelvedRecords), "Redis has shelves for hashes"
+        assert records.shelves is not None, "Redis has shelves for hashes"
         for begin in range(0, size, AT_ONCE):
             ids = range(begin, min(begin + AT_ONCE, size))
             await asyncio.gather(

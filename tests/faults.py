@@ -44,6 +44,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.pulse import Heart, Pulse
 from wrasse.ports.records import Record, Records, Written
+from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft
 
 T = TypeVar("T")
@@ -269,6 +270,14 @@ class FaultyRecords:
     def emits(self) -> bool:
         return self._records.emits
 
+    @property
+    def shelves(self) -> None:
+        return None
+
+    @property
+    def shared(self) -> None:
+        return None
+
     async def create(
         self,
         key: str,
@@ -277,9 +286,10 @@ class FaultyRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         return await self._network.call(
-            "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce, emit=emit)
+            "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce, emit=emit, spot=spot)
         )
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -295,11 +305,12 @@ class FaultyRecords:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         return await self._network.call(
             "put",
             lambda: self._records.put(
-                key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit
+                key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit, spot=spot
             ),
         )
 

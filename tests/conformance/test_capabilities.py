@@ -1,24 +1,58 @@
-"""What a backend declares is what it has."""
+"""What a backend declares is what it has, and what it lacks is refused."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from conformance.stores import JOBS_BACKENDS, RECORDS_BACKENDS, Store
 from wrasse.app.wiring import RecordsAlone
+from wrasse.errors import UsageError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore
-from wrasse.ports.capabilities import GROUPS, Capabilities
+from wrasse.ports.capabilities import GROUPS, RECORDS, Capabilities
+from wrasse.ports.shelves import Spot
 
-PORTS = {field.name for field in fields(Capabilities)} - GROUPS - {"billed"}
+PORTS = {field.name for field in fields(Capabilities)} - GROUPS - RECORDS - {"billed"}
+everywhere = pytest.mark.parametrize("open_store", dict.fromkeys((*JOBS_BACKENDS, *RECORDS_BACKENDS)), indirect=True)
 
 
-@pytest.mark.parametrize("open_store", dict.fromkeys((*JOBS_BACKENDS, *RECORDS_BACKENDS)), indirect=True)
+@everywhere
 async def test_a_backend_declares_the_ports_that_it_has(store: Store) -> None:
     backend: Backend = store.backend
     if isinstance(backend, ObjectStore) and not isinstance(backend, JobStore):
         backend = RecordsAlone(backend, store.clock, done_max=0)  # as whoever asks for jobs opens it
-    has = {name for name in PORTS if getattr(backend, name) is not None}
-    assert {name for name in PORTS if getattr(backend.capabilities, name)} == has
+    assert declared(backend, PORTS) == has(backend, PORTS)
     assert backend.capabilities.billed == (backend.requests is not None)
+
+
+@everywhere
+async def test_a_backend_declares_the_parts_that_its_records_have(store: Store) -> None:
+    records = store.backend.records(replace(store.collection(), flat=True))
+    assert declared(store.backend, RECORDS) == has(records, RECORDS)
+
+
+@pytest.mark.parametrize(
+    "open_store", [name for name in RECORDS_BACKENDS if name not in ("memory", "sqlite")], indirect=True
+)
+async def test_records_without_shelves_refuse_a_spot(store: Store) -> None:
+    records = store.records()
+    version = (await records.create("there", b"{}")).version
+    assert records.shelves is None
+    assert version is not None
+
+    with pytest.raises(UsageError, match="have no shelves"):
+        await records.create("k", b"{}", spot=Spot("ready", 1))
+    with pytest.raises(UsageError, match="have no shelves"):
+        await records.put("there", b"[]", at=version, spot=Spot("ready", 1))
+
+    there = await records.get("there")
+    assert (await records.get("k"), there and there.value) == (None, b"{}")
+
+
+def declared(backend: Backend, names: frozenset[str] | set[str]) -> set[str]:
+    return {name for name in names if getattr(backend.capabilities, name)}
+
+
+def has(port: object, names: frozenset[str] | set[str]) -> set[str]:
+    return {name for name in names if getattr(port, name) is not None}

@@ -9,7 +9,7 @@ import pytest
 from conformance.stores import EMITTING_BACKENDS, Store
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
-from wrasse.ports.shelves import ShelvedRecords, Span, Spot, spot_cursor
+from wrasse.ports.shelves import Span, Spot, spot_cursor
 
 LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-6.2", "redis-cluster")]
 pytestmark = pytest.mark.parametrize("open_store", [*EMITTING_BACKENDS, *LONG], indirect=True)
@@ -22,11 +22,11 @@ class Shelf:
     """Records that stand somewhere, by name."""
 
     def __init__(self, records: Records) -> None:
-        assert isinstance(records, ShelvedRecords)
-        self.records, self.shelves = records, records
+        assert records.shelves is not None
+        self.records, self.shelves = records, records.shelves
 
     async def add(self, key: str, turn: int, shelf: str = A) -> str:
-        written = await self.shelves.create(key, VALUE, spot=Spot(shelf, turn))
+        written = await self.records.create(key, VALUE, spot=Spot(shelf, turn))
         assert written.version is not None
         return written.version
 
@@ -50,7 +50,7 @@ def shelf(store: Store) -> Shelf:
 
 async def test_a_record_stands_where_its_newest_write_put_it(shelf: Shelf) -> None:
     version = await shelf.add("k", 7)
-    await shelf.shelves.put("k", VALUE, at=version, spot=Spot(B, 3))
+    await shelf.records.put("k", VALUE, at=version, spot=Spot(B, 3))
     assert (await shelf.count(), await shelf.keys(A), await shelf.keys(B)) == ((0, 1), [], ["k"])
 
 
@@ -66,8 +66,8 @@ async def test_a_deleted_record_leaves_its_shelf(shelf: Shelf) -> None:
 
 async def test_a_write_that_is_lost_moves_nothing(shelf: Shelf) -> None:
     old = await shelf.add("k", 7)
-    await shelf.shelves.put("k", VALUE, at=old, spot=Spot(A, 8))
-    lost = await shelf.shelves.put("k", VALUE, at=old, spot=Spot(B, 9))
+    await shelf.records.put("k", VALUE, at=old, spot=Spot(A, 8))
+    lost = await shelf.records.put("k", VALUE, at=old, spot=Spot(B, 9))
     assert (lost.outcome, await shelf.count()) == (Outcome.LOST, (1, 0))
 
 
@@ -119,5 +119,5 @@ async def test_a_record_is_put_where_it_belongs_without_being_changed(shelf: She
 async def test_a_record_that_has_changed_is_not_put_elsewhere(shelf: Shelf) -> None:
     version = await shelf.add("k", 7)
     seen = await shelf.get("k")
-    await shelf.shelves.put("k", VALUE, at=version, spot=Spot(A, 8))
+    await shelf.records.put("k", VALUE, at=version, spot=Spot(A, 8))
     assert (await shelf.shelves.shelve([(seen, Spot(B, 1))]), await shelf.count()) == (0, (1, 0))

@@ -15,7 +15,8 @@ from wrasse.clock import Clock
 from wrasse.leases.lease import KeyRecord, decode
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record, Records, Written, refuse_emit
+from wrasse.ports.records import Record, Records, Written, refuse_emit, refuse_spot
+from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft
 
 
@@ -107,6 +108,14 @@ class Witness:
     def emits(self) -> bool:
         return False
 
+    @property
+    def shelves(self) -> None:
+        return None
+
+    @property
+    def shared(self) -> None:
+        return None
+
     async def create(
         self,
         key: str,
@@ -115,8 +124,10 @@ class Witness:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         refuse_emit(emit)
+        refuse_spot(spot)
         written = await self._records.create(key, value, due_at=due_at, nonce=nonce)
         self._note(key, None, value, written)
         return written
@@ -134,8 +145,10 @@ class Witness:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         refuse_emit(emit)
+        refuse_spot(spot)
         written = await self._records.put(
             key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays
         )

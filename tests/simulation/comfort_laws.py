@@ -22,6 +22,7 @@ from wrasse.jobs.periodic import LATE_MAX, Every, Missed
 from wrasse.jobs.repeating import Mark
 from wrasse.ports.jobs import Job, JobGroup, JobRecord, Place, Put, Rate
 from wrasse.ports.records import Records, Written
+from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft
 
 SLOW = Rate("slow", 3, timedelta(seconds=20))
@@ -204,8 +205,9 @@ class MarkRecords(FaultyRecords):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
-        written = await super().create(key, value, due_at=due_at, nonce=nonce, emit=emit)
+        written = await super().create(key, value, due_at=due_at, nonce=nonce, emit=emit, spot=spot)
         if written:
             self._comforts.begun.setdefault(key, _last(value))
         return written
@@ -220,10 +222,11 @@ class MarkRecords(FaultyRecords):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         before = await self._records.get(key)
         written = await super().put(
-            key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit
+            key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit, spot=spot
         )
         if written and before is not None and before.version == at:
             self._comforts.marked(key, _last(before.value), _last(value))

@@ -53,6 +53,12 @@ class Capabilities:
     billed: bool = False
     """Each request is billed: workers that wait ask once a second instead of five times."""
 
+    shelves: bool = False
+    """Counts and lists stream tasks by state from an index. Without it each count and list reads the tasks."""
+
+    shared: bool = False
+    """Keeps stream tasks where other programs write them too, and searches for those that its index lacks."""
+
     ack_outcome: bool = False
     """`Groups.answer` tells for each answer whether the entry was pending, whoever settled it. Without it `done` says
     that the server took the answer; `lost` is told only of what this process knows to be settled or never had."""
@@ -79,6 +85,9 @@ GROUPS = frozenset(
     {"ack_outcome", "ack_timeout_per_call", "knows_holders", "marks_any_group", "uncounted_return", "begins_later"}
 )
 """The fields about groups of streams."""
+
+RECORDS = frozenset({"shelves", "shared"})
+"""The fields about records: parts of `Records` where the collection is flat."""
 
 
 def full_groups(capabilities: Capabilities) -> Capabilities:

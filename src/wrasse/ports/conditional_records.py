@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from wrasse.ports.records import Written, check_record, refuse_emit
-from wrasse.ports.shelves import Spot
+from wrasse.ports.foreign import SharedRecords
+from wrasse.ports.records import Written, check_record, refuse_emit, refuse_spot
+from wrasse.ports.shelves import ShelvedRecords, Spot
 from wrasse.ports.streams import Draft, check_drafts
 
 
@@ -31,6 +32,14 @@ class ConditionalRecords:
     emits = False
     resolution = timedelta(0)
 
+    @property
+    def shelves(self) -> ShelvedRecords | None:
+        return None
+
+    @property
+    def shared(self) -> SharedRecords | None:
+        return None
+
     async def create(
         self,
         key: str,
@@ -41,7 +50,7 @@ class ConditionalRecords:
         emit: Sequence[Draft] = (),
         spot: Spot | None = None,
     ) -> Written:
-        self._check(key, value, emit)
+        self._check(key, value, emit, spot)
         return await self.write(RecordWrite(key, None, value, due_at, nonce, False, emit, spot))
 
     async def put(
@@ -56,7 +65,7 @@ class ConditionalRecords:
         emit: Sequence[Draft] = (),
         spot: Spot | None = None,
     ) -> Written:
-        self._check(key, value, emit)
+        self._check(key, value, emit, spot)
         return await self.write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, spot))
 
     async def leave(self, key: str, due_at: datetime) -> None:
@@ -65,10 +74,12 @@ class ConditionalRecords:
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
         return await self.write(RecordWrite(key, at, None, nonce=nonce))
 
-    def _check(self, key: str, value: bytes, emit: Sequence[Draft]) -> None:
+    def _check(self, key: str, value: bytes, emit: Sequence[Draft], spot: Spot | None) -> None:
         check_record(key, value)
         if emit:
             (check_drafts if self.emits else refuse_emit)(emit)
+        if self.shelves is None:
+            refuse_spot(spot)
 
     async def write(self, asked: RecordWrite) -> Written:
         """Makes a write, or says why not."""

@@ -8,13 +8,15 @@ one that nobody else touched is not. `note` changes nothing but the index, and o
 was looked at. A dry look changes nothing, not even where the next one begins.
 
 Costs. One look reads a bounded part of what there is, in a few round trips.
+
+A part that some Records have: `Records.shared` is it, or None.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
@@ -31,7 +33,6 @@ class ForeignLook:
     ended: bool
 
 
-@runtime_checkable
 class SharedRecords(Protocol):
     """Records of which other programs have a part."""
 

@@ -18,12 +18,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.streams import Draft
+
+if TYPE_CHECKING:
+    from wrasse.ports.foreign import SharedRecords
+    from wrasse.ports.shelves import ShelvedRecords, Spot
 
 KEY_BYTES_MAX = 256
 VALUE_BYTES_MAX = 1 << 20
@@ -87,6 +91,16 @@ class Records(Protocol):
         """Whether writes may carry drafts; where not, one that does is refused."""
         ...
 
+    @property
+    def shelves(self) -> ShelvedRecords | None:
+        """Counts and listings from an index. None where whoever counts must read; a write with a spot is refused."""
+        ...
+
+    @property
+    def shared(self) -> SharedRecords | None:
+        """The search for what other programs wrote; None where no others write."""
+        ...
+
     async def create(
         self,
         key: str,
@@ -95,8 +109,10 @@ class Records(Protocol):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
-        """Writes the record if there is none under this key; `lost` if there is. `emit` is appended with it."""
+        """Writes the record if there is none under this key; `lost` if there is. `emit` is appended with it, and
+        `spot` says where it stands from now on; without one it stands nowhere."""
         ...
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -114,10 +130,11 @@ class Records(Protocol):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
+        spot: Spot | None = None,
     ) -> Written:
         """Replaces value and due time if the record still has version `at`. With `entry_stays` the entry that its
         old due time has in an index apart is left for `leave`: until then a sweep still finds the record by it.
-        `emit` is appended with the write."""
+        `emit` and `spot` are those of `create`."""
         ...
 
     async def leave(self, key: str, due_at: datetime) -> None:
@@ -145,6 +162,15 @@ def refuse_emit(emit: Sequence[Draft]) -> None:
         raise UsageError(
             "a record is to be written together with entries of a stream, and the two are not one database here",
             do="name one backend for records and streams, or append the entries after the write",
+        )
+
+
+def refuse_spot(spot: Spot | None) -> None:
+    """What a backend without shelves does with a record that is to stand on one."""
+    if spot is not None:
+        raise UsageError(
+            f"a record is to stand on the shelf {spot.shelf!r}, and these records have no shelves",
+            do="leave out `spot` where `Records.shelves` is None",
         )
 
 

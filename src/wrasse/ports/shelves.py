@@ -8,7 +8,7 @@ so that no number stays wrong for ever.
 Costs. One round trip each; what a write costs more for its spot is one entry of an index. Numbers of whole shelves cost
 the same however many they are.
 
-A port that some Records have; where there is none, whoever counts must read.
+A part that some Records have: `Records.shelves` is it, or None.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wrasse.ports.page import Page, number_in
-from wrasse.ports.records import Record, Written
-from wrasse.ports.streams import Draft
+from wrasse.ports.records import Record
 
 _TURN_MAX = 1 << 63
 
@@ -45,38 +44,8 @@ class Span:
     upto: int | None = None
 
 
-@runtime_checkable
 class ShelvedRecords(Protocol):
-    """Records that stand on shelves. `create` and `put` are those of Records, with a spot; without one a record stands
-    nowhere."""
-
-    async def create(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        """As Records has it."""
-        ...
-
-    async def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        at: str,
-        due_at: datetime | None = None,
-        nonce: str | None = None,
-        entry_stays: bool = False,
-        emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
-    ) -> Written:
-        """As Records has it."""
-        ...
+    """Records that stand on shelves: where, the `spot` of their newest `create` or `put` says."""
 
     async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
         """Puts records where they belong, each if it is still the one that was read; how many stood elsewhere. Changes

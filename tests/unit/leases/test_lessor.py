@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, strategies as st
@@ -179,10 +179,8 @@ async def test_a_store_that_stays_silent_is_an_error_and_not_a_refusal(desk: Des
 class _Vague(FaultyRecords):
     """Makes the change and can no longer tell."""
 
-    async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
-    ) -> Written:
-        written = await super().create(key, value, due_at=due_at, nonce=nonce)
+    async def create(self, key: str, value: bytes, **rest: object) -> Written:
+        written = await super().create(key, value, **rest)  # type: ignore[arg-type]
         return replace(written, outcome=Outcome.UNKNOWN, version=None)
 
 
@@ -198,10 +196,8 @@ class _SlowReply(FaultyRecords):
         super().__init__(desk.records, Network(Script({})))
         self._clock = desk.clock
 
-    async def create(
-        self, key: str, value: bytes, *, due_at: datetime | None = None, nonce: str | None = None
-    ) -> Written:
-        written = await super().create(key, value, due_at=due_at, nonce=nonce)
+    async def create(self, key: str, value: bytes, **rest: object) -> Written:
+        written = await super().create(key, value, **rest)  # type: ignore[arg-type]
         self._clock.advance(5 * SECOND)
         return written
 

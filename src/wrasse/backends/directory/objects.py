@@ -32,7 +32,7 @@ from wrasse.ports.objects import (
     check_object_key,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, check_limit
+from wrasse.ports.page import Page
 
 F = TypeVar("F", Temp, Temp | Blank)
 
@@ -96,7 +96,8 @@ class DirectoryObjects:
             self._files.close(file)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
-        check_limit(limit, "objects")
+        if limit < 1:
+            raise UsageError(f"a page of {limit} objects", do="ask for at least one")
         start = None if after is None else _raw(after)
         found = await self._threads.run(lambda: self._objects.page(_raw(prefix), start, limit))
         infos = tuple(_info(key.decode("utf-8", "surrogateescape"), state) for key, state in found.found)

@@ -29,7 +29,9 @@ class Memory(JobStore, StreamStore, ObjectStore):
     """A backend: jobs, journal, records and a pulse."""
 
     capabilities = full_groups(
-        Capabilities(jobs=True, streams=True, objects=True, journal=True, limiter=True, sightings=True)
+        Capabilities(
+            jobs=True, streams=True, objects=True, journal=True, limiter=True, sightings=True, shelves=True
+        )
     )
 
     def __init__(self, clock: Clock = _SYSTEM, *, done_max: int = 10_000, identity: str = "memory") -> None:

@@ -16,11 +16,12 @@ from typing import TypeVar
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
+from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, check_limit
+from wrasse.ports.page import Page
 from wrasse.ports.records import NONCES_KEPT, Record, Written, stored_name
-from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
 GONE_MAX = 10_000
 _LAST = chr(0x10FFFF)  # after every name
@@ -83,6 +84,10 @@ class MemoryRecords(ConditionalRecords):
         moments = self._due.walk(None if after is None else read_cursor(after))
         found = takewhile(lambda moment: moment[0] <= horizon, moments)
         return self._cut(found, limit, lambda moment: (moment[1], spot_cursor(*moment)))
+
+    @property
+    def shelves(self) -> ShelvedRecords:
+        return self
 
     async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
         """See ShelvedRecords."""
@@ -171,7 +176,8 @@ class MemoryRecords(ConditionalRecords):
 
     def _cut(self, keys: Iterable[K], limit: int, named: Callable[[K], tuple[str, str]]) -> Page[Record]:
         """The first `limit` records; `named` gives the name and the cursor of a key."""
-        check_limit(limit, "records")
+        if limit < 1:
+            raise UsageError(f"a page of {limit} records", do="ask for at least one")
         found = [named(key) for key in islice(keys, limit + 1)]
         return Page(
             items=tuple(self._records[name] for name, _ in found[:limit]),

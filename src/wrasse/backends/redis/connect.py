@@ -48,7 +48,16 @@ class Redis(JobStore, StreamStore):
 
     capabilities = full_groups(
         Capabilities(
-            jobs=True, streams=True, limiter=True, surveys=True, damages=True, strays=True, plain_locks=True, lists=True
+            jobs=True,
+            streams=True,
+            limiter=True,
+            surveys=True,
+            damages=True,
+            strays=True,
+            plain_locks=True,
+            lists=True,
+            shelves=True,
+            shared=True,
         )
     )
 

@@ -36,11 +36,11 @@ from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.foreign import ForeignLook
+from wrasse.ports.foreign import ForeignLook, SharedRecords
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
-from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
 FIELDS_MAX = 1_000
 PAGE_MAX = 1_000
@@ -79,6 +79,14 @@ class RedisFlatRecords(ConditionalRecords):
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         bounds = due_bounds(before, after)
         return await self._page(self._writer.due, bounds, limit, DUE_LETTERS, lambda record, _: due_cursor(record))
+
+    @property
+    def shelves(self) -> ShelvedRecords:
+        return self
+
+    @property
+    def shared(self) -> SharedRecords:
+        return self
 
     async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
         """See ShelvedRecords."""

@@ -14,9 +14,10 @@ from wrasse.backends.sqlite.rows import in_calendar, instant
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.errors import UsageError
 from wrasse.ports.journal import Intent, Line, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, check_limit
+from wrasse.ports.page import Page
 
 PAGE_MAX = 10_000
 
@@ -59,7 +60,8 @@ class SqliteJournal:
         await self._writer.do(run, len(outcomes))
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
-        check_limit(limit, "lines")
+        if limit < 1:
+            raise UsageError(f"a page of {limit} lines", do="ask for at least one")
         limit = min(limit, PAGE_MAX)
         terms, values = _terms(where)
         if after is not None:

@@ -20,11 +20,12 @@ from wrasse.backends.sqlite.rows import in_calendar, instant, micros
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, check_limit, number_in
+from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
-from wrasse.ports.shelves import Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -122,6 +123,10 @@ class SqliteRecords(ConditionalRecords):
         sql = f"{_COLUMNS} {terms} ORDER BY due, name LIMIT ?"
         return await self._page(sql, [horizon, due, name], limit, _due_cursor)
 
+    @property
+    def shelves(self) -> ShelvedRecords:
+        return self
+
     async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
         """See ShelvedRecords."""
 
@@ -198,7 +203,8 @@ class SqliteRecords(ConditionalRecords):
     async def _page(
         self, sql: str, values: Sequence[int | bytes | str], limit: int, cursor: Callable[[_Row], str]
     ) -> Page[Record]:
-        check_limit(limit, "records")
+        if limit < 1:
+            raise UsageError(f"a page of {limit} records", do="ask for at least one")
 
         def run(db: apsw.Connection) -> Page[Record]:
             found: list[Record] = []

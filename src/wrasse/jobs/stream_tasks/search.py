@@ -176,7 +176,7 @@ class TaskStrays:
     def __init__(
         self, records: Records, streams: Streams, store: TaskStore, search: TaskSearch, types: tuple[str, ...]
     ) -> None:
-        self._shared = records if isinstance(records, SharedRecords) else None
+        self._shared = records.shared
         self._streams, self._store, self._search, self._types = streams, store, search, types
         self._after: dict[str, str | None] = {}  # by type: where the look for tasks without an entry goes on
 

@@ -31,7 +31,7 @@ from wrasse.ports.objects import ObjectDelete, Objects, read_small
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
-from wrasse.ports.shelves import ShelvedRecords
+from wrasse.ports.shelves import Spot
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10
@@ -101,8 +101,7 @@ class TaskStore:
 
     def __init__(self, parts: StoreParts, time: StoreTime) -> None:
         self._records = parts.records
-        # Where each stands, in the step that writes it, if the backend has shelves.
-        self.shelves = parts.records if isinstance(parts.records, ShelvedRecords) else None
+        self.shelves = parts.records.shelves
         self._streams = parts.streams
         self._objects = parts.objects
         self._post = parts.post
@@ -153,12 +152,9 @@ class TaskStore:
         """Writes a new task; False if there is one under its id, None if that cannot be told any more."""
         task = Task(stored, fields)
         value, due_at, drafts = self._prepared(task, at, said)
-        if self.shelves is None:
-            written = await self._records.create(task.key, value, due_at=due_at, nonce=nonce, emit=drafts)
-        else:
-            written = await self.shelves.create(
-                task.key, value, due_at=due_at, nonce=nonce, emit=drafts, spot=spot_of(stored)
-            )
+        written = await self._records.create(
+            task.key, value, due_at=due_at, nonce=nonce, emit=drafts, spot=self._spot(stored)
+        )
         self.time.heard(written.at)
         self.changes += 1
         if written.outcome is Outcome.UNKNOWN:
@@ -185,14 +181,9 @@ class TaskStore:
         changed = replace(task, stored=stored, outbox=())
         value, due_at, drafts = self._prepared(changed, at, said)
         nonce = secrets.token_hex(8)
-        if self.shelves is None:
-            written = await self._records.put(
-                task.key, value, at=task.version, due_at=due_at, nonce=nonce, emit=drafts
-            )
-        else:
-            written = await self.shelves.put(
-                task.key, value, at=task.version, due_at=due_at, nonce=nonce, emit=drafts, spot=spot_of(stored)
-            )
+        written = await self._records.put(
+            task.key, value, at=task.version, due_at=due_at, nonce=nonce, emit=drafts, spot=self._spot(stored)
+        )
         self.time.heard(written.at)
         self.changes += 1
         after = replace(changed, fields=read_flat(value), due_at=due_at)
@@ -207,6 +198,9 @@ class TaskStore:
         if said and not self.emits:
             return await self.deliver(replace(after, outbox=tuple(said)), at) or after
         return after
+
+    def _spot(self, stored: StoredJob) -> Spot | None:
+        return None if self.shelves is None else spot_of(stored)
 
     async def _made(self, task: Task, after: Task) -> str | None:
         """The version of a record after a write of which the backend cannot tell: the new one if the record is what was
