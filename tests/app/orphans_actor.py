@@ -34,7 +34,7 @@ from wrasse.orphans.desk import Desk
 from wrasse.orphans.look import Ports
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
-from wrasse.ports.objects import NO_METADATA, Copies, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
+from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.sightings import Change, Mark, Round, Sighting, Sightings, Standing, State
@@ -74,6 +74,7 @@ class MortalObjects:
         self._call = fate.call
         self.read = objects.read
         self.replace = objects.replace
+        self.copies, self.multipart, self.versions = self, None, None
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         return await self._call(lambda: self._objects.create(key, data, metadata=metadata))
@@ -85,9 +86,9 @@ class MortalObjects:
         return await self._call(lambda: self._objects.page(prefix, after, limit))
 
     async def copy(self, key: str, to: str, *, at: str) -> Outcome:
-        assert isinstance(self._objects, Copies)
-        objects = self._objects
-        return await self._call(lambda: objects.copy(key, to, at=at))
+        copies = self._objects.copies
+        assert copies is not None
+        return await self._call(lambda: copies.copy(key, to, at=at))
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         return await self._call(lambda: self._objects.delete(deletes))

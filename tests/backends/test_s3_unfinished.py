@@ -11,7 +11,7 @@ from servers.seaweed import S3 as S3Server
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
 from wrasse.clock import SystemClock
-from wrasse.ports.objects import HasUploads, OpenUpload
+from wrasse.ports.objects import OpenUpload
 from wrasse.ports.outcome import Outcome
 
 
@@ -29,10 +29,9 @@ async def begun(store: S3, key: str) -> str:
 
 
 async def every(store: S3, prefix: str) -> list[OpenUpload]:
-    objects, found, after = store.objects, [], None
-    assert isinstance(objects, HasUploads)
+    found, after = [], None
     while True:
-        page = await objects.uploads(prefix, after, 1)
+        page = await store.objects.multipart.uploads(prefix, after, 1)
         found += page.items
         if not page.more:
             return found

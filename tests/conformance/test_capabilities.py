@@ -10,10 +10,10 @@ from conformance.stores import JOBS_BACKENDS, RECORDS_BACKENDS, Store
 from wrasse.app.wiring import RecordsAlone
 from wrasse.errors import UsageError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore
-from wrasse.ports.capabilities import GROUPS, RECORDS, Capabilities
+from wrasse.ports.capabilities import GROUPS, OBJECTS, RECORDS, Capabilities
 from wrasse.ports.shelves import Spot
 
-PORTS = {field.name for field in fields(Capabilities)} - GROUPS - RECORDS - {"billed"}
+PORTS = {field.name for field in fields(Capabilities)} - GROUPS - OBJECTS - RECORDS - {"billed"}
 everywhere = pytest.mark.parametrize("open_store", dict.fromkeys((*JOBS_BACKENDS, *RECORDS_BACKENDS)), indirect=True)
 
 
@@ -23,6 +23,7 @@ async def test_a_backend_declares_the_ports_that_it_has(store: Store) -> None:
     if isinstance(backend, ObjectStore) and not isinstance(backend, JobStore):
         backend = RecordsAlone(backend, store.clock, done_max=0)  # as whoever asks for jobs opens it
     assert declared(backend, PORTS) == has(backend, PORTS)
+    assert declared(backend, OBJECTS) == (set() if backend.objects is None else has(backend.objects, OBJECTS))
     assert backend.capabilities.billed == (backend.requests is not None)
 
 

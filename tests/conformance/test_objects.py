@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol, cast
 
 import pytest
 
@@ -387,10 +386,10 @@ async def test_what_was_created_between_two_pages_is_in_the_second(objects: Obje
 
 
 async def test_a_copy_has_the_bytes_and_the_metadata_and_lives_by_itself(store: ObjectStore) -> None:
-    objects = copying(store)
+    objects = store.objects
     made = await objects.create("a/one", b"bytes", metadata={"kind": "x"})
     assert made.version is not None
-    assert await objects.copy("a/one", "b/two/three", at=made.version) is Outcome.DONE
+    assert await copies_of(objects).copy("a/one", "b/two/three", at=made.version) is Outcome.DONE
     assert await objects.delete([ObjectDelete("a/one", made.version)]) == [Outcome.DONE]
     head = await objects.head("b/two/three")
     assert head is not None
@@ -399,32 +398,28 @@ async def test_a_copy_has_the_bytes_and_the_metadata_and_lives_by_itself(store: 
 
 
 async def test_a_copy_overwrites_nothing_and_names_its_version(store: ObjectStore) -> None:
-    objects = copying(store)
+    objects = store.objects
     made, other = await objects.create("one", b"bytes"), await objects.create("two", b"other")
     assert made.version is not None
     assert other.version is not None
-    assert await objects.copy("one", "two", at=made.version) is Outcome.LOST
-    assert await objects.copy("one", "three", at=other.version) is Outcome.LOST
-    assert await objects.copy("none", "three", at=made.version) is Outcome.LOST
+    assert await copies_of(objects).copy("one", "two", at=made.version) is Outcome.LOST
+    assert await copies_of(objects).copy("one", "three", at=other.version) is Outcome.LOST
+    assert await copies_of(objects).copy("none", "three", at=made.version) is Outcome.LOST
     assert await whole(objects, "two") == b"other"
     assert await objects.head("three") is None
 
 
 async def test_writing_to_a_copy_leaves_the_original(store: ObjectStore) -> None:
-    objects = copying(store)
+    objects = store.objects
     made = await objects.create("one", b"bytes")
     assert made.version is not None
-    await objects.copy("one", "two", at=made.version)
+    await copies_of(objects).copy("one", "two", at=made.version)
     head = await objects.head("two")
     assert head is not None
     assert await objects.replace("two", b"changed", at=head.info.version)
     assert (await whole(objects, "one"), await whole(objects, "two")) == (b"bytes", b"changed")
 
 
-class CopyingObjects(Objects, Copies, Protocol):
-    """A store that copies."""
-
-
-def copying(store: ObjectStore) -> CopyingObjects:
-    assert isinstance(store.objects, Copies)
-    return cast(CopyingObjects, store.objects)
+def copies_of(objects: Objects) -> Copies:
+    assert objects.copies is not None
+    return objects.copies

@@ -63,6 +63,8 @@ class SlowObjects:
         self._witness = witness
         self._db = db
         self.read = inner.read
+        self.copies = self
+        self.multipart = self.versions = None
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._inner, name)

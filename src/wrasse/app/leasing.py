@@ -90,6 +90,8 @@ def _objects(store: Backend, config: Config, stores: Stores) -> Objects:
 class LateObjects:
     """Objects that are opened when they are first used."""
 
+    copies = multipart = versions = None
+
     def __init__(self, opened: Callable[[], Awaitable[Objects]]) -> None:
         self._open = opened
         self._opening = asyncio.Lock()

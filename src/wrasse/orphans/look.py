@@ -31,7 +31,7 @@ from wrasse.orphans.verdict import Known, Scene, Suspected
 from wrasse.orphans.window import Window
 from wrasse.orphans.workplace import Workplace
 from wrasse.ports.catalog import Catalog
-from wrasse.ports.objects import HasUploads, Objects
+from wrasse.ports.objects import Objects
 from wrasse.ports.sightings import Change, Round, Sightings, Standing
 
 LIST_PAGE = 1_000
@@ -152,11 +152,11 @@ class Look:
     async def _list_uploads(self, place: Path, at: datetime) -> None:
         """Uploads in parts that were begun too long ago, where the store has such."""
         writer: Writer[Suspected] = Writer(place / "uploads")
-        objects, old = self._ports.objects, self.root.uploads_after
+        multipart, old = self._ports.objects.multipart, self.root.uploads_after
         try:
             after: str | None = None
-            while old and isinstance(objects, HasUploads):
-                page = await objects.uploads(self.root.prefix, after, LIST_PAGE)
+            while old and multipart is not None:
+                page = await multipart.uploads(self.root.prefix, after, LIST_PAGE)
                 writer.write([suspected_of(each) for each in page if at - each.begun_at >= old])
                 if not page.more or writer.rows >= UPLOADS_MAX:
                     break

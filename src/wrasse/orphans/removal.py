@@ -18,7 +18,7 @@ from wrasse.orphans.trash import Trash, ordered
 from wrasse.orphans.units import unpack
 from wrasse.orphans.verdict import ABORT, DELETE, DISCARD, PURGE, QUARANTINE, RESTORE, Known, Suspected
 from wrasse.ports.catalog import Catalog
-from wrasse.ports.objects import DELETES_MAX, HasUploads, KeepsVersions, ObjectDelete, Objects
+from wrasse.ports.objects import DELETES_MAX, ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import Mark, Sighting, Sightings, State
 
@@ -81,8 +81,8 @@ class Removal:
         ]
 
     async def _abort(self, uploads: Sequence[Suspected]) -> Sequence[Outcome]:
-        assert isinstance(self._objects, HasUploads), "who listed uploads can give them up"
-        return await self._objects.abort([upload_of(each) for each in uploads])
+        assert self._objects.multipart is not None, "a store that listed uploads can abort them"
+        return await self._objects.multipart.abort([upload_of(each) for each in uploads])
 
     async def _unreferenced(self, units: Sequence[Known], snapshot_at: datetime) -> list[bool]:
         """Which units nothing protects, now."""
@@ -189,8 +189,8 @@ class Removal:
         for (index, file), end in zip(batch, await self._objects.delete(deletes), strict=True):
             if end is Outcome.LOST and await self._objects.head(text(file.key)) is None:
                 end = Outcome.DONE  # gone before us is gone
-            if end is Outcome.DONE and isinstance(self._objects, KeepsVersions):
-                end = await self._objects.purge(text(file.key), at=file.version)
+            if end is Outcome.DONE and self._objects.versions is not None:
+                end = await self._objects.versions.purge(text(file.key), at=file.version)
             if end is not Outcome.DONE and ends[index] is Outcome.DONE:
                 ends[index] = end
 

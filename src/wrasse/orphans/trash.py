@@ -16,7 +16,7 @@ from wrasse.errors import Gone
 from wrasse.orphans.passing import text
 from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Listed
-from wrasse.ports.objects import Copies, KeepsVersions, ObjectDelete, ObjectHead, Objects
+from wrasse.ports.objects import ObjectDelete, ObjectHead, Objects
 from wrasse.ports.outcome import Outcome
 
 
@@ -36,7 +36,7 @@ class Trash:
     async def put(self, round: str, files: Sequence[Listed]) -> Outcome:
         """Moves a unit's files there. `lost` if one of them was changed meanwhile: then all are where they were."""
         moved: list[Listed] = []
-        kept = isinstance(self._objects, KeepsVersions) and await self._objects.keeps_deleted()
+        kept = self._objects.versions is not None and await self._objects.versions.keeps_deleted()
         for file in ordered(files, self._root.marker):
             if kept:
                 (end,) = await self._objects.delete([ObjectDelete(text(file.key), file.version)])
@@ -68,8 +68,8 @@ class Trash:
                 (end,) = await self._objects.delete([ObjectDelete(key, head.info.version)])
                 if end not in (Outcome.DONE, Outcome.LOST):
                     return end
-            if isinstance(self._objects, KeepsVersions):
-                end = await self._objects.purge(text(file.key), at=file.version)
+            if self._objects.versions is not None:
+                end = await self._objects.versions.purge(text(file.key), at=file.version)
                 if end is not Outcome.DONE:
                     return end
         return Outcome.DONE
@@ -79,9 +79,8 @@ class Trash:
         for file in files:
             if await self._objects.head(self._key(round, file)) is not None:
                 return True
-            if isinstance(self._objects, KeepsVersions) and await self._objects.deleted(
-                text(file.key), at=file.version
-            ):
+            kept = self._objects.versions
+            if kept is not None and await kept.deleted(text(file.key), at=file.version):
                 return True
         return False
 
@@ -109,8 +108,8 @@ class Trash:
             # Brought back before us, or never moved: what matters is that it is there.
             if await self._objects.head(key) is not None:
                 return Outcome.DONE
-            if isinstance(self._objects, KeepsVersions):
-                return await self._objects.undelete(key, at=file.version)
+            if self._objects.versions is not None:
+                return await self._objects.versions.undelete(key, at=file.version)
             return Outcome.LOST
         copied = await self._copy(head, key)
         if copied in (Outcome.UNKNOWN, Outcome.FAILED):
@@ -123,8 +122,8 @@ class Trash:
     async def _copy(self, head: ObjectHead, to: str) -> Outcome:
         """Gives an object a second key, in the store where it can do that, else through us."""
         key, version = head.info.key, head.info.version
-        if isinstance(self._objects, Copies):
-            end = await self._objects.copy(key, to, at=version)
+        if self._objects.copies is not None:
+            end = await self._objects.copies.copy(key, to, at=version)
             if end is not Outcome.FAILED:
                 return end
         try:

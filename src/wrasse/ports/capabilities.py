@@ -59,6 +59,15 @@ class Capabilities:
     shared: bool = False
     """Keeps stream tasks where other programs write them too, and searches for those that its index lacks."""
 
+    copies: bool = False
+    """Copies an object within the store. Without it the bytes of a file that is quarantined pass through wrasse."""
+
+    multipart: bool = False
+    """Has uploads in parts, of which `orphan_archives` aborts those that were never completed."""
+
+    versions: bool = False
+    """May keep what is deleted, which then is the quarantine. Without it orphans are copied, then deleted."""
+
     ack_outcome: bool = False
     """`Groups.answer` tells for each answer whether the entry was pending, whoever settled it. Without it `done` says
     that the server took the answer; `lost` is told only of what this process knows to be settled or never had."""
@@ -85,6 +94,9 @@ GROUPS = frozenset(
     {"ack_outcome", "ack_timeout_per_call", "knows_holders", "marks_any_group", "uncounted_return", "begins_later"}
 )
 """The fields about groups of streams."""
+
+OBJECTS = frozenset({"copies", "multipart", "versions"})
+"""The fields about objects: parts of `Objects`."""
 
 RECORDS = frozenset({"shelves", "shared"})
 """The fields about records: parts of `Records` where the collection is flat."""

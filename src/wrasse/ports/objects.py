@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
@@ -72,7 +72,22 @@ Data = bytes | AsyncIterable[bytes]
 
 
 class Objects(Protocol):
-    """The port."""
+    """The port. Three parts of it are None where a store lacks them."""
+
+    @property
+    def copies(self) -> Copies | None:
+        """Copies within the store. None where the bytes of a copy pass through us."""
+        ...
+
+    @property
+    def multipart(self) -> HasUploads | None:
+        """The list of open uploads in parts; None where there are no such uploads."""
+        ...
+
+    @property
+    def versions(self) -> KeepsVersions | None:
+        """What a store keeps of deleted objects; None where a delete is final."""
+        ...
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         """Writes the object if there is none at this key; `lost` if there is. Data may be streamed."""
@@ -102,10 +117,8 @@ class Objects(Protocol):
         ...
 
 
-@runtime_checkable
 class Copies(Protocol):
-    """A store that can copy an object without its bytes passing through us. Whoever wants a copy asks whether it can,
-    and streams otherwise."""
+    """A store that can copy an object without its bytes passing through us."""
 
     async def copy(self, key: str, to: str, *, at: str) -> Outcome:
         """Gives an object of version `at` a second key, with its metadata, if there is none of that key yet; `lost` if
@@ -123,7 +136,6 @@ class OpenUpload:
     begun_at: datetime
 
 
-@runtime_checkable
 class HasUploads(Protocol):
     """A store with uploads in parts."""
 
@@ -136,7 +148,6 @@ class HasUploads(Protocol):
         ...
 
 
-@runtime_checkable
 class KeepsVersions(Protocol):
     """A store that may keep what is deleted, under a marker that hides it, until it is purged. The version named is
     that of a listing, as everywhere; whether a store keeps anything can change at any time."""

@@ -90,6 +90,17 @@ class Streaming(MortalObjects):
         return Outcome.FAILED
 
 
+class WithoutCopies(MortalObjects):
+    """A store that declares that it cannot copy."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.copies = None
+
+    async def copy(self, key: str, to: str, *, at: str) -> Outcome:
+        raise AssertionError("asked for what it declares that it lacks")
+
+
 class MortalSightings(MemorySightings):
     """Sightings whose user may die at any call."""
 
@@ -189,7 +200,7 @@ async def test_whoever_comes_after_a_dead_process_ends_where_nobody_died(
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["unheard", "heard"])
-@pytest.mark.parametrize("store", [MortalObjects, Streaming])
+@pytest.mark.parametrize("store", [MortalObjects, Streaming, WithoutCopies])
 async def test_a_reference_brings_back_whatever_a_dead_process_left_byte_for_byte(
     tmp_path: Path, heard: bool, store: type[MortalObjects]
 ) -> None:

@@ -21,6 +21,7 @@ class VersionedObjects(MemoryObjects):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
+        self.versions = self
         self.kept: dict[tuple[str, str], bytes] = {}
         self.on = True
         self.fails_at = 0  # the number of the delete that never answers; 0: none

@@ -581,6 +581,7 @@ class Uploading(MemoryObjects):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
+        self.multipart = self
         self.open: list[OpenUpload] = []
         self._time = clock
 

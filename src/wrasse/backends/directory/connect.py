@@ -41,7 +41,7 @@ _SYSTEM = SystemClock()
 class Directory(ObjectStore):
     """A backend: objects, records and a pulse. Made by `open`."""
 
-    capabilities = Capabilities(jobs=True, objects=True)
+    capabilities = Capabilities(jobs=True, objects=True, copies=True)
 
     def __init__(self, files: Files, threads: Threads, clock: Clock) -> None:
         self._files = files

@@ -23,6 +23,7 @@ from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
     NO_METADATA,
+    Copies,
     Data,
     ObjectDelete,
     ObjectHead,
@@ -40,7 +41,10 @@ F = TypeVar("F", Temp, Temp | Blank)
 class DirectoryObjects:
     """The port."""
 
+    multipart = versions = None
+
     def __init__(self, threads: Threads, files: Files, temps: Temps, stamps: Stamps, objects: ObjectFiles) -> None:
+        self.copies: Copies = self
         self._threads = threads
         self._files = files
         self._temps = temps

@@ -16,6 +16,7 @@ from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
     NO_METADATA,
+    Copies,
     Data,
     ObjectDelete,
     ObjectHead,
@@ -37,7 +38,10 @@ class _Object:
 class MemoryObjects:
     """The port."""
 
+    multipart = versions = None
+
     def __init__(self, clock: Clock) -> None:
+        self.copies: Copies = self
         self._clock = clock
         self._objects: dict[bytes, _Object] = {}
         self._keys: list[bytes] = []  # in order

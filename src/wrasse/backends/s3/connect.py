@@ -29,7 +29,7 @@ _SYSTEM = SystemClock()
 class S3(ObjectStore):
     """A backend: objects, records and a pulse. Made by `open`."""
 
-    capabilities = Capabilities(jobs=True, objects=True, billed=True)
+    capabilities = Capabilities(jobs=True, objects=True, billed=True, copies=True, multipart=True, versions=True)
     margin = MARGIN  # how far the time it tells may be off
 
     def __init__(self, wire: Wire, conditions: Conditions) -> None:

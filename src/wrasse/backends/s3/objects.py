@@ -26,7 +26,10 @@ from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
     NO_METADATA,
+    Copies,
     Data,
+    HasUploads,
+    KeepsVersions,
     ObjectDelete,
     ObjectHead,
     ObjectInfo,
@@ -56,6 +59,9 @@ class S3Objects:
         self._deletes = Deletes(client, in_batches=conditions.batch_delete)
         self._versions = Versions(client)
         self.keeps_deleted = self._versions.keeps_deleted
+        self.copies: Copies = self
+        self.multipart: HasUploads = self
+        self.versions: KeepsVersions = self
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         raw = self._raw(key)
