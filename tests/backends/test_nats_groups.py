@@ -13,6 +13,7 @@ from nats import connect
 from backends.nats_scene import TIMEOUT, G, S, Scene, drafts, scene
 from conformance.stores import Store
 from conformance.upkeep import Upkeep
+from nats_noticed import NOTICED, deliver_noticed
 from servers.nats import Nats
 from servers.proxy import proxy
 from wrasse.backends.nats.connect import Nats as NatsBackend
@@ -38,8 +39,8 @@ async def stage(nats_server: Nats) -> AsyncIterator[Scene]:
         yield made
 
 
-async def deliver(flows: Flows, limit: int = 100, subject: str = S, wait: timedelta = timedelta(0), group: str = G):
-    return await flows.groups.deliver([subject], group, "c", limit, ack_timeout=TIMEOUT, wait=wait)
+async def deliver(flows: Flows, limit: int = 100, subject: str = S, wait: timedelta = NOTICED, group: str = G):
+    return await deliver_noticed(flows.groups, [subject], group, "c", limit, ack_timeout=TIMEOUT, wait=wait)
 
 
 async def consumer_info(flows: Flows, name: str, subject: str = S) -> dict:
@@ -78,7 +79,7 @@ async def test_further_subjects_of_one_stream_are_durables_with_the_subject_in_t
     assert (await consumer_info(flows, f"{G}__{stored.replace('.', '_')}", "gbe.events.b"))["num_pending"] == 2
     states = [await flows.streams.info(subject) for subject in ("gbe.events.a", "gbe.events.b")]
     assert [[group.name for group in state.groups] for state in states] == [[G], [G]]
-    found = await flows.groups.deliver(["gbe.events.a", "gbe.events.b"], G, "c", 10, ack_timeout=TIMEOUT)
+    found = await deliver_noticed(flows.groups, ["gbe.events.a", "gbe.events.b"], G, "c", 10, ack_timeout=TIMEOUT)
     assert len(found) == 4
 
 
@@ -532,7 +533,7 @@ async def test_the_sweep_says_that_ack_wait_does_its_work_and_tells_of_a_group_t
         reasons = [sweep.decide(each, page.at).reason for each in page]
         assert reasons == ["AckWait of its durable frees what a dead consumer held"]
         await upkeep.append(S, b"1")
-        await upkeep.groups.deliver([S], G, "dead", 1, ack_timeout=SECOND)
+        await upkeep.groups.deliver([S], G, "dead", 1, ack_timeout=SECOND, wait=NOTICED)
         await asyncio.sleep(0.5)
         await upkeep.run(sweep)
         assert [(alarm.group, alarm.count) for alarm in await upkeep.alarms()] == [(G, 1)]

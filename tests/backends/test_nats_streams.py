@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from backends.nats_scene import S, Scene, bodies, drafts, entries, scene
+from nats_noticed import deliver_noticed
 from servers.nats import Nats, nats
 from servers.proxy import Proxy, proxy
 from wrasse.backends.nats.flows import Flows
@@ -69,9 +70,7 @@ async def test_two_processes_write_long_batches_and_each_stays_in_order(stage: S
 
     async def write(number: int) -> None:
         for batch in range(4):
-            await writers[number].streams.append(
-                [Draft(S, b"%d %d" % (number, batch * 70 + n)) for n in range(70)]
-            )
+            await writers[number].streams.append([Draft(S, b"%d %d" % (number, batch * 70 + n)) for n in range(70)])
 
     await asyncio.gather(*(write(number) for number in range(3)))
     stored = await entries(writers[0])
@@ -259,7 +258,7 @@ async def test_headers_of_other_programs_are_read_delivered_and_drained(stage: S
     await js.store(subject.decode(), b"bare")
     await flows.streams.append([Draft(S, b"ours"), Draft(S, b"more", fields={"x": b"\xff"})])
     wanted = [{"Trace": b"t1", "Tag": b"a\nb", "Nats-Msg-Id": b"m1"}, None, None, {"x": b"\xff"}]
-    delivered = await flows.groups.deliver([S], "g", "c", 10, ack_timeout=timedelta(seconds=30))
+    delivered = await deliver_noticed(flows.groups, [S], "g", "c", 10, ack_timeout=timedelta(seconds=30))
     stretch = await flows.streams.stretch(S, START, 10)
     assert [entry.fields for entry in await entries(flows)] == wanted
     assert [delivery.entry.fields for delivery in delivered] == wanted
@@ -272,7 +271,7 @@ async def test_an_entry_with_an_older_time_than_the_one_before_it_is_protected_b
     await flows.streams.append([Draft(S, b"acked")])
     await js.store(f"{stage.root}.s.{S}", b"by the server's clock long before")
     await flows.streams.append([Draft(S, b"last")])
-    (delivery,) = await flows.groups.deliver([S], "archiver", "c", 1, ack_timeout=timedelta(seconds=30))
+    (delivery,) = await deliver_noticed(flows.groups, [S], "archiver", "c", 1, ack_timeout=timedelta(seconds=30))
     await flows.groups.answer([Ack(S, "archiver", delivery.entry.id)])
     trimmed = await flows.streams.trim(S, age=None, below=None, protect=("archiver",), limit=100)
     assert (trimmed.count, len(await bodies(flows))) == (1, 2)
@@ -285,7 +284,7 @@ async def test_a_stream_that_was_made_by_hand_is_used_as_it_is(stage: Scene) -> 
     flows = await stage.flows()
     await flows.groups.join(S, "g", FIRST)
     await flows.streams.append(drafts(150))
-    delivered = await flows.groups.deliver([S], "g", "c", 150, ack_timeout=timedelta(seconds=30))
+    delivered = await deliver_noticed(flows.groups, [S], "g", "c", 150, ack_timeout=timedelta(seconds=30))
     assert len(await bodies(flows)) == len(delivered) == 150
 
 
@@ -309,7 +308,7 @@ async def test_an_old_server_passes_entries_to_groups_and_back(stage: Scene) -> 
     await flows.groups.join(S, "g", FIRST)
     await flows.streams.append(drafts(250))
     read: list[bytes] = []
-    while found := await flows.groups.deliver([S], "g", "c", 100, ack_timeout=timedelta(seconds=30)):
+    while found := await deliver_noticed(flows.groups, [S], "g", "c", 100, ack_timeout=timedelta(seconds=30)):
         read += [delivery.entry.body for delivery in found]
         await flows.groups.answer([Ack(S, "g", delivery.entry.id) for delivery in found])
     assert read == [b"%d" % n for n in range(250)]

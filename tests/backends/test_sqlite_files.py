@@ -164,6 +164,23 @@ def test_the_switch_to_a_log_waits_for_whoever_is_in_the_way(tmp_path: Path) -> 
     assert db.pragma("journal_mode") == "wal"
 
 
+def test_a_database_that_another_process_makes_in_the_middle_of_the_first_look_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / "wrasse.db"
+    db, other, made = connection(path), connection(path), list[str]()
+    schema._use_wal(db, "wrasse.db")
+
+    def traced(cursor: object, sql: str, bindings: object) -> bool:
+        if "user_version" in sql and not made:
+            made.append(sql)
+            schema.prepare(other, "wrasse.db", schema.load_steps())
+        return True
+
+    db.exec_trace = traced
+    schema.prepare(db, "wrasse.db", schema.load_steps())
+    assert made
+    assert schema.identity(db) == schema.identity(other)
+
+
 async def test_a_file_that_was_moved_away_takes_no_more_jobs(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     (tmp_path / "wrasse.db").rename(tmp_path / "backup.db")

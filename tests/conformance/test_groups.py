@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from conformance.stores import Store
+from nats_noticed import deliver_noticed
+from wrasse.backends.nats.connect import Nats
 from wrasse.clock import ManualClock
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.groups import Ack, DeadLetter, Delivery, Nak, StartAt
@@ -61,7 +64,8 @@ class Desk:
         wait: timedelta = ZERO,
     ) -> list[Delivery]:
         groups = self.store.backend.groups
-        return list(await groups.deliver(subjects, group, consumer, limit, ack_timeout=ack_timeout, wait=wait))
+        ask = partial(deliver_noticed, groups) if isinstance(self.store.backend, Nats) else groups.deliver
+        return list(await ask(subjects, group, consumer, limit, ack_timeout=ack_timeout, wait=wait))
 
     async def bodies(self, limit: int = 100, *, consumer: str = "c1", group: str = G) -> list[bytes]:
         return [d.entry.body for d in await self.deliver(limit, consumer=consumer, group=group)]
@@ -813,7 +817,7 @@ async def _cancelled(live_desk: Desk, turns: int) -> bool:
     await live_desk.join()
     await live_desk.append(b"1")
     async with asyncio.TaskGroup() as tasks:
-        asking = tasks.create_task(live_desk.deliver(consumer="gone", ack_timeout=LONG))
+        asking = tasks.create_task(live_desk.deliver(1, consumer="gone", ack_timeout=LONG))
         for _ in range(turns):
             await asyncio.sleep(0)
         had = asking.done()

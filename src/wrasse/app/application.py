@@ -69,28 +69,11 @@ _MIDDLEWARE = TypeVar("_MIDDLEWARE", bound=Middleware)
 _log = logging.getLogger("wrasse.app")
 
 
-class App:
-    """The parts of wrasse a program uses, on one configuration."""
+class Registering:
+    """What a program registers, with or without an event loop: handlers, middleware and periodic jobs."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
-        self.config = config
-        self._clock = clock or SystemClock()
-        self._stores = _stores(config, self._clock)
-        self._opening = asyncio.Lock()
-        self._opened: Opened | None = None
-        self._producer: Producer | None = None
-        self._remote: Operations | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.registry = Registry()
-        self.tally = Tally()
-        self.jobs = Jobs(self._jobs, self._pace)
-        self.streams = AppStreams(self._streams, self._clock)
-        self.on = self.streams.on
-
-    def configure(self, config: Config) -> None:
-        """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
-        if self._opened is None:
-            self.config, self._stores = config, _stores(config, self._clock)
+    def __init__(self, config: Config, registry: Registry) -> None:
+        self.config, self.registry = config, registry
 
     def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
         """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest.
@@ -148,6 +131,29 @@ class App:
             return function
 
         return register
+
+
+class App(Registering):
+    """The parts of wrasse a program uses, on one configuration."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        super().__init__(config, Registry())
+        self._clock = clock or SystemClock()
+        self._stores = _stores(config, self._clock)
+        self._opening = asyncio.Lock()
+        self._opened: Opened | None = None
+        self._producer: Producer | None = None
+        self._remote: Operations | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.tally = Tally()
+        self.jobs = Jobs(self._jobs, self._pace)
+        self.streams = AppStreams(self._streams, self._clock)
+        self.on = self.streams.on
+
+    def configure(self, config: Config) -> None:
+        """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
+        if self._opened is None:
+            self.config, self._stores = config, _stores(config, self._clock)
 
     async def repeater(self) -> Repeater:
         """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""

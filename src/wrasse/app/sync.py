@@ -17,25 +17,20 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, NewJob
-from wrasse.app.application import App as AsyncApp, AppWorker, connect as connect_async
+from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, Jobs as AsyncJobs
+from wrasse.app.application import App as AsyncApp, AppWorker, Registering, connect as connect_async
 from wrasse.app.config import Config
-from wrasse.app.sync_hold import Changing, Held, StandIn
+from wrasse.app.sync_hold import Changing, Held, Waiting, waiting, waiting_for, waiting_for_each, waiting_within
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
-from wrasse.jobs.registry import Registry
-from wrasse.jobs.retry import Retry
-from wrasse.ports.jobs import NOTHING, Counts, JobRecord, JobState
 
 __all__ = ["App", "Held", "JobHandle", "Jobs", "Worker", "connect"]
 
@@ -105,94 +100,38 @@ class _Loop:
             loop.close()
 
 
-class JobHandle:
+class JobHandle(Waiting[AsyncJobHandle]):
     """A job that was put, waiting for every answer. True when it is new."""
-
-    def __init__(self, handle: AsyncJobHandle, loop: _Loop) -> None:
-        self._handle = handle
-        self._loop = loop
 
     @property
     def id(self) -> str:
         """The job's id, or that of the job that was there already."""
-        return self._handle.id
+        return self._asked.id
 
     @property
     def new(self) -> bool:
         """Whether the put made a new job."""
-        return self._handle.new
+        return self._asked.new
 
     def __bool__(self) -> bool:
         return self.new
 
-    def result(self, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
-        """Waits until the job is done and gives its result."""
-        return self._loop.call(self._handle.result(timeout=timeout))
-
-    def state(self) -> JobState | None:
-        """Where the job is now; None if it is gone, or still to come."""
-        return self._loop.call(self._handle.state())
-
-    def cancel(self, why: str = "") -> bool:
-        """Stops the job if it waits or runs."""
-        return self._loop.call(self._handle.cancel(why))
+    result = waiting(AsyncJobHandle.result)
+    state = waiting(AsyncJobHandle.state)
+    cancel = waiting(AsyncJobHandle.cancel)
 
 
-class Jobs:
+class Jobs(Waiting[AsyncJobs]):
     """`app.jobs`, waiting for every answer."""
 
-    def __init__(self, app: AsyncApp, loop: _Loop) -> None:
-        self._jobs = app.jobs
-        self._loop = loop
-
-    def put(
-        self,
-        kind: str = "",
-        data: object = b"",
-        *,
-        priority: str | None = None,
-        queue: str | None = None,
-        delay: Duration = timedelta(0),
-        not_before: datetime | None = None,
-        id: str | None = None,
-        timeout: Duration | None = None,
-        headers: Mapping[str, str] = NOTHING,
-        unique: str = "",
-        window: Duration = timedelta(0),
-        keep: Duration | None = None,
-        rate: int = 0,
-    ) -> JobHandle:
-        """Puts one job; stored when this returns."""
-        new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
-        return self.put_many([new], rate=rate)[0]
-
-    def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
-        """Puts many, at most `rate` new ones a second if one is given; gives an answer for each, in their order."""
-        return [JobHandle(handle, self._loop) for handle in self._loop.call(self._jobs.put_many(jobs, rate=rate))]
-
-    def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
-        """Puts jobs, and `then` when all of them are finished; gives the handle of `then`."""
-        return JobHandle(self._loop.call(self._jobs.group(jobs, then, id=id)), self._loop)
-
-    def get(self, id: str) -> JobRecord | None:
-        """One job, whole."""
-        return self._loop.call(self._jobs.get(id))
-
-    def wait(self, id: str, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
-        """Waits until the job is done and gives its result."""
-        return self._loop.call(self._jobs.wait(id, timeout=timeout))
-
-    def cancel(self, id: str, why: str = "") -> bool:
-        """Stops a job that waits or runs."""
-        return self._loop.call(self._jobs.cancel(id, why))
-
-    def requeue(self, id: str, *, delay: Duration = timedelta(0)) -> bool:
-        """Makes a dead job ready again."""
-        return self._loop.call(self._jobs.requeue(id, delay=delay))
-
-    def counts(self) -> Counts:
-        """How many jobs are where, and who works."""
-        return self._loop.call(self._jobs.counts())
+    put = waiting_for(AsyncJobs.put, JobHandle)
+    put_many = waiting_for_each(AsyncJobs.put_many, JobHandle)
+    group = waiting_for(AsyncJobs.group, JobHandle)
+    get = waiting(AsyncJobs.get)
+    wait = waiting(AsyncJobs.wait)
+    cancel = waiting(AsyncJobs.cancel)
+    requeue = waiting(AsyncJobs.requeue)
+    counts = waiting(AsyncJobs.counts)
 
 
 class Worker:
@@ -250,110 +189,39 @@ async def _stop(worker: AppWorker, grace: Duration) -> None:
     worker.stop(grace)
 
 
-class App:
+class App(Registering, Waiting[AsyncApp]):
     """The parts of wrasse that a program without an event loop uses. Any thread may use it."""
 
     def __init__(self, app: AsyncApp) -> None:
-        self._app = app
         self._loop = _Loop()
-        self.jobs = Jobs(app, self._loop)
+        Registering.__init__(self, app.config, app.registry)
+        Waiting.__init__(self, app, self._loop.call)
+        self.jobs = Jobs(app.jobs, self._loop.call)
         self._workers: set[Worker] = set()  # those that were started and not stopped
         _apps.add(self)
 
-    @property
-    def config(self) -> Config:
-        """The settings."""
-        return self._app.config
-
     def configure(self, config: Config) -> None:
         """Uses these settings, where nothing is open yet."""
-        self._app.configure(config)
+        self._asked.configure(config)
+        self.config = self._asked.config
 
-    @property
-    def registry(self) -> Registry:
-        """What was registered; `wrasse run --handler=module:app` works for this app too."""
-        return self._app.registry
-
-    def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
-        """Registers a function as the handler of a kind, and how a failed job of this kind is tried again."""
-        return self._app.handler(kind, retry=retry)
-
-    def middleware(self, function: _MIDDLEWARE) -> _MIDDLEWARE:
-        """Registers `async def m(job, call_next)`, which is called around every handler."""
-        return self._app.middleware(function)
-
-    def every(
-        self,
-        interval: Duration,
-        *,
-        name: str = "",
-        data: object = None,
-        priority: str | None = None,
-        missed: str = "once",
-    ) -> Callable[[_HANDLER], _HANDLER]:
-        """Runs the function as a job at every multiple of an interval."""
-        return self._app.every(interval, name=name, data=data, priority=priority, missed=missed)
-
-    def cron(
-        self,
-        expression: str,
-        *,
-        tz: str = "UTC",
-        name: str = "",
-        data: object = None,
-        priority: str | None = None,
-        missed: str = "once",
-    ) -> Callable[[_HANDLER], _HANDLER]:
-        """Runs the function as a job at every slot of a cron expression."""
-        return self._app.cron(expression, tz=tz, name=name, data=data, priority=priority, missed=missed)
-
-    @contextlib.contextmanager
-    def hold(
-        self,
-        key: str,
-        *,
-        ttl: Duration = "30s",
-        wait: Duration | None = None,
-        owner: str | None = None,
-        namespace: str = "",
-    ) -> Iterator[Held]:
-        """Holds the lease of a key; it is renewed meanwhile. Ask `lease.alive` before what needs it. What the body
-        saves is committed when it ends well."""
-        held = StandIn(self._app.hold(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace))
-        lease = self._loop.call(held.enter())
-        try:
-            yield Held(lease, self._loop.call)
-        except BaseException:
-            self._loop.call(held.leave(well=False))
-            raise
-        self._loop.call(held.leave(well=True))
-
-    @contextlib.contextmanager
-    def transaction(
-        self,
-        *,
-        ttl: Duration = "30s",
-        wait: Duration | None = "30s",
-        owner: str | None = None,
-        namespace: str = "",
-    ) -> Iterator[Changing]:
-        """Several keys that change together or not at all; what the body saves is committed when it ends well."""
-        block = StandIn(self._app.transaction(ttl=ttl, wait=wait, owner=owner, namespace=namespace))
-        change = self._loop.call(block.enter())
-        try:
-            yield Changing(change, self._loop.call)
-        except BaseException:
-            self._loop.call(block.leave(well=False))
-            raise
-        self._loop.call(block.leave(well=True))
+    hold = waiting_within(
+        AsyncApp.hold,
+        Held,
+        """Holds the lease of a key; it is renewed meanwhile. The body gets a `Held`: ask its `alive` before what needs
+        the lease. What the body saves is committed when it ends well.""",
+    )
+    transaction = waiting_within(
+        AsyncApp.transaction,
+        Changing,
+        """Several keys that change together or not at all: `change.hold(key)` takes one in as a `Held`. What the
+        body saves is committed when it ends well, on all keys or on none.""",
+    )
+    run_pending = waiting(AsyncApp.run_pending)
 
     def worker(self, concurrency: int | None = None) -> Worker:
         """A worker with this app's handlers and those of the settings, in the background."""
-        return Worker(self._app, self._loop, self._workers, concurrency)
-
-    def run_pending(self) -> int:
-        """Runs every job that is ready now; gives how many attempts that took."""
-        return self._loop.call(self._app.run_pending())
+        return Worker(self._asked, self._loop, self._workers, concurrency)
 
     def close(self) -> None:
         """Closes what was opened and ends the thread."""
@@ -364,13 +232,13 @@ class App:
             for worker in tuple(self._workers):
                 worker.stop()
         finally:
-            self._loop.call(self._app.close())
+            self._loop.call(self._asked.close())
             self._loop.stop()
 
     def forget(self) -> object:
         """Said in a child right after a fork. Gives what belongs to the parent and must not be touched."""
         workers = [(worker, worker.forget()) for worker in tuple(self._workers)]
-        return workers, self._loop.forget(), self._app.forget()
+        return workers, self._loop.forget(), self._asked.forget()
 
     def __enter__(self) -> Self:
         return self

@@ -1,109 +1,27 @@
-"""Holding a key from a program without an event loop: the lease lives in the loop, the body in the caller's thread."""
+"""What lives in an event loop, for programs without one: a call is run in the loop while the caller's thread waits, and
+a lease is held in the loop while the body under it runs in that thread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from wrasse.leases.attachments import CONTENT_TYPE
 from wrasse.leases.attachments_files import write_file
 from wrasse.leases.hold import HeldKey
-from wrasse.leases.lease import Attachment
 from wrasse.leases.transact import transact
 
+S = TypeVar("S")
+R = TypeVar("R")
+W = TypeVar("W")
 T = TypeVar("T", covariant=True)
-
-
-class Held:
-    """A key that is held: `HeldKey` for programs without an event loop."""
-
-    def __init__(self, held: HeldKey, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._held, self._call = held, call
-
-    @property
-    def key(self) -> str:
-        """What is held."""
-        return self._held.key
-
-    @property
-    def owner(self) -> str:
-        """Who holds it."""
-        return self._held.owner
-
-    @property
-    def token(self) -> int:
-        """The fencing token: it does not change while the key is held, and the next holder's is higher."""
-        return self._held.token
-
-    @property
-    def until(self) -> datetime:
-        """When the lease ends unless it is renewed, by the store's clock."""
-        return self._held.until
-
-    @property
-    def alive(self) -> bool:
-        """Whether the lease is still ours, by monotonic time and without asking anybody."""
-        return self._held.alive
-
-    @property
-    def state(self) -> Any:
-        """As it was committed last, or saved since; None if there is none."""
-        return self._held.state
-
-    def save(self, state: Any) -> int:
-        """Stages a new state, which is committed when the block ends well; gives the version it will have."""
-        version: int = self._call(self._held.save(state))
-        return version
-
-    def remove(self) -> bool:
-        """Stages the removal of the state; False if there is none."""
-        removed: bool = self._call(self._held.remove())
-        return removed
-
-    def attach(self, name: str, data: bytes | Path, *, content_type: str = CONTENT_TYPE) -> Attachment:
-        """Stages a file that rides along with the state, which is committed when the block ends well."""
-        attachment: Attachment = self._call(self._held.attach(name, data, content_type=content_type))
-        return attachment
-
-    def attachments(self) -> Sequence[Attachment]:
-        """What is attached, staged changes included, in the order of names."""
-        found: Sequence[Attachment] = self._call(self._held.attachments())
-        return found
-
-    def fetch(self, name: str, path: Path) -> int:
-        """Writes an attachment to a file that is then whole or not there; gives how many bytes."""
-        size: int = self._call(write_file(path, self._held.fetch(name)))
-        return size
-
-    def detach(self, name: str) -> bool:
-        """Stages the removal of an attachment; False if there is none of this name."""
-        removed: bool = self._call(self._held.detach(name))
-        return removed
-
-
-class Changing:
-    """The keys of a transaction: `transact` for programs without an event loop."""
-
-    def __init__(self, change: transact, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._change, self._call = change, call
-
-    @property
-    def id(self) -> str:
-        """The name of the transaction, by which others can ask what became of it."""
-        return self._change.id
-
-    def hold(self, key: str, *, namespace: str | None = None) -> Held:
-        """Takes one more key into the transaction."""
-        return Held(self._call(self._change.hold(key, namespace=namespace)), self._call)
-
-    def hold_all(self, *keys: str) -> list[Held]:
-        """Takes several keys, always in one order; gives them in the order in which they were asked for."""
-        return [Held(held, self._call) for held in self._call(self._change.hold_all(*keys))]
+P = ParamSpec("P")
+Call = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Block(Protocol[T]):
@@ -157,3 +75,118 @@ class StandIn(Generic[T]):
         self._well = well
         self._left.set()
         await self._task
+
+
+class Waiting(Generic[S]):
+    """An object of the event loop, for a thread that waits for every answer."""
+
+    def __init__(self, asked: S, call: Call) -> None:
+        self._asked, self._call = asked, call
+
+
+def waiting(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Waiting[S], P], R]:
+    """The method for a thread: it is run in the event loop and waited for."""
+
+    @wraps(method)
+    def ask(self: Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer: R = self._call(method(self._asked, *args, **kwargs))
+        return answer
+
+    return ask
+
+
+def waiting_for(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]], shown: Callable[[R, Call], W]
+) -> Callable[Concatenate[Waiting[S], P], W]:
+    """Like `waiting`, for a method whose answer is an object of the event loop itself."""
+
+    @wraps(method)
+    def ask(self: Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> W:
+        return shown(self._call(method(self._asked, *args, **kwargs)), self._call)
+
+    return ask
+
+
+def waiting_for_each(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, Sequence[R]]], shown: Callable[[R, Call], W]
+) -> Callable[Concatenate[Waiting[S], P], list[W]]:
+    """Like `waiting_for`, where the answer is several of them."""
+    return waiting_for(method, lambda answers, call: [shown(answer, call) for answer in answers])
+
+
+def waiting_within(
+    method: Callable[Concatenate[S, P], Block[R]], shown: Callable[[R, Call], W], doc: str
+) -> Callable[Concatenate[Waiting[S], P], contextlib.AbstractContextManager[W]]:
+    """A block of the event loop for a thread: its body runs in the thread, and what it does well is committed."""
+
+    @contextlib.contextmanager
+    @wraps(method)
+    def hold(self: Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[W]:
+        block = StandIn(method(self._asked, *args, **kwargs))
+        held = self._call(block.enter())
+        try:
+            yield shown(held, self._call)
+        except BaseException:
+            self._call(block.leave(well=False))
+            raise
+        self._call(block.leave(well=True))
+
+    hold.__doc__ = doc
+    return hold
+
+
+class Held(Waiting[HeldKey]):
+    """A key that is held: `HeldKey` for programs without an event loop."""
+
+    @property
+    def key(self) -> str:
+        """What is held."""
+        return self._asked.key
+
+    @property
+    def owner(self) -> str:
+        """Who holds it."""
+        return self._asked.owner
+
+    @property
+    def token(self) -> int:
+        """The fencing token: it does not change while the key is held, and the next holder's is higher."""
+        return self._asked.token
+
+    @property
+    def until(self) -> datetime:
+        """When the lease ends unless it is renewed, by the store's clock."""
+        return self._asked.until
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease is still ours, by monotonic time and without asking anybody."""
+        return self._asked.alive
+
+    @property
+    def state(self) -> Any:
+        """As it was committed last, or saved since; None if there is none."""
+        return self._asked.state
+
+    save = waiting(HeldKey.save)
+    remove = waiting(HeldKey.remove)
+    attach = waiting(HeldKey.attach)
+    attachments = waiting(HeldKey.attachments)
+    detach = waiting(HeldKey.detach)
+
+    def fetch(self, name: str, path: Path) -> int:
+        """Writes an attachment to a file that is then whole or not there; gives how many bytes."""
+        size: int = self._call(write_file(path, self._asked.fetch(name)))
+        return size
+
+
+class Changing(Waiting[transact]):
+    """The keys of a transaction: `transact` for programs without an event loop."""
+
+    @property
+    def id(self) -> str:
+        """The name of the transaction, by which others can ask what became of it."""
+        return self._asked.id
+
+    hold = waiting_for(transact.hold, Held)
+    hold_all = waiting_for_each(transact.hold_all, Held)

@@ -21,11 +21,11 @@ import msgspec
 
 from wrasse.bounded import decoded
 from wrasse.clock import EPOCH, Clock
-from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.errors import StoreUnavailable
 from wrasse.ids import first_at, made_at
 from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
 
 JOURNAL = Collection.named(".wrasse/journal")
@@ -72,8 +72,7 @@ class RecordJournal:
                 self._written.pop(each, None)
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} lines", do="ask for at least one")
+        check_limit(limit, "lines")
         limit = min(limit, PAGE_MAX)
         found: list[tuple[str, Line]] = []
         key, _, id = (after or "").rpartition(" ")

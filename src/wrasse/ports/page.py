@@ -55,6 +55,12 @@ async def pages(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterat
             return
 
 
+def check_limit(limit: int, of: str) -> None:
+    """Refuses a page of nothing; `of` says what is listed."""
+    if limit < 1:
+        raise UsageError(f"a page of {limit} {of}", do="ask for at least one")
+
+
 def number_in(cursor: str, text: str) -> int:
     """A number in a cursor, of 64 bits, as stores compare with; UsageError if it is none."""
     if _NUMBER(text) is None or not -_MAX - 1 <= int(text) <= _MAX:

@@ -33,7 +33,7 @@ from wrasse.ports.objects import (
     check_object_key,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 
 F = TypeVar("F", Temp, Temp | Blank)
 
@@ -100,8 +100,7 @@ class DirectoryObjects:
             self._files.close(file)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} objects", do="ask for at least one")
+        check_limit(limit, "objects")
         start = None if after is None else _raw(after)
         found = await self._threads.run(lambda: self._objects.page(_raw(prefix), start, limit))
         infos = tuple(_info(key.decode("utf-8", "surrogateescape"), state) for key, state in found.found)

@@ -9,7 +9,7 @@ from datetime import datetime
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import UsageError
 from wrasse.ports.catalog import Reference
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 
 
 class MemoryCatalog:
@@ -50,8 +50,7 @@ class MemorySnapshot:
         return self._at
 
     async def page(self, after: str | None, limit: int) -> Page[Reference]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} references", do="ask for at least one")
+        check_limit(limit, "references")
         if after is not None and not after.isdigit():
             raise UsageError(f"{after!r} is not a cursor", do="use one that a page of this snapshot gave")
         start = 0 if after is None else int(after)

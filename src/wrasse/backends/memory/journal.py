@@ -9,10 +9,9 @@ from itertools import islice, takewhile
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 
 _ALL = ("all", "")
 _OPEN = ("open", "")
@@ -51,8 +50,7 @@ class MemoryJournal:
             )
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} lines", do="ask for at least one")
+        check_limit(limit, "lines")
         found = list(islice(self._matching(where, after, newest), limit + 1))
         shown = found[:limit]
         return Page(tuple(shown), tuple(line.intent.id for line in shown), self._clock.now(), len(found) > limit)

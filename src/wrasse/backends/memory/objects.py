@@ -26,7 +26,7 @@ from wrasse.ports.objects import (
     check_object_key,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ class MemoryObjects:
             yield found.data[start : start + CHUNK_BYTES]
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} objects", do="ask for at least one")
+        check_limit(limit, "objects")
         start = bisect_left(self._keys, _raw(prefix))
         if after is not None:
             start = max(start, bisect_right(self._keys, _raw(after)))

@@ -16,10 +16,9 @@ from typing import TypeVar
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import NONCES_KEPT, Record, Written, stored_name
 from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
@@ -176,8 +175,7 @@ class MemoryRecords(ConditionalRecords):
 
     def _cut(self, keys: Iterable[K], limit: int, named: Callable[[K], tuple[str, str]]) -> Page[Record]:
         """The first `limit` records; `named` gives the name and the cursor of a key."""
-        if limit < 1:
-            raise UsageError(f"a page of {limit} records", do="ask for at least one")
+        check_limit(limit, "records")
         found = [named(key) for key in islice(keys, limit + 1)]
         return Page(
             items=tuple(self._records[name] for name, _ in found[:limit]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sighting_rows import raw
 from wrasse.ports.sightings import (
     MARKS_MAX,
@@ -50,8 +50,7 @@ class MemorySightings:
         return True
 
     async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
+        check_limit(limit, "sightings")
         found = sorted(
             (each for each in self._root(root).sightings.values() if state in (None, each.state)),
             key=lambda each: raw(each.unit),

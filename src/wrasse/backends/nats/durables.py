@@ -19,7 +19,6 @@ from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, JetStr
 from wrasse.backends.nats.lanes import Lane
 from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.stored import moment
-from wrasse.backends.rounds import Rounds
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.groups import ACK_TIMEOUT
 from wrasse.ports.subjects import matches
@@ -126,25 +125,15 @@ class Durables:
     async def of(self, lane: Lane) -> list[Durable]:
         """Every durable that gives out messages of this subject to be acked."""
         found: list[Durable] = []
-        alone, offset = await self._is_alone(lane), 0
-        rounds = Rounds(self._js.link.options.where, f"CONSUMER.LIST.{lane.stream}")
-        while True:
-            rounds.turn(offset)
-            told = await self._js.call(f"CONSUMER.LIST.{lane.stream}", {"offset": offset})
-            if told.get("missing"):
-                raise StoreUnavailable(
-                    f"{len(told['missing'])} consumers of {lane.stream!r} have no leader now", do="wait and try again"
-                )
-            page = told.get("consumers") or []
+        alone = await self._is_alone(lane)
+        async for page in self._js.pages(f"CONSUMER.LIST.{lane.stream}", "consumers", whole=True):
             for info in page:
                 config: Config = info["config"]
                 reads = reads_of(config, lane.subject, alone=alone)
                 acked = config.get("durable_name") and config.get("ack_policy") != "none"
                 if acked and reads is not Reads.OTHER and config.get("description") != SHOWN:
                     found.append(durable_of(info, group_named(config, str(info["name"]))))
-            offset += len(page)
-            if not page or offset >= number(told.get("total", 0)):
-                return sorted(found, key=lambda each: each.group)
+        return sorted(found, key=lambda each: each.group)
 
     async def _check(self, found: Durable, ack_timeout: timedelta | None) -> None:
         info = await self._info(found.stream, found.name)
@@ -277,11 +266,7 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
 async def giving_up(js: JetStream, layout: Layout) -> list[tuple[str, str, int]]:
     """Durables that stop after so many deliveries, with their streams, of all streams that may be ours to read."""
     found: list[tuple[str, str, int]] = []
-    offset, rounds = 0, Rounds(js.link.options.where, "STREAM.LIST")
-    while True:
-        rounds.turn(offset)
-        told = await js.call("STREAM.LIST", {"offset": offset})
-        page = told.get("streams") or []
+    async for page in js.pages("STREAM.LIST", "streams"):
         for stream in page:
             takes = [str(each) for each in stream["config"].get("subjects") or []]
             reserved = not takes or all(map(layout.reserved, takes))
@@ -293,9 +278,7 @@ async def giving_up(js: JetStream, layout: Layout) -> list[tuple[str, str, int]]
                 most = int(config.get("max_deliver", -1))
                 if config.get("durable_name") and config.get("ack_policy") != "none" and most > 0:
                     found.append((name, str(config["durable_name"]), most))
-        offset += len(page)
-        if not page or offset >= number(told.get("total", 0)):
-            return found
+    return found
 
 
 def _escaped(letter: str) -> str:

@@ -6,12 +6,13 @@ A refusal means that nothing was done. Which refusals are answers and which are 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from wrasse.backends.foreign_protocol import printable
 from wrasse.backends.nats.link import Link, Message, NoResponders
+from wrasse.backends.rounds import Rounds
 from wrasse.errors import StoreUnavailable
 
 STREAM_NOT_FOUND = 10059
@@ -115,6 +116,22 @@ class JetStream:
         if refused is not None:
             raise refused
         return parsed(answer.payload, self.link.options.where)
+
+    async def pages(
+        self, verb: str, of: str, asked: Mapping[str, object] | None = None, *, whole: bool = False
+    ) -> AsyncIterator[Collection[Any]]:
+        """The pages of a listing: `of` is streams, consumers or subjects. With `whole`, none may be left out."""
+        offset, rounds = 0, Rounds(self.link.options.where, verb)
+        while True:
+            rounds.turn(offset)
+            told = await self.call(verb, {**(asked or {}), "offset": offset})
+            if whole and (missing := told.get("missing")):
+                raise StoreUnavailable(f"{len(missing)} {of} of {verb} have no leader now", do="wait and try again")
+            page = (told["state"] if of == "subjects" else told).get(of) or ()
+            yield page
+            offset += len(page)
+            if not page or offset >= number(told.get("total", 0)):
+                return
 
     async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
         """Publishes to a stream; gives where it was stored."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from wrasse.backends.nats.js import JetStream, JsError
 from wrasse.backends.nats.layout import Layout, text_of
 from wrasse.backends.nats.reading import Reader
-from wrasse.backends.rounds import Rounds
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 from wrasse.ports.streams import EntryId
@@ -63,13 +62,6 @@ class Marks:
 
     async def groups(self, subject: str) -> list[str]:
         """The groups of a stream that have a mark, in order."""
-        asked = {"subjects_filter": self._layout.marks(subject)}
-        found: dict[str, int] = {}
-        rounds = Rounds(self._js.link.options.where, f"STREAM.INFO.{self._layout.books}")
-        while True:
-            rounds.turn(len(found))
-            told = await self._js.call(f"STREAM.INFO.{self._layout.books}", {**asked, "offset": len(found)})
-            page = told["state"].get("subjects") or {}
-            found |= page
-            if not page or len(found) >= int(told.get("total", 0)):
-                return sorted(text_of(name.rpartition(".")[2]) for name in found)
+        verb, asked = f"STREAM.INFO.{self._layout.books}", {"subjects_filter": self._layout.marks(subject)}
+        found = {name async for page in self._js.pages(verb, "subjects", asked) for name in page}
+        return sorted(text_of(name.rpartition(".")[2]) for name in found)

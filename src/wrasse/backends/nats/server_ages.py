@@ -14,7 +14,6 @@ from wrasse.backends.nats.js import STREAM_NOT_FOUND, JsError
 from wrasse.backends.nats.lanes import Lane, Lanes
 from wrasse.backends.nats.marks import Marks
 from wrasse.backends.nats.stream_config import Config, server_age, with_age
-from wrasse.backends.rounds import Rounds
 from wrasse.ports.outcome import Outcome
 
 
@@ -57,16 +56,10 @@ class Ages:
 
     async def durable(self, lane: Lane) -> bool:
         """Whether somebody has a durable consumer there: a group, or what shows how far one is."""
-        seen, rounds = 0, Rounds(self._lanes.js.link.options.where, f"CONSUMER.LIST.{lane.stream}")
-        while True:
-            rounds.turn(seen)
-            told = await self._lanes.js.call(f"CONSUMER.LIST.{lane.stream}", {"offset": seen})
-            found = told.get("consumers") or []
-            if any(each["config"].get("durable_name") for each in found):
+        async for page in self._lanes.js.pages(f"CONSUMER.LIST.{lane.stream}", "consumers"):
+            if any(each["config"].get("durable_name") for each in page):
                 return True
-            seen += len(found)
-            if not found or seen >= int(told.get("total", 0)):
-                return False
+        return False
 
     async def _is_read(self, subject: str, lane: Lane) -> bool:
         return bool(await self._marks.groups(subject)) or await self.durable(lane)

@@ -17,7 +17,6 @@ from wrasse.backends.nats.stored import Stored, beside, entry, ids_of
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
-from wrasse.backends.rounds import Rounds
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
 from wrasse.ports.drains import PLAIN, Stretch
@@ -185,34 +184,24 @@ class NatsStreams:
         """Subjects with entries, of any stream that takes them, and those of streams of their own."""
         layout, found = self._lanes.layout, set[str]()
         wanted = layout.stored(pattern)
-        offset, rounds = 0, Rounds(self._lanes.js.link.options.where, "STREAM.LIST")
-        while True:
-            rounds.turn(offset)
-            told = await self._lanes.js.call("STREAM.LIST", {"subject": wanted, "offset": offset})
-            streams = told.get("streams") or []
-            for stream in streams:
+        async for page in self._lanes.js.pages("STREAM.LIST", "streams", {"subject": wanted}):
+            if len(found) > _NAMES_MAX:
+                raise UsageError(f"more than {_NAMES_MAX} streams match {pattern!r}", do="use a narrower pattern")
+            for stream in page:
                 takes = [each for each in stream["config"].get("subjects") or [] if not layout.reserved(each)]
                 wild = [each for each in takes if "*" in each or ">" in each]
                 found |= {subject for each in takes if each not in wild and (subject := layout.subject(each))}
                 if wild:
                     found |= await self._in_stream(str(stream["config"]["name"]), wanted)
-            offset += len(streams)
-            if not streams or offset >= int(told.get("total", 0)):
-                break
-            if len(found) > _NAMES_MAX:
-                raise UsageError(f"more than {_NAMES_MAX} streams match {pattern!r}", do="use a narrower pattern")
         return {subject for subject in found if matches(pattern, subject)}
 
     async def _in_stream(self, name: str, wanted: str) -> set[str]:
-        layout, found = self._lanes.layout, dict[str, int]()
-        rounds = Rounds(self._lanes.js.link.options.where, f"STREAM.INFO.{name}")
-        while True:
-            rounds.turn(len(found))
-            told = await self._lanes.js.call(f"STREAM.INFO.{name}", {"subjects_filter": wanted, "offset": len(found)})
-            page = told["state"].get("subjects") or {}
-            found |= page
-            if not page or len(found) >= int(told.get("total", 0)) or len(found) > _NAMES_MAX:
-                return {subject for each in found if (subject := layout.subject(each)) is not None}
+        layout, found = self._lanes.layout, set[str]()
+        async for page in self._lanes.js.pages(f"STREAM.INFO.{name}", "subjects", {"subjects_filter": wanted}):
+            found.update(page)
+            if len(found) > _NAMES_MAX:
+                break
+        return {subject for each in found if (subject := layout.subject(each)) is not None}
 
     async def trim(
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int

@@ -39,7 +39,7 @@ from wrasse.ports.objects import (
     check_object_key,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 
 _Send = Callable[[], Awaitable[str | None]]
 COPY_BYTES_MAX = 5 << 30
@@ -109,8 +109,7 @@ class S3Objects:
             await asyncio.sleep(pause(broken))
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} objects", do="ask for at least one")
+        check_limit(limit, "objects")
         start = None if after is None else self._prefix + _bytes(after)
         rounds = Rounds(self._client.where, "a listing")
         while True:

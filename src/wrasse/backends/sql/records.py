@@ -16,10 +16,9 @@ from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.backends.sql.sightings_schema import make_tables
 from wrasse.clock import from_micros, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, stored_name
 from wrasse.ports.sighting_rows import whole
 
@@ -118,8 +117,7 @@ class PostgresRecords(ConditionalRecords):
         return await self._store.do(run)
 
     async def _page(self, sql: str, limit: int, values: Params) -> Page[Record]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} records", do="ask for at least one")
+        check_limit(limit, "records")
         limit = min(limit, PAGE_MAX)
         asked: Params = {"collection": self._collection, **values, "limit": limit + 1}
 

@@ -19,7 +19,7 @@ from wrasse.backends.sql.records import PostgresRecords, PostgresStore
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import ConfigError, UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection
 from wrasse.ports.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
 from wrasse.ports.sightings import (
@@ -114,8 +114,7 @@ class PostgresSightings:
         return await self._do(lambda link: link.run(sql, {"root": root, "value": value, "at": at}) == 1)
 
     async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
+        check_limit(limit, "sightings")
         limit = min(limit, PAGE_MAX)
         only = "" if state is None else " AND state = %(state)s"
         sql = (

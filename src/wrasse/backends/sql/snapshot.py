@@ -13,9 +13,9 @@ from datetime import datetime
 
 from wrasse.backends.sql.asking import Endings
 from wrasse.backends.sql.link import Link, SqlThread
-from wrasse.errors import StoreBroken, UsageError, WrasseError
+from wrasse.errors import StoreBroken, WrasseError
 from wrasse.ports.catalog import Reference
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.reference_rows import Source
 
 END_MAX = 10.0  # seconds to hang up
@@ -52,8 +52,7 @@ class SqlSnapshot:
 
     async def page(self, after: str | None, limit: int) -> Page[Reference]:
         """References in the byte order of their keys."""
-        if limit < 1:
-            raise UsageError(f"a page of {limit} references", do="ask for at least one")
+        check_limit(limit, "references")
         async with self._turn:
             pages: list[Page[Reference]] = []
             await self._run(lambda: pages.append(self._page(after, limit)))

@@ -19,9 +19,9 @@ import apsw
 
 from wrasse.backends.sqlite.failure import ours
 from wrasse.clock import Clock
-from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
+from wrasse.errors import ConfigError, Refused, StoreBroken
 from wrasse.ports.catalog import Query, Reference
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.reference_rows import Source
 
 T = TypeVar("T")
@@ -111,8 +111,7 @@ class SqliteSnapshot:
         return self._at
 
     async def page(self, after: str | None, limit: int) -> Page[Reference]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} references", do="ask for at least one")
+        check_limit(limit, "references")
         async with self._turn:
             return await _finished(lambda: self._page(after, limit))
 

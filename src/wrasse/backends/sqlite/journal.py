@@ -14,10 +14,9 @@ from wrasse.backends.sqlite.rows import in_calendar, instant
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.journal import Intent, Line, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 
 PAGE_MAX = 10_000
 
@@ -60,8 +59,7 @@ class SqliteJournal:
         await self._writer.do(run, len(outcomes))
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} lines", do="ask for at least one")
+        check_limit(limit, "lines")
         limit = min(limit, PAGE_MAX)
         terms, values = _terms(where)
         if after is not None:

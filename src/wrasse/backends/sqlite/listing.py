@@ -17,7 +17,7 @@ from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, NOWHERE, READ
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.page import Page, check_limit, number_in
 
 PAGE_MAX = 10_000
 
@@ -167,8 +167,7 @@ def _queues(db: apsw.Connection) -> list[bytes]:
 
 
 def _bounded(limit: int) -> int:
-    if limit < 1:
-        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+    check_limit(limit, "jobs")
     return min(limit, PAGE_MAX)
 
 

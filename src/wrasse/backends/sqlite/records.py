@@ -20,10 +20,9 @@ from wrasse.backends.sqlite.rows import in_calendar, instant, micros
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
 from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
@@ -203,8 +202,7 @@ class SqliteRecords(ConditionalRecords):
     async def _page(
         self, sql: str, values: Sequence[int | bytes | str], limit: int, cursor: Callable[[_Row], str]
     ) -> Page[Record]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} records", do="ask for at least one")
+        check_limit(limit, "records")
 
         def run(db: apsw.Connection) -> Page[Record]:
             found: list[Record] = []

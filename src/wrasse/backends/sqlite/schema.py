@@ -41,9 +41,10 @@ def identity(db: apsw.Connection) -> str:
 
 
 def _version(db: apsw.Connection, where: str, steps: Sequence[str]) -> int:
-    """The version of a database that is ours or empty."""
-    application, version = int(db.pragma("application_id")), int(db.pragma("user_version"))
-    empty = db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get is None
+    """The version of a database that is ours or empty. One transaction: another process may be making it just now."""
+    with db:
+        empty = db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get is None
+        application, version = int(db.pragma("application_id")), int(db.pragma("user_version"))
     if application != APPLICATION_ID and (application or version or not empty):
         raise StoreBroken(
             f"{where} is a database of another program", do="name another file; nothing was changed in this one"

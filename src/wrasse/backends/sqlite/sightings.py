@@ -23,7 +23,7 @@ from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sighting_rows import COLUMNS, raw, values
 from wrasse.ports.sightings import (
     MARKS_MAX,
@@ -92,8 +92,7 @@ class SqliteSightings:
         return await self._writer.do(run)
 
     async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
-        if limit < 1:
-            raise UsageError(f"a page of {limit} sightings", do="ask for at least one")
+        check_limit(limit, "sightings")
         limit = min(limit, PAGE_MAX)
         only = "" if state is None else " AND state = :state"
         sql = f"SELECT {_READ} FROM sightings WHERE root = :root AND unit > :after{only} ORDER BY unit"
