@@ -24,7 +24,7 @@ from wrasse.app.own_sweeps import load_sweep
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.retention_building import build_stream_sweep, stream_sweeps
 from wrasse.app.retention_settings import STREAM_SWEEPS
-from wrasse.app.settings import CircuitBreaker, ReaperSettings, Settings
+from wrasse.app.settings import CircuitBreaker, Settings
 from wrasse.app.store_url import parse_store
 from wrasse.app.sweep_ports import (
     ARCHIVES,
@@ -40,6 +40,8 @@ from wrasse.app.sweep_ports import (
     fill_ports,
     hearts,
     needs_of,
+    scheduled,
+    stray_search,
     sweep_home,
     swept_home,
 )
@@ -49,7 +51,6 @@ from wrasse.app.traces import Traces, open_traces
 from wrasse.app.wiring import Stores
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
-from wrasse.engine.budget import Budget
 from wrasse.engine.guard import MassDeath, Traffic
 from wrasse.engine.loop import Engine, Scheduled
 from wrasse.engine.pulses import backend_guards
@@ -67,14 +68,12 @@ from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.shut_queues import SHUT_QUEUES, ShutQueues
-from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.core import leases_in
 from wrasse.orphans.desk import Desk
 from wrasse.ports.guard import Guard
 from wrasse.ports.jobs import JobQueue
-from wrasse.ports.strays import Strays
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.expired_leases import ExpiredLeases
@@ -255,20 +254,11 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
     guards: tuple[Guard, ...] = tuple(guard for each in felt for guard in each)
     if isinstance(sweep, StuckJobs):
         if opened.jobs.strays is not None:
-            sweep = replace(sweep, search=_search(settings.reaper, opened.jobs.strays, clock))
+            sweep = replace(sweep, search=stray_search(settings.reaper, opened.jobs.strays, clock))
         # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
         silent = backend_guards(opened.jobs, clock, sweep.silence, skew_max=settings.engine.skew_max)
         guards = (*silent, MassDeath(opened.jobs.jobs, sweep.silence))
-    return Scheduled(
-        sweep,
-        interval=own.interval,
-        jitter=own.jitter,
-        budget=Budget(own.actions_max, own.runtime_max, own.pause),
-        guards=guards,
-        enabled=own.enabled,
-        name=name,
-        home=swept_home(kind, opened, clock),
-    )
+    return scheduled(sweep, own, guards, name, swept_home(kind, opened, clock))
 
 
 def build_orphans(desk: Desk, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
@@ -278,16 +268,9 @@ def build_orphans(desk: Desk, settings: Settings, opened: Opened, clock: Clock) 
     felt = backend_guards(opened.engine, clock, skew_max=settings.engine.skew_max)
     batch_max = own.fields["batch_max"]
     assert isinstance(batch_max, int), "a number by its type"
-    return Scheduled(
-        OrphanArchives(desk, batch_max),
-        interval=root.interval or seed or own.interval,
-        jitter=own.jitter,
-        budget=Budget(own.actions_max, own.runtime_max, own.pause),
-        guards=(*felt, *desk.guards),
-        enabled=own.enabled,
-        name=instance_of(desk.root.name),
-        home=opened.sweep_homes[desk.root.name],
-    )
+    sweep, name = OrphanArchives(desk, batch_max), desk.root.name
+    guards, home = (*felt, *desk.guards), opened.sweep_homes[name]
+    return scheduled(sweep, own, guards, instance_of(name), home, interval=root.interval or seed or None)
 
 
 def build_lease_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
@@ -309,21 +292,7 @@ def build_lease_sweep(name: str, settings: Settings, opened: Opened, clock: Cloc
     else:
         sweep = idle[name]
         guards = (*guards, Traffic(leasing.activity, settings.leases.idle_sweep_grace, clock))
-    return Scheduled(
-        sweep,
-        interval=own.interval,
-        jitter=own.jitter,
-        budget=Budget(own.actions_max, own.runtime_max, own.pause),
-        guards=guards,
-        enabled=own.enabled,
-        name=name,
-        group=group,
-        home=sweep_home(opened.records, clock),
-    )
-
-
-def _search(own: ReaperSettings, strays: Strays, clock: Clock) -> StraySearch:
-    return StraySearch(strays, clock, own.scan_count, own.pass_budget, own.page_delay, own.page_jitter)
+    return scheduled(sweep, own, guards, name, sweep_home(opened.records, clock), group=group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from datetime import timedelta
 from wrasse.app.archiving import archive_streams
 from wrasse.app.retention_settings import STREAM_SWEEPS, retention_of
 from wrasse.app.settings import Settings
-from wrasse.app.sweep_ports import Opened, sweep_home
+from wrasse.app.sweep_ports import Opened, scheduled, sweep_home
 from wrasse.clock import Clock
-from wrasse.engine.budget import Budget
 from wrasse.engine.loop import Scheduled
 from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
@@ -58,16 +57,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
     if store.plain_locks is not None:
         # The document's sweeper trims under the same lock under which it looks for what is stuck.
         guards = (PlainLockGuard(store.plain_locks, settings.sweeper.lock_ttl), *guards)
-    return Scheduled(
-        sweep,
-        interval=own.interval,
-        jitter=own.jitter,
-        budget=Budget(own.actions_max, own.runtime_max, own.pause),
-        guards=guards,
-        enabled=own.enabled,
-        name=name,
-        home=sweep_home(store, clock),
-    )
+    return scheduled(sweep, own, guards, name, sweep_home(store, clock))
 
 
 def surveys_of(store: StreamStore) -> Surveys:

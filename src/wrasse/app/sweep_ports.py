@@ -10,23 +10,30 @@ import dataclasses
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from wrasse.app.lease_ports import Leasing
+from wrasse.app.settings import ReaperSettings, SweepSettings
 from wrasse.app.wiring import KeepsRecords, with_jobs, with_streams
 from wrasse.clock import Clock
-from wrasse.engine.loop import ENGINE_LEASES, SweepHome
+from wrasse.engine.budget import Budget
+from wrasse.engine.loop import ENGINE_LEASES, Scheduled, SweepHome
+from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.routed import RoutedJobs
+from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.stream_tasks.queue import StreamedJobs
 from wrasse.leases.manager import LeaseManager
 from wrasse.orphans.desk import Desk
 from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
 from wrasse.ports.groups import Groups
+from wrasse.ports.guard import Guard
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Heart
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.strays import Strays
 from wrasse.ports.streams import Streams
 from wrasse.streams.trimmer import RetentionTally
 
@@ -105,6 +112,35 @@ def sweep_home(store: KeepsRecords, clock: Clock) -> SweepHome:
     """The leases and states of sweeps, in the backend that they sweep."""
     lessor = LeaseManager(store.records(ENGINE_LEASES), clock, margin=store.margin)
     return SweepHome(lessor, store.records(ENGINE_STATE))
+
+
+def scheduled(
+    sweep: AnySweep,
+    own: SweepSettings,
+    guards: Sequence[Guard],
+    name: str,
+    home: SweepHome | None,
+    *,
+    interval: timedelta | None = None,
+    group: str = "",
+) -> Scheduled:
+    """A sweep with the cadence and the budget of its settings, or with an interval of its own."""
+    return Scheduled(
+        sweep,
+        interval=own.interval if interval is None else interval,
+        jitter=own.jitter,
+        budget=Budget(own.actions_max, own.runtime_max, own.pause),
+        guards=tuple(guards),
+        enabled=own.enabled,
+        name=name,
+        group=group,
+        home=home,
+    )
+
+
+def stray_search(own: ReaperSettings, strays: Strays, clock: Clock) -> StraySearch:
+    """The search for stray jobs, at the pace of the settings."""
+    return StraySearch(strays, clock, own.scan_count, own.pass_budget, own.page_delay, own.page_jitter)
 
 
 @dataclass(frozen=True, slots=True)
