@@ -26,8 +26,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.orphans.desk import Desk
 from wrasse.orphans.look import Ports
-from wrasse.orphans.root import Graces, Root
-from wrasse.orphans.template import parse_template
+from wrasse.orphans.root import Graces, Root, parse_template
 from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.page import Page

@@ -15,7 +15,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import changes, drops, takes
+from wrasse.backends.sqlite import changes, takes
 from wrasse.backends.sqlite.connection import File
 from wrasse.backends.sqlite.schema import load_steps, prepare
 from wrasse.ports.jobs import BATCH_MAX
@@ -108,7 +108,7 @@ class RawLoop:
         self._done += len(ids)
         excess = max(self._done - DONE_MAX, 0)
         if excess:
-            old = msgspec.json.decode(db.execute(drops.SELECT_OLDEST_DONE, (now, excess)).get[0])
+            old = msgspec.json.decode(db.execute(changes.SELECT_OLDEST_DONE, (now, excess)).get[0])
             db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (apsw.carray(array("q", old)),))
             self._done -= excess
         self._count((2, -len(ids)), (3, len(ids) - excess))

@@ -18,7 +18,7 @@ import msgspec
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
 from bench.raw_sqlite import open_raw
-from wrasse.backends.sqlite import answers, deliveries, entries
+from wrasse.backends.sqlite import deliveries, entries
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock, to_micros
 from wrasse.ports.groups import Ack, StartAt
@@ -146,7 +146,7 @@ def _raw_reads(db: apsw.Connection, stream: int, count: int) -> None:
             at += length
         db.execute("BEGIN IMMEDIATE")
         one = (1, got[0][1], got[-1][1])
-        db.execute(answers._COUNT_RANGE, one).fetchall()
-        db.execute(answers._DELETE_RANGE, one)
+        db.execute(deliveries._COUNT_RANGE, one).fetchall()
+        db.execute(deliveries._DELETE_RANGE, one)
         db.execute("COMMIT")
         left, after = left - found, tuple(last)

@@ -27,9 +27,8 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.backends.sqlite.step import Step
 from wrasse.clock import SystemClock, to_micros
 from wrasse.engine.sweep import Action
-from wrasse.jobs.stream_tasks.names import TASKS
+from wrasse.jobs.stream_tasks.fields import TASKS, spot_of
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.stream_tasks.spots import spot_of
 from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.outcome import Outcome

@@ -23,9 +23,9 @@ from wrasse.backends.redis.states import finished_state, held_state
 from wrasse.clock import ManualClock
 from wrasse.engine import record_journal, state as sweep_state
 from wrasse.errors import WrasseError
+from wrasse.jobs.breakers import ShutQueue, read_shut
 from wrasse.jobs.record_queue.store import Recorded, decode_recorded
 from wrasse.jobs.repeating import read_mark
-from wrasse.jobs.shut_queues import ShutQueue, read_shut
 from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_flat
 from wrasse.leases import lease, transaction
 from wrasse.orphans.consent import read_consent

@@ -28,23 +28,23 @@ from wrasse.app.leases_http.failures import WireError
 from wrasse.app.redaction import hide
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.naming import parse_name
-from wrasse.backends.bucket.asked import DueSpot
-from wrasse.backends.memory import listing as memory_listing
+from wrasse.backends.bucket.named_records import DueSpot
+from wrasse.backends.memory import shelves as memory_shelves
 from wrasse.backends.nats import frames, js, link, stored, wire as nats_wire
 from wrasse.backends.redis import record_writes, wire as redis_wire
 from wrasse.backends.s3 import failures, replies
-from wrasse.backends.sql import snapshot
+from wrasse.backends.sql import catalog as sql_catalog
 from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sqlite import catalog, records as sqlite_records
 from wrasse.backends.sqlite.listing import parse_cursor
 from wrasse.clock import EPOCH, ManualClock, to_micros
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import WrasseError
-from wrasse.jobs.cron import parse_cron
 from wrasse.jobs.globs import parse_globs
+from wrasse.jobs.periodic import parse_cron
 from wrasse.jobs.rates import parse_rate, parse_weight
-from wrasse.jobs.stream_tasks import spots as task_spots
-from wrasse.orphans.template import parse_template
+from wrasse.jobs.stream_tasks import fields as task_fields
+from wrasse.orphans.root import parse_template
 from wrasse.ports.shelves import read_cursor
 
 
@@ -217,8 +217,8 @@ def _cron(text: str) -> object:
 def _cursor(text: str) -> object:
     reads: tuple[Callable[[str], object], ...] = (
         read_cursor, parse_cursor, sqlite_records._moment, record_writes._moment,
-        catalog._place, snapshot._place, memory_listing._position,
-        task_spots.read_position, DueSpot.parse,
+        catalog._place, sql_catalog._place, memory_shelves._position,
+        task_fields.read_position, DueSpot.parse,
     )  # fmt: skip
     found = [_answered(lambda read=read: read(text)) for read in reads]
     start = found[1]

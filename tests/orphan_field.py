@@ -20,8 +20,7 @@ from wrasse.ids import Ids
 from wrasse.orphans.consent import read_consent, write_consent
 from wrasse.orphans.desk import Desk
 from wrasse.orphans.look import Ports
-from wrasse.orphans.root import Graces, Root
-from wrasse.orphans.template import parse_template
+from wrasse.orphans.root import Graces, Root, parse_template
 from wrasse.ports.catalog import Catalog, Reference
 from wrasse.ports.objects import Objects
 from wrasse.ports.sightings import Sightings

@@ -17,7 +17,7 @@ from app.test_archiver_redis import CHANGE, KEY, drained, opened
 from app.typed import wrasse
 from wrasse.archives.lines import ENTRY_BYTES_MAX, LINE_BYTES_MAX, entry_of, line_of
 from wrasse.archives.reader import read
-from wrasse.archives.replay import replay
+from wrasse.archives.restart import replay
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreBroken, TooLarge
 from wrasse.ports.page import Page

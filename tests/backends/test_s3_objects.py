@@ -16,8 +16,7 @@ from servers.strict_s3 import BUSY, BUSY_AFTER, CUT_AFTER, CUT_BEFORE
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import ABSENT, Client
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.metadata import from_headers, to_headers
-from wrasse.backends.s3.uploads import PART_BYTES, PARTS_AT_ONCE
+from wrasse.backends.s3.objects import PART_BYTES, PARTS_AT_ONCE, from_headers, to_headers
 from wrasse.backends.s3.wire import TRIES
 from wrasse.clock import SystemClock
 from wrasse.errors import Gone, StoreUnavailable, UsageError

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from wrasse.backends.s3.listing import nameable
-from wrasse.backends.s3.metadata import from_headers
+from wrasse.backends.s3.objects import from_headers
 from wrasse.backends.s3.replies import (
     KEY_BYTES_MAX,
     SIZE_MAX,

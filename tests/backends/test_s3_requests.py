@@ -15,8 +15,7 @@ from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.credentials import Wallet, reached
 from wrasse.backends.s3.failures import failure_of
-from wrasse.backends.s3.store_clock import StoreClock
-from wrasse.backends.s3.wire import TRIES
+from wrasse.backends.s3.wire import TRIES, StoreClock
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable, UsageError
 

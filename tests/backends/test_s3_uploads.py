@@ -11,7 +11,7 @@ from aiohttp import web
 
 from backends.s3_scene import Scene, once, scene
 from servers.strict_s3 import BUSY, DENIED
-from wrasse.backends.s3.uploads import PART_BYTES, PARTS_AT_ONCE
+from wrasse.backends.s3.objects import PART_BYTES, PARTS_AT_ONCE
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.outcome import Outcome
 

@@ -13,8 +13,8 @@ from conformance.sightings_stores import fresh_postgres
 from servers.postgres import postgres
 from wrasse.app.sweep_ports import sweep_home
 from wrasse.backends.sql.catalog import SqlCatalog
+from wrasse.backends.sql.records import SCHEMA
 from wrasse.backends.sql.sightings import PostgresSightings
-from wrasse.backends.sql.sightings_schema import SCHEMA
 from wrasse.clock import EPOCH, SystemClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
 from wrasse.ports.catalog import Query

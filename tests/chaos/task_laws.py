@@ -12,7 +12,7 @@ from chaos.storm_laws import Ending, ending_of, none_finished_twice, nothing_los
 from chaos.task_scene import RETRIES, TYPE, TaskStore
 from wrasse.app.task_post import TaskPost
 from wrasse.clock import SystemClock
-from wrasse.jobs.stream_tasks.names import group_of, queue_of, terminal_of
+from wrasse.jobs.stream_tasks.fields import group_of, queue_of, terminal_of
 from wrasse.ports.jobs import Reason
 from wrasse.ports.streams import START
 

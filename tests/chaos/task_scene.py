@@ -11,7 +11,7 @@ import msgspec
 from wrasse.app.task_opening import SCHEME, TaskHome, open_tasks
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
-from wrasse.jobs.stream_tasks import takes as streamed_takes
+from wrasse.jobs.stream_tasks import queue as task_queue
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskType
 from wrasse.ports.backend import Backend
 
@@ -41,7 +41,7 @@ class TaskStore:
 
 async def open_task_store(url: str) -> TaskStore:
     """The tasks that a text of `tasks_at` names."""
-    streamed_takes.ACK_TIMEOUT = HINT
+    task_queue.ACK_TIMEOUT = HINT
     home, stores = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskHome), Stores(SystemClock())
     try:
         return TaskStore(await open_tasks(home, stores), await stores.open(home.records), stores)

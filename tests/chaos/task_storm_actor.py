@@ -31,8 +31,8 @@ from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.record_core.claims import Claim
 from wrasse.jobs.stream_tasks.events import Said
+from wrasse.jobs.stream_tasks.queue import Takes
 from wrasse.jobs.stream_tasks.store import Task, TaskStore as Tasks
-from wrasse.jobs.stream_tasks.takes import Takes
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.groups import Ack, Delivery
 from wrasse.ports.job_transitions import StoredJob

@@ -16,7 +16,7 @@ from chaos.test_task_storm import MILD, weathered
 from servers.cluster import Cluster, cluster
 from servers.nats import NatsCluster, nats_cluster
 from wrasse.backends.nats.layout import stream_name
-from wrasse.jobs.stream_tasks.names import queue_of
+from wrasse.jobs.stream_tasks.fields import queue_of
 
 ELECTION_MAX_S = 60
 BLOWS = ("kill", "kill", "pause", "freeze", "cut", "slow")

@@ -22,7 +22,7 @@ from conformance.desk import Desk
 from servers.nats import Nats, nats
 from servers.valkey import Valkey, valkey
 from wrasse.engine.sweep import Action
-from wrasse.jobs.stream_tasks.names import queue_of
+from wrasse.jobs.stream_tasks.fields import queue_of
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.sweeps.stuck_jobs import StuckJobs

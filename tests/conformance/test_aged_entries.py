@@ -9,7 +9,7 @@ import pytest
 
 from conformance.stores import CLUSTER, OLD_SERVERS, STREAMS_BACKENDS, Store
 from conformance.upkeep import DAY, ERRORS, Upkeep
-from wrasse.jobs.stream_tasks.names import SWEEPS
+from wrasse.jobs.stream_tasks.fields import SWEEPS
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import Draft
 from wrasse.streams.envelope import decode

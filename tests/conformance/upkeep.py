@@ -17,8 +17,7 @@ from wrasse.ports.streams import START, Draft, EntryId, Streams
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.envelope import decode
-from wrasse.streams.group_census import Census
-from wrasse.streams.looks import LOOKS, Looks
+from wrasse.streams.group_census import LOOKS, Census, Looks
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer

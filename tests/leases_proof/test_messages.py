@@ -20,7 +20,7 @@ from leases_proof.together import name_of
 from wrasse.app.leases_http.queues_desk import QueueDesk, Shown, failure
 from wrasse.app.leases_http.queues_keys import state_key
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.record_queue.names import Names
+from wrasse.jobs.record_queue.store import Names
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases

@@ -5,8 +5,8 @@ from __future__ import annotations
 from faults import FaultyRecords, Network
 from leases_proof.places import Backend, Place
 from object_faults import FaultyObjects
-from wrasse.jobs.record_queue.names import Names
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
+from wrasse.jobs.record_queue.store import Names
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
 

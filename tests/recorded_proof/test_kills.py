@@ -16,8 +16,8 @@ import pytest
 
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import ManualClock, SystemClock
-from wrasse.jobs.record_queue.names import Names
 from wrasse.jobs.record_queue.queue import RecordedJobs
+from wrasse.jobs.record_queue.store import Names
 from wrasse.ports.jobs import Job, JobFilter, Place
 
 ACTOR = Path(__file__).with_name("consumer_actor.py")

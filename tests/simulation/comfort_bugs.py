@@ -8,11 +8,8 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from simulation.planted import Bug
-from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.rates import Rates
+from wrasse.backends.memory.jobs import MemoryJobs, Rates, Teams, Uniques
 from wrasse.backends.memory.shelves import Row
-from wrasse.backends.memory.teams import Teams
-from wrasse.backends.memory.uniques import Uniques
 from wrasse.clock import Clock
 from wrasse.jobs.periodic import Missed, Periodic, due_slots
 from wrasse.jobs.repeating import Repeater, _written, read_mark

@@ -15,12 +15,11 @@ from simulation.orphans_world import ROOT_OF_ALL, OrphanBug
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import to_micros
-from wrasse.orphans import look, merge, removal, trash, verdict
+from wrasse.orphans import look, merge, removal, verdict
 from wrasse.orphans.look import Look
-from wrasse.orphans.removal import Removal
+from wrasse.orphans.removal import Removal, Trash
 from wrasse.orphans.root import Graces, Root
 from wrasse.orphans.spool import Listed, Referred
-from wrasse.orphans.trash import Trash
 from wrasse.orphans.units import Unit
 from wrasse.orphans.verdict import Known, Scene, Verdict, judge_protected
 from wrasse.ports.objects import ObjectDelete
@@ -171,7 +170,7 @@ BUGS = (
     OrphanBug(
         "the marker goes last",
         "torn",
-        put((trash, "ordered", _marker_last), (removal, "ordered", _marker_last)),
+        put((removal, "ordered", _marker_last)),
         scenario="pauses and deaths",
     ),
     OrphanBug("timers that expire", "liveness", put((MemorySightings, "page", _forgetful))),

@@ -30,8 +30,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, EntryId
 from wrasse.streams.alerts import Alerts
 from wrasse.streams.consumer import Consumer, ConsumerSettings
-from wrasse.streams.group_census import Census
-from wrasse.streams.looks import Looks
+from wrasse.streams.group_census import Census, Looks
 from wrasse.streams.publisher import Publisher
 from wrasse.streams.received import Received
 from wrasse.streams.retention import Retention, RetentionRule, horizon

@@ -17,7 +17,7 @@ import pytest
 from conformance.desk import Desk
 from unit.jobs.tasking import MAIL, STEP, TaskWorld
 from wrasse.engine.sweep import Action
-from wrasse.jobs.stream_tasks.names import TASKS
+from wrasse.jobs.stream_tasks.fields import TASKS
 from wrasse.jobs.stream_tasks.queue import StreamedJobs
 from wrasse.ports.jobs import Bury, Hold, Move, Place, Requeue
 from wrasse.ports.outcome import Outcome

@@ -21,9 +21,9 @@ from wrasse.ports.backend import StreamStore
 from wrasse.ports.groups import StartAt, check_group
 from wrasse.ports.streams import APPENDS_MAX
 from wrasse.ports.subjects import check_pattern
-from wrasse.streams.calling import Caller, Handler
 from wrasse.streams.consumer import Consumer, ConsumerSettings
 from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.received import Caller, Handler
 from wrasse.streams.tally import StreamTally
 
 _HANDLER = TypeVar("_HANDLER", bound=Handler)

@@ -46,10 +46,9 @@ from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
-from wrasse.jobs.cron import Cron, parse_cron
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.jobs.pacing import Pace
-from wrasse.jobs.periodic import Every, Missed, Periodic
+from wrasse.jobs.periodic import Cron, Every, Missed, Periodic, parse_cron
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import Repeater

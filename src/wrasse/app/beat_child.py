@@ -19,9 +19,7 @@ from contextlib import suppress
 
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError, first_error
-from wrasse.jobs.beat_words import Beating, Down, Gone, Orders, Unable, Word, spell
-from wrasse.jobs.beating import BEATS_PER_SILENCE, beat_once
-from wrasse.jobs.board import Board
+from wrasse.jobs.board import BEATS_PER_SILENCE, Beating, Board, Down, Gone, Orders, Unable, Word, beat_once, spell
 from wrasse.ports.jobs import JobQueue
 
 _STOPPED_STATES = ("T", "t")

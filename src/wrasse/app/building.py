@@ -57,6 +57,7 @@ from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.errors import UsageError
 from wrasse.jobs.beats import Beats, ChildBeats, LoopBeats
+from wrasse.jobs.breakers import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.exec import Command
 from wrasse.jobs.handler_url import is_url
 from wrasse.jobs.handlers import ANY, Function, Handlers, load as load_handler
@@ -67,7 +68,6 @@ from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.shut_queues import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker import Worker, WorkerSettings
 from wrasse.leases.core import leases_in

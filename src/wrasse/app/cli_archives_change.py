@@ -15,8 +15,7 @@ from wrasse.app.progress import progress
 from wrasse.app.wiring import Stores
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP
-from wrasse.archives.replay import Replayed, replay
-from wrasse.archives.restart import Restart, plan_restart, restart
+from wrasse.archives.restart import Replayed, Restart, plan_restart, replay, restart
 from wrasse.archives.turns import TTL, Turns
 from wrasse.clock import Clock, SystemClock
 from wrasse.duration import format_duration

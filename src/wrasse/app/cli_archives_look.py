@@ -20,8 +20,8 @@ from wrasse.app.job_text import glimpse
 from wrasse.app.plain import to_json
 from wrasse.app.progress import progress
 from wrasse.app.wiring import Stores
+from wrasse.archives.batch import Facts
 from wrasse.archives.drain import GROUP
-from wrasse.archives.facts import Facts
 from wrasse.archives.naming import instant_of
 from wrasse.archives.reader import Archived, BadLine, facts_at, read, spoilt
 from wrasse.archives.rule import Rule

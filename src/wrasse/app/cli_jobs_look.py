@@ -17,7 +17,7 @@ from wrasse.app.plain import queue_json, shut_json, worker_json
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import UnknownName
-from wrasse.jobs.shut_queues import SHUT_QUEUES, shut_queues
+from wrasse.jobs.breakers import SHUT_QUEUES, shut_queues
 from wrasse.ports.jobs import JobFilter, JobQueue, JobRecord, JobState, Place, QueueCount, Reason
 from wrasse.ports.page import Page
 

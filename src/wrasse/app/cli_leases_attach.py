@@ -19,7 +19,7 @@ from wrasse.app.cli_leases_look import NAMESPACE
 from wrasse.app.cli_table import show_table
 from wrasse.app.progress import progress
 from wrasse.leases.attachments import CONTENT_TYPE, Attached, Sent
-from wrasse.leases.attachments_files import FilePieces, write_file
+from wrasse.leases.attachments_client import FilePieces, write_file
 from wrasse.leases.lease import Attachment, Lease, public
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key, checked_namespace

@@ -56,9 +56,9 @@ from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError
+from wrasse.jobs.breakers import SHUT_QUEUES
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.repeating import Repeater
-from wrasse.jobs.shut_queues import SHUT_QUEUES
 from wrasse.jobs.tally import Labels, Tally
 from wrasse.jobs.worker import Worker
 from wrasse.ports.backend import Backend

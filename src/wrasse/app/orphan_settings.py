@@ -16,8 +16,7 @@ from wrasse.app.setting_key import Key
 from wrasse.app.store_url import parse_objects
 from wrasse.errors import ConfigError
 from wrasse.orphans.presets import Workspaces, workspaces_queries
-from wrasse.orphans.root import Caps, Graces, Root, WriterTime
-from wrasse.orphans.template import parse_template
+from wrasse.orphans.root import Caps, Graces, Root, WriterTime, parse_template
 from wrasse.ports.catalog import Query
 
 WORKSPACES = "workspaces"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from wrasse.app.new_job import encoded
 from wrasse.app.settings import PeriodicSettings
 from wrasse.errors import ConfigError
-from wrasse.jobs.cron import parse_cron
-from wrasse.jobs.periodic import Every, Missed, Periodic
+from wrasse.jobs.periodic import Every, Missed, Periodic, parse_cron
 
 
 def as_periodic(name: str, own: PeriodicSettings) -> Periodic:

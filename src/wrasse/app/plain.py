@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from wrasse.clock import from_micros
-from wrasse.jobs.shut_queues import ShutQueue
+from wrasse.jobs.breakers import ShutQueue
 from wrasse.ports.jobs import QueueCount, WorkerState
 from wrasse.ports.journal import Line
 from wrasse.ports.streams import GroupState, StreamState

@@ -17,8 +17,7 @@ from wrasse.ports.backend import StreamStore
 from wrasse.ports.guard import Guard
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import Census
-from wrasse.streams.looks import LOOKS, Looks
+from wrasse.streams.group_census import LOOKS, Census, Looks
 from wrasse.streams.retention import Retention
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import Trimmer

@@ -25,8 +25,7 @@ from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.loop import Engine, SweepStatus
 from wrasse.errors import WrasseError
-from wrasse.jobs.breakers import Breakers
-from wrasse.jobs.shut_queues import ShutQueue, shut_queues
+from wrasse.jobs.breakers import Breakers, ShutQueue, shut_queues
 from wrasse.jobs.tally import Tally
 from wrasse.leases.lease import Lease, decode
 from wrasse.orphans.desk import Desk

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from wrasse.leases.attachments_files import write_file
+from wrasse.leases.attachments_client import write_file
 from wrasse.leases.hold import HeldKey
 from wrasse.leases.transact import transact
 

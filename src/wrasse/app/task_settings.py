@@ -11,7 +11,7 @@ from typing import Annotated
 from wrasse.app.setting_key import Key
 from wrasse.duration import format_duration
 from wrasse.errors import UsageError
-from wrasse.jobs.stream_tasks.names import check_task_type
+from wrasse.jobs.stream_tasks.fields import check_task_type
 from wrasse.jobs.stream_tasks.queue import TaskType
 
 TYPE_KEYS = "workers, step_timeout, max_retries"

@@ -11,14 +11,14 @@ from datetime import timedelta
 
 import msgspec
 
-from wrasse.archives.facts import Facts
+from wrasse.archives.batch import Facts
 from wrasse.archives.naming import ArchiveName
 from wrasse.archives.tally import Tally
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.streams import Streams
+from wrasse.streams.letters import ROOT
 from wrasse.streams.publisher import Publisher
-from wrasse.streams.subjects import ROOT
 
 
 class ArchiveEvent(msgspec.Struct, frozen=True):

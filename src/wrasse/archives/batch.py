@@ -4,20 +4,100 @@ It is full at `batch_size` entries, at `batch_bytes` bytes of lines, or at midni
 that an archive holds one day; and it is due `batch_timeout` after its first entry by the backend's clock. Lines are
 compressed as they come, so that an open batch costs about what its archive will cost, and a small one what its lines
 cost. Pure: no clock, no I/O; `press` and `seal` are the long work, and may be done in a thread.
+
+What an archive says about itself: the metadata it was written with.
+
+With it a chain can be proven from the objects alone: each archive starts where the one before it ended, and `passed`
+counts every entry its stream ever held up to its last, so that entries that vanished before they were archived show as
+a jump. Pure.
 """
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.archives.codec import Codec, Press, press
 from wrasse.archives.lines import is_marked, packed
 from wrasse.archives.naming import day_of, instant_of
+from wrasse.errors import StoreBroken
 from wrasse.ports.drains import Stretch
 from wrasse.ports.streams import EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One archive. `passed` is None where the backend could not count; `sha256` is that of the lines."""
+
+    start: EntryId
+    first: EntryId
+    last: EntryId
+    count: int
+    marked: int
+    raw_bytes: int
+    sha256: str
+    passed: int | None
+    writer: str = ""
+    incomplete: bool = False  # of a work queue: entries may have gone before they were read, and nobody can count them
+
+
+def facts_of(
+    sealed: Sealed, start: EntryId, passed: int | None, writer: str, *, incomplete: bool = False
+) -> Facts:
+    """The facts of a batch that begins after `start`, where `passed` entries were before."""
+    return Facts(
+        start,
+        sealed.first,
+        sealed.last,
+        sealed.count,
+        sealed.marked,
+        sealed.raw_bytes,
+        sealed.sha256,
+        None if passed is None else passed + sealed.count,
+        writer,
+        incomplete,
+    )
+
+
+def to_metadata(facts: Facts) -> Mapping[str, str]:
+    """The facts as a store keeps them."""
+    return {
+        "start": str(facts.start),
+        "first": str(facts.first),
+        "last": str(facts.last),
+        "count": str(facts.count),
+        "marked": str(facts.marked),
+        "raw-bytes": str(facts.raw_bytes),
+        "sha256": facts.sha256,
+        "writer": facts.writer,
+        **({} if facts.passed is None else {"passed": str(facts.passed)}),
+        **({"incomplete": "true"} if facts.incomplete else {}),
+    }
+
+
+def from_metadata(metadata: Mapping[str, str]) -> Facts | None:
+    """Reads them back; None where a store or a copy lost them; StoreBroken where they are not ours."""
+    if "last" not in metadata:
+        return None
+    try:
+        return Facts(
+            EntryId.parse(metadata["start"]),
+            EntryId.parse(metadata["first"]),
+            EntryId.parse(metadata["last"]),
+            int(metadata["count"]),
+            int(metadata["marked"]),
+            int(metadata["raw-bytes"]),
+            metadata["sha256"],
+            int(metadata["passed"]) if "passed" in metadata else None,
+            metadata.get("writer", ""),
+            metadata.get("incomplete") == "true",
+        )
+    except (KeyError, ValueError) as why:
+        raise StoreBroken("an archive whose metadata is not ours", do="see `wrasse archives verify`") from why
+
 
 PIECE_BYTES = 256 << 10  # compressed at once
 COMPRESSOR_BYTES = 256 << 10  # what a compressor keeps for itself

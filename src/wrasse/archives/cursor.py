@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from wrasse.archives.facts import Facts
+from wrasse.archives.batch import Facts
 from wrasse.bounded import decoded
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Collection, Record, Records, Written

@@ -8,32 +8,228 @@ or at (3); one of them wins, and the other goes on from what the winner wrote.
 
 What is read between two looks at a stream counts only if both met the same server (`StreamState.history`): a failover
 in between may have set the stream back, and what was read from two of its pasts is forgotten.
+
+Whether a stream is still the one that its cursor is about, or was set back: by a failover that lost entries, or by a
+backup that was restored.
+
+Entries that are appended after that may get ids at or below the cursor, and would never be read. So this is asked
+before anything is read or marked. A stream that ends before its archives, or ever held less than they do, was set back.
+After the backend became another (`StreamState.history`) it may have grown past both already, and then the entries are
+counted: as many as were archived must stand up to the cursor, and its own entry must be there unless it was trimmed.
+Where all of them were trimmed, as many must have been: a server that lost its disk has trimmed nothing.
+
+Filling a batch: read, check and compress at the same time, with one stretch under way and one piece in a thread.
+
+Whatever was asked for is answered before this returns: nothing is read or compressed behind anybody's back.
+
+Whether an archive holds what its stream holds: asked before an archive that was found is taken for the truth.
+
+It may have been written from a stream that a failover or a restore has since set back, together with the cursor. Then
+what the stream holds now under the same ids was never archived, and going on behind that archive would lose it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
 from wrasse.archives.announce import Announcer
-from wrasse.archives.batch import Batch
-from wrasse.archives.comparing import compared, holds_all
-from wrasse.archives.continuity import check_archive, check_continuity, set_back
+from wrasse.archives.batch import PIECE_BYTES, Batch, Facts, Sealed, facts_of, to_metadata
 from wrasse.archives.cursor import Cursor, Cursors
-from wrasse.archives.facts import Facts, facts_of, to_metadata
-from wrasse.archives.filling import fill, sealed_of
 from wrasse.archives.naming import ArchiveName, check_name, day_of, parse_name
-from wrasse.archives.reader import facts_at
+from wrasse.archives.reader import facts_at, read_archive
 from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import newest
 from wrasse.archives.tally import Tally
 from wrasse.archives.turns import Turns
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
+from wrasse.ports.drains import Stretch
 from wrasse.ports.groups import Groups, StartAt
-from wrasse.ports.streams import START, EntryId, GroupState, Streams, StreamState
+from wrasse.ports.objects import Objects
+from wrasse.ports.streams import START, Entry, EntryId, GroupState, Streams, StreamState
+
+_PAGE = 1_000
+
+
+async def check_continuity(streams: Streams, cursor: Cursor, state: StreamState, group: str) -> None:
+    """Raises Refused if the stream was set back."""
+    last = state.last or START
+    if last < cursor.after or (cursor.passed is not None and state.appended < cursor.passed):
+        raise set_back(cursor, f"it ends at {last} and ever held {state.appended} entries")
+    if cursor.history and not state.history:
+        raise StoreUnavailable(
+            f"it cannot be told which server holds {cursor.subject!r}: connections come and go",
+            do="look at the servers of the streams",
+        )
+    if cursor.history in ("", state.history):
+        return
+    gone = state.appended - state.length
+    if state.first is None or state.first > cursor.after:
+        if cursor.passed is not None and gone < cursor.passed:
+            raise set_back(cursor, f"it begins anew at {state.first}, and only {gone} entries before that were trimmed")
+    elif cursor.after > START:
+        found = await streams.read(cursor.subject, cursor.after.previous, 1)
+        if not found.items or found.items[0].id != cursor.after:
+            raise set_back(cursor, f"after a failover or a restart it has no entry {cursor.after} any more")
+    beyond = await _beyond(streams, cursor, state, group)
+    if beyond is not None and cursor.passed is not None and state.appended - beyond != cursor.passed:
+        raise set_back(
+            cursor,
+            f"after a failover or a restart it held {state.appended - beyond} entries up to {cursor.after},"
+            f" and {cursor.passed} were archived",
+        )
+
+
+async def check_archive(streams: Streams, subject: str, facts: Facts, state: StreamState, group: str) -> Cursor:
+    """The cursor that the newest archive of a stream would have left; Refused if it is not about the stream as it is
+    now. Asked where nothing else says how far it is archived."""
+    cursor = Cursor(subject, facts.last, facts.passed, history="of whoever wrote it")
+    await check_continuity(streams, cursor, replace(state, history=state.history or "of this one"), group)
+    return cursor
+
+
+async def _beyond(streams: Streams, cursor: Cursor, state: StreamState, group: str) -> int | None:
+    """How many entries follow the cursor; None where the backend cannot count."""
+    mine = next((each for each in state.groups if each.name == group), None)
+    if mine is None or mine.lag is None or mine.delivered > cursor.after:
+        return None
+    count, at = mine.lag, mine.delivered
+    while at < cursor.after:
+        stretch = await streams.stretch(cursor.subject, at, _PAGE)
+        for place in range(len(stretch)):
+            at = stretch.id(place)
+            if at > cursor.after:
+                break
+            count -= 1
+        if not stretch.more:
+            break
+    return count
+
+
+def set_back(cursor: Cursor, why: str) -> Refused:
+    """The alarm, with the way on."""
+    return Refused(
+        f"the stream {cursor.subject!r} was set back: {why}, and archives go on to {cursor.after}",
+        do=f"see what was lost; then `wrasse archives restart {cursor.subject}` archives what is new in it",
+    )
+
+
+STRETCH = 1_000  # entries read at once
+_AT_ONCE_BYTES = 64 << 10
+
+
+async def fill(
+    batch: Batch, streams: Streams, subject: str, after: EntryId, stopping: asyncio.Event
+) -> datetime | None:
+    """Extends a batch with what follows it, or `after` where it is empty, until it is complete or there is no more;
+    gives the backend's clock at the last read. Reads nothing once `stopping` is set."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            return await _Filling(batch, streams, subject, group, stopping).run(batch.last or after)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+
+
+async def sealed_of(batch: Batch) -> Sealed:
+    """The batch, sealed; in a thread where that is long enough to be worth one."""
+    return batch.seal() if batch.held < _AT_ONCE_BYTES else await asyncio.to_thread(batch.seal)
+
+
+class _Filling:
+    def __init__(
+        self, batch: Batch, streams: Streams, subject: str, group: asyncio.TaskGroup, stopping: asyncio.Event
+    ) -> None:
+        self._batch = batch
+        self._streams = streams
+        self._subject = subject
+        self._group = group
+        self._stopping = stopping
+        self._pressing: asyncio.Task[None] | None = None
+
+    async def run(self, after: EntryId) -> datetime | None:
+        at: datetime | None = None
+        reading = self._read(after, self._batch.room)
+        while reading is not None:
+            stretch = await reading
+            at = stretch.at
+            # Asked for before this one is looked at, so that the backend works meanwhile.
+            left = self._batch.room - len(stretch)
+            reading = self._read(stretch.id(len(stretch) - 1), left) if stretch.more else None
+            await asyncio.sleep(0)  # a task begins when its maker waits; what follows does not wait for long
+            self._batch.extend(stretch)
+            if self._batch.complete and reading is not None:
+                await reading  # its bytes or its day made it complete: what was read ahead is for the next batch
+                break
+            if self._batch.waiting >= PIECE_BYTES:
+                await self._press()
+        if self._pressing is not None:
+            await self._pressing
+        return at
+
+    def _read(self, after: EntryId, room: int) -> asyncio.Task[Stretch] | None:
+        if room <= 0 or self._stopping.is_set():
+            return None
+        return self._group.create_task(self._streams.stretch(self._subject, after, min(STRETCH, room)))
+
+    async def _press(self) -> None:
+        press: Callable[[list[bytes]], None] = self._batch.press
+        if self._pressing is not None:
+            await self._pressing
+        self._pressing = self._group.create_task(asyncio.to_thread(press, self._batch.piece()))
+
+
+async def entries_after(streams: Streams, subject: str, after: EntryId) -> AsyncIterator[Entry]:
+    """What a stream holds after an entry, in order."""
+    more = True
+    while more:
+        stretch = await streams.stretch(subject, after, _PAGE)
+        for entry in stretch.entries(len(stretch)):
+            after = entry.id
+            yield entry
+        more = stretch.more
+
+
+def same_entry(one: Entry, other: Entry) -> bool:
+    """Whether they are one entry, byte for byte."""
+    return (one.id, one.body, dict(one.fields or {})) == (other.id, other.body, dict(other.fields or {}))
+
+
+async def holds_all(streams: Streams, objects: Objects, name: ArchiveName, last: EntryId) -> bool:
+    """Whether everything that the stream holds between both ends of an archive is in it. What was trimmed meanwhile is
+    no difference."""
+    return (await compared(streams, objects, name, last)).holds_all
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Whether an archive holds all that its stream holds in its place, and how many of its own the stream has not."""
+
+    holds_all: bool
+    missing: int = 0
+
+
+async def compared(streams: Streams, objects: Objects, name: ArchiveName, last: EntryId) -> Compared:
+    """Compares an archive with its stream; what is missing is not counted to the end if they differ."""
+    missing = 0
+    async with aclosing(read_archive(objects, name)) as archived:
+        there = await anext(archived, None)
+        async for entry in entries_after(streams, name.subject, name.after):
+            if entry.id > last:
+                break
+            while there is not None and there.entry.id < entry.id:
+                there, missing = await anext(archived, None), missing + 1
+            if there is None or not same_entry(there.entry, entry):
+                return Compared(False)
+            there = await anext(archived, None)
+        while there is not None:
+            there, missing = await anext(archived, None), missing + 1
+    return Compared(True, missing)
+
 
 GROUP = "archiver"
 _One = TypeVar("_One")

@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from wrasse.archives.batch import Facts, from_metadata
 from wrasse.archives.codec import Damaged, Unpress, codec_in
-from wrasse.archives.facts import Facts, from_metadata
 from wrasse.archives.lines import LINE_BYTES_MAX, entry_of, is_marked
 from wrasse.archives.naming import ArchiveName, instant_of
 from wrasse.archives.shelf import shelved

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from wrasse.archives.facts import Facts, from_metadata
+from wrasse.archives.batch import Facts, from_metadata
 from wrasse.archives.naming import ArchiveName, instant_of
 from wrasse.archives.reader import scan, spoilt
 from wrasse.archives.rule import Rule

@@ -20,9 +20,19 @@ from wrasse.engine.bounds import first_held
 from wrasse.engine.guard import STOPPING
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
 from wrasse.engine.run import Frame
-from wrasse.engine.schedule import backoff
 from wrasse.engine.state import Held, SweepState, load
-from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, remember, take_turns
+from wrasse.engine.turn import (
+    Elsewhere,
+    Fresh,
+    Ran,
+    Scheduled,
+    Shared,
+    SweepHome,
+    backoff,
+    dry_run,
+    remember,
+    take_turns,
+)
 from wrasse.errors import Refused, StoreUnavailable, UnknownName
 from wrasse.ids import Ids
 from wrasse.leases.core import leases_in

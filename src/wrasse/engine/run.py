@@ -7,11 +7,17 @@ The cursor moves only past what was processed, so that a run which stops anywher
 this same code without apply, journal and cursor: `dry_run` is looked at in four places, all of them here.
 
 A sweep alone is a group of one; the sweeps of a group take turns, a batch each, under one budget and the same guards.
+
+The journal lines of one batch: which there are, and how each ended. Pure but for the ids.
+
+Most sweeps have a line per action. A sweep whose actions are many and unremarkable has one per batch and verb, which
+names the first suspect and counts the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,15 +26,50 @@ from typing import Any, Generic, TypeVar
 from wrasse.clock import Clock
 from wrasse.engine.bounds import CALL_MAX, Bounds, Stop, within
 from wrasse.engine.budget import Budget, Spending
-from wrasse.engine.entries import Entry, entries_of, verdict
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Planned, Report, Tally, describe
 from wrasse.engine.sweep import Action, Keep, Prepares, PreparesDry, Resolves, Sweep
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.ports.guard import Guard
-from wrasse.ports.journal import Journal, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+
+# The worst that happened to any of them is what a line that stands for many says.
+_WORST_FIRST = (Outcome.UNKNOWN, Outcome.FAILED, Outcome.DONE, Outcome.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line to be, and which actions of the batch it stands for."""
+
+    intent: Intent
+    indexes: tuple[int, ...]
+
+
+def entries_of(
+    actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str, run: str, ids: Ids
+) -> list[Entry]:
+    """The lines of a batch, in the order of its actions."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for index, action in enumerate(actions):
+        groups.setdefault((action.verb, index if sweep.each else 0), []).append(index)
+    return [
+        Entry(
+            Intent(ids.new(), run, name, verb, actions[indexes[0]].suspect, actions[indexes[0]].reason, len(indexes)),
+            tuple(indexes),
+        )
+        for (verb, _), indexes in groups.items()
+    ]
+
+
+def verdict(entry: Entry, outcomes: Sequence[Outcome]) -> Settled:
+    """How a line ended, given how each action of the batch did."""
+    counts = Counter(outcomes[index] for index in entry.indexes)
+    detail = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
+    worst = next(outcome for outcome in _WORST_FIRST if counts[outcome])
+    return Settled(entry.intent.id, worst, detail if len(entry.indexes) > 1 else "")
+
 
 S = TypeVar("S")
 C = TypeVar("C")

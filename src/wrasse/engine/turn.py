@@ -4,6 +4,11 @@
     lease -> state again, since another may have run in between -> run -> state -> lease given back
 
 The lease makes N engines do the work of one. It is no protection: that is each change's own precondition.
+
+When the next run is due: interval, jitter, stagger at start, backoff in an outage. Pure; all in seconds.
+
+Jitter only ever adds. So a run is never due before its interval is over, and of several engines that share a sweep the
+first to come after that runs it while the others find it fresh: one run per interval, however many engines.
 """
 
 from __future__ import annotations
@@ -17,7 +22,6 @@ from wrasse.engine.guard import STOPPING, LostLease, Traffic
 from wrasse.engine.pulses import ClockSkew
 from wrasse.engine.report import BACKEND_DOWN, Report
 from wrasse.engine.run import AnySweep, Frame, Member, run_group, run_once
-from wrasse.engine.schedule import Schedule
 from wrasse.engine.state import Loaded, SweepState, after_run, load, save
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.hold import Holding, kept
@@ -25,6 +29,43 @@ from wrasse.leases.lease import Lease
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 from wrasse.ports.records import Records
+
+STAGGER_MAX = 10.0
+BACKOFF_FIRST = 1.0
+BACKOFF_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How often: every `interval`, and up to `jitter` of it later."""
+
+    interval: timedelta
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        assert self.interval > timedelta(0), "an interval is above zero"
+        assert 0 <= self.jitter <= 1, "jitter is a share of the interval"
+
+    def first(self, u: float) -> float:
+        """How long after the start the first run is due: spread, so that sweeps do not all begin at once."""
+        return min(self.interval.total_seconds(), STAGGER_MAX) * u
+
+    def after(self, passed: timedelta, u: float) -> float:
+        """How long from now until the next run, when the last one began `passed` ago; never negative."""
+        return max(0.0, self.interval.total_seconds() * (1 + self.jitter * u) - passed.total_seconds())
+
+    def fresh(self, ran_at: datetime | None, at: datetime) -> bool:
+        """Whether the last run, here or elsewhere, began less than an interval ago. One in the future does not count:
+        the store's clock was set back, and a sweep must not wait for it to catch up."""
+        return ran_at is not None and ran_at <= at < ran_at + self.interval
+
+
+def backoff(failures: int, u: float) -> float:
+    """How long to wait after so many outages in a row: doubling, capped, and never less than half."""
+    assert failures >= 1, "a backoff follows a failure"
+    longest = min(BACKOFF_FIRST * (1 << min(failures - 1, 16)), BACKOFF_MAX)
+    return longest * (1 + u) / 2
+
 
 NO_WAIT = timedelta(0)
 OWN_GUARDS = frozenset({STOPPING, LostLease.name, Traffic.name, ClockSkew.name})  # they look at this process only

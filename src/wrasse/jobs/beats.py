@@ -20,9 +20,7 @@ from typing import Protocol
 
 from wrasse.clock import Clock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, exhausted
-from wrasse.jobs.beat_words import Beating, Down, Gone, Orders, Unable, read_word
-from wrasse.jobs.beating import BEATS_PER_SILENCE, beat_once
-from wrasse.jobs.board import Board
+from wrasse.jobs.board import BEATS_PER_SILENCE, Beating, Board, Down, Gone, Orders, Unable, beat_once, read_word
 from wrasse.jobs.tally import Tally
 from wrasse.ports.jobs import JobQueue, WorkerInfo
 

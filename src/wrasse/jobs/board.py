@@ -9,17 +9,33 @@ used the same place one after the other.
 `deadline` is when the handler's time is up, on the machine's monotonic clock, which is the same in both processes.
 `group` is the process group that the handler runs in, if it is a command: should the worker be killed, somebody must
 still be able to end it.
+
+One beat: everything on the board that still deserves one, and the worker itself.
+
+A hold deserves a beat until its handler's time is up: a job whose worker hangs must fall silent. A hold that was taken
+a moment ago does not need one yet, which spares a fast worker a write for each of its jobs.
+
+What a worker and its beat child say to each other, in lines.
+
+The worker says one thing, first: its orders. Afterwards it is silent, and the end of that pipe means stop. The child
+says after each look whether the backend took its beats, and which postings are gone. A word that is lost because the
+pipe is full does no harm: what is gone is said again at every beat until the worker takes it down.
+
+The orders go through the pipe and not on the command line, since a URL may hold a password.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from zlib import crc32
 
-from wrasse.ports.jobs import Hold
+from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, WorkerInfo
 
 _MAGIC = 0x3144_5242_5341_5257
 _HEADER = struct.Struct("<QQQ")  # magic, places, bytes per place
@@ -157,3 +173,108 @@ def _parse(copy: bytes, place: int, word: int) -> Posted | None:
         return None
     id, nonce = text[:id_bytes].decode("utf-8", "surrogatepass"), text[id_bytes:].decode()
     return Posted(place, word, Hold(id, token, nonce), deadline, since, group)
+
+
+BEATS_PER_SILENCE = 3
+_YOUNG = 0.1  # of a silence: beaten at the next look at the latest, when more than half of it is left
+
+
+def deserving(posted: Sequence[Posted], silence: timedelta, now: float) -> list[Posted]:
+    """Which postings get a beat; pure."""
+    young = silence.total_seconds() * _YOUNG
+    return [p for p in posted if now < p.deadline and now - p.since >= young]
+
+
+async def beat_once(jobs: JobQueue, board: Board, worker: WorkerInfo, silence: timedelta, now: float) -> list[Posted]:
+    """Beats for what deserves it; gives the postings whose hold is no longer current."""
+    posted = deserving(board.read(), silence, now)
+    gone: list[Posted] = []
+    for start in range(0, max(len(posted), 1), BATCH_MAX):
+        batch = posted[start : start + BATCH_MAX]
+        beaten = await jobs.beat(worker, [p.hold for p in batch], silence=silence)
+        gone += [p for p, mine in zip(batch, beaten.mine, strict=True) if not mine]
+    return gone
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Whose holds to beat for, how often, and where."""
+
+    url: str
+    worker: WorkerInfo
+    silence: timedelta
+    board: int  # the descriptor of the board in the child
+
+    def line(self) -> bytes:
+        """As it is sent."""
+        who = self.worker
+        words = [self.url, who.id, who.host, who.pid, who.slots, self.silence // _MICROSECOND, self.board]
+        return json.dumps(words).encode() + b"\n"
+
+    @classmethod
+    def of(cls, line: bytes) -> Orders:
+        """As it was sent."""
+        url, id, host, pid, slots, micros, board = json.loads(line)
+        return cls(url, WorkerInfo(id, host, pid, slots), timedelta(microseconds=micros), board)
+
+
+@dataclass(frozen=True, slots=True)
+class Beating:
+    """The backend took the beats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """The backend did not answer; the child goes on trying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The hold of this posting is no longer current."""
+
+    place: int
+    word: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """The child cannot work, and trying again would not help."""
+
+    message: str
+    do: str
+
+
+Word = Beating | Down | Gone | Unable
+
+
+def spell(word: Word) -> bytes:
+    """A word as a line."""
+    match word:
+        case Beating():
+            return b"beating\n"
+        case Down():
+            return b"down\n"
+        case Gone(place, number):
+            return b"gone %d %d\n" % (place, number)
+        case Unable(message, do):
+            return b"unable " + json.dumps([message[:2_000], do[:2_000]]).encode() + b"\n"
+
+
+def read_word(line: bytes) -> Word:
+    """The word that a line spells."""
+    what, _, rest = line.strip().partition(b" ")
+    match what:
+        case b"beating":
+            return Beating()
+        case b"down":
+            return Down()
+        case b"gone":
+            place, number = rest.split()
+            return Gone(int(place), int(number))
+        case b"unable":
+            message, do = json.loads(rest)
+            return Unable(message, do)
+    raise AssertionError(f"the beat child said {what[:40]!r}")

@@ -9,8 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import IntEnum
 
-from wrasse.jobs.beat_words import Gone
-from wrasse.jobs.board import Board
+from wrasse.jobs.board import Board, Gone
 from wrasse.ports.jobs import Hold, TakenJob
 
 

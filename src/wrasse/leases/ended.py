@@ -3,11 +3,15 @@
 Every look goes to the next namespace and reads one page of its index, so that a namespace with very many entries does
 not keep the others waiting. The cursor remembers where each unfinished one stopped. One look asks few namespaces, so
 that guards are heard in between also where thousands of them have nothing to show.
+
+Every key there is, namespace by namespace, in bounded pages: for retention, which has no index to go by.
+
+Nothing that serves traffic, tidies after leases or shuts down reads this. One look asks few namespaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -21,7 +25,65 @@ from wrasse.ports.namespaces import Namespaces, in_order
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
 
-LOOKS_MAX = 50  # namespaces without anything to show that one look asks
+LOOKS_MAX = 50
+_APART = "\n"  # neither namespaces nor stored names have one
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKey:
+    """A key as its record says it; None stands for namespaces that have none, and for a record that cannot be read."""
+
+    namespace: str
+    key: str
+    kept: KeyRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class EveryKey:
+    """Reads all keys, in order."""
+
+    leases: Leases
+    namespaces: Namespaces
+
+    async def page(self, after: str | None, limit: int) -> Page[FoundKey]:
+        """One page of the namespace that the cursor is in, or of the next that has keys."""
+        name, place = _parse_key(after)
+        at: datetime = self.leases.clock.now()
+        for _ in range(LOOKS_MAX):
+            if place is None:
+                following = await self.namespaces.page(name or None, 1)
+                if not following.items:
+                    return Page((), (), at, more=False)
+                name, place = following.items[0], ""
+            page = await self.leases.records(leases_in(name)).page("", place or None, limit)
+            at = page.at
+            if len(page):
+                return _shown_key(name, page, [decode_listed(record) for record in page])
+            place = None
+        return Page((FoundKey(name, "", None),), (name,), at, more=True)
+
+
+def _shown_key(name: str, page: Page[Record], kept: Sequence[KeyRecord | None]) -> Page[FoundKey]:
+    ends = len(page) - 1
+    cursors = [
+        name if number == ends and not page.more else f"{name}{_APART}{place}"
+        for number, place in enumerate(page.cursors)
+    ]
+    found = tuple(FoundKey(name, record.key, each) for record, each in zip(page, kept, strict=True))
+    return Page(found, tuple(cursors), page.at, more=True)
+
+
+def _parse_key(text: str | None) -> tuple[str, str | None]:
+    """The namespace and the place in it; no place: the namespace is read to its end."""
+    if text is None:
+        return "", None
+    name, apart, place = text.partition(_APART)
+    if not name:
+        raise UsageError(f"{text[:40]!r} is not a cursor", do="use one that an earlier page gave")
+    return name, place if apart else None
+
+
+  # namespaces without anything to show that one look asks
 UNFINISHED_MAX = 100  # namespaces read in turns; with so many no other is begun before one of them is finished
 
 

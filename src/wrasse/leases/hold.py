@@ -27,7 +27,7 @@ from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
 from wrasse.leases.attachments import CONTENT_TYPE, Sent
-from wrasse.leases.attachments_files import FilePieces
+from wrasse.leases.attachments_client import FilePieces
 from wrasse.leases.lease import Attachment, KeyRecord, Lease
 from wrasse.leases.operations import AttachmentOperations, Opening, Operations
 from wrasse.leases.refusal import KeyRefused, Refusal

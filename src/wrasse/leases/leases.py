@@ -25,10 +25,9 @@ from wrasse.leases.keys import Keys
 from wrasse.leases.lease import Asked, KeyRecord, Lease, Over, Staged, State, Terms
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.replay import Replay
 from wrasse.leases.store import LeaseTally
 from wrasse.leases.transaction import Decision
-from wrasse.leases.transactions import Transactions
+from wrasse.leases.transactions import Replay, Transactions
 from wrasse.leases.waiting import NO_WAIT, Acquiring
 from wrasse.leases.xid import Xids, checked_transaction
 from wrasse.ports.namespaces import Namespaces

@@ -5,34 +5,156 @@
 The snapshot is opened after the listing has ended, so that a reference committed before its object was listed is in it:
 the other way round, what is uploaded in between would be judged by an older view. Without the commit there is no
 verdict. A dry round is the same without the commit.
+
+Whether a round may be believed, and whether its plan may be carried out. Pure.
+
+A database that answers too little looks just like a store full of orphans. So the answer is compared with the last one
+that was believed: before any verdict, rows, matches and references that vanished; before any removal, how much is due.
+Both can be overruled once by somebody who names the round.
+
+Where rounds keep their spools: a directory per root, and in it one per round that is under way.
+
+Whoever works in a directory holds its lock; what nobody holds was left by a process that died, and is removed. Of the
+last complete round one file stays: which units were protected, for the next round to compare with.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import re
+import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import Refused, StoreBroken, StoreUnavailable
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ids import Ids
 from wrasse.orphans.consent import Consent, after, read_consent, refusal, write_consent
-from wrasse.orphans.merge import Before, Merge, Sinks, Tally
+from wrasse.orphans.merge import Before, Merge, Sinks, Tally, Window
 from wrasse.orphans.passing import change_of, known_of, raw, referred_of, suspected_of, text
-from wrasse.orphans.plausible import beyond, implausible
-from wrasse.orphans.root import Root
+from wrasse.orphans.root import Caps, Root
 from wrasse.orphans.spool import Listed, Referred, Spool, Writer
 from wrasse.orphans.units import Units, in_order
 from wrasse.orphans.verdict import Known, Scene, Suspected
-from wrasse.orphans.window import Window
-from wrasse.orphans.workplace import Workplace
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.objects import Objects
 from wrasse.ports.sightings import Change, Round, Sightings, Standing
+from wrasse.private_files import make_private_folders
+
+Counts = Mapping[str, int]
+FEW = 3  # in a small root, shares mean nothing: so many may change without suspicion
+
+
+def implausible(now: Counts, last: Counts | None, caps: Caps) -> str:
+    """Why no verdict may come of this round; empty if it may."""
+    units = now.get("units", 0)
+    if units and not now.get("rows"):
+        return f"there are {units} units and no reference at all"
+    if units and not now.get("protected"):
+        return f"none of {now['rows']} references names any of {units} units"
+    if last is None:
+        return ""
+    if not now.get("listed") and last.get("listed"):
+        return f"the listing is empty, and had {last['listed']} objects"
+    rows, before = now.get("rows", 0), last.get("rows", 0)
+    if rows < caps.rows_share_min * before and before - rows > FEW:
+        return f"there are {rows} references, and there were {before}"
+    if _share(now) < caps.match_share_min * _share(last) and _unmatched(now) - _unmatched(last) > FEW:
+        return f"{_share(now):.1%} of the references name something that is there, and it was {_share(last):.1%}"
+    turned = now.get("turned_oddly", 0)
+    if turned > max(caps.vanished_max, caps.vanished_share_max * last.get("protected", 0)):
+        return f"{turned} of {last.get('protected', 0)} protected units have lost their owner or their only reference"
+    return ""
+
+
+def beyond(now: Counts, group_most: int, caps: Caps) -> str:
+    """Why a plan is too large to be carried out unasked; empty if it is not."""
+    due, size = now.get("due_objects", 0), now.get("due_bytes", 0)
+    if due > max(caps.objects_max, caps.share_max * now.get("listed", 0)):
+        return f"{due} of {now.get('listed', 0)} objects are due"
+    if size > max(caps.bytes_max, caps.share_max * now.get("bytes", 0)):
+        return f"{size} of {now.get('bytes', 0)} bytes are due"
+    if group_most > caps.group_max:
+        return f"{group_most} units of one group are due"
+    return ""
+
+
+def _share(counts: Counts) -> float:
+    return counts.get("matched", 0) / counts["rows_live"] if counts.get("rows_live") else 0.0
+
+
+def _unmatched(counts: Counts) -> int:
+    return counts.get("rows_live", 0) - counts.get("matched", 0)
+
+
+_ROUND = re.compile(r"[0-9A-Z]{26}")
+_PROTECTED = ".protected"
+_PROTECTED_KEPT = 2  # that of the last round, and one more for a commit that another process won
+
+
+class Workplace:
+    """The directory of one root."""
+
+    def __init__(self, spool: Path, root: str) -> None:
+        self._place = spool / root
+
+    @contextmanager
+    def opened(self, round: str) -> Iterator[Path]:
+        """A directory for one round, gone when it is over."""
+        try:
+            make_private_folders(self._place)
+        except (FileExistsError, NotADirectoryError, PermissionError) as why:
+            raise UsageError(
+                f"{self._place} cannot be a directory for spools: {why.strerror}", do="set orphans_spool to one"
+            ) from None
+        self._clear()
+        place = self._place / round
+        make_private_folders(place)
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+            os.close(lock)
+
+    def keep_protected(self, path: Path, round: str) -> None:
+        """Keeps the list of protected units of a round that is about to be committed."""
+        os.rename(path, self._place / f"{round}{_PROTECTED}")
+
+    def protected(self, round: str) -> Path | None:
+        """The list of protected units of that round, if it was made on this machine and is still here."""
+        path = self._place / f"{round}{_PROTECTED}"
+        return path if path.exists() else None
+
+    def _clear(self) -> None:
+        kept = sorted(self._place.glob(f"*{_PROTECTED}"), reverse=True)[_PROTECTED_KEPT:]
+        for path in kept:
+            path.unlink(missing_ok=True)
+        for place in self._place.iterdir():
+            if _ROUND.fullmatch(place.name) and place.is_dir() and not _held(place):
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _held(place: Path) -> bool:
+    """Whether somebody works there, or has only just begun to."""
+    with suppress(OSError):
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+    return True
+
 
 LIST_PAGE = 1_000
 ROW_PAGE = 1_000

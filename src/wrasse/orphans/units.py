@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from wrasse.errors import StoreBroken
+from wrasse.orphans.root import Template
 from wrasse.orphans.spool import Listed
-from wrasse.orphans.template import Template
 
 FILES_MAX = 10_000  # of one unit; a larger one is reported and left alone
 

@@ -3,6 +3,12 @@
 A source is a table or a SELECT with a column `key` and, where there is more to say, `prefix` (everything below the
 key), `owner`, `rule`, and `ended_at` and `started_at` (times or Unix seconds). A NULL key refers to nothing. A time
 without a zone is UTC: sessions are set to it.
+
+What a time may look like in a row that refers to an archive. Pure, and strict: a time that is read too early ends a
+reference that still counts, and its archive goes.
+
+So what would be long before there were archives is refused, because it means something else: 0 that the row was never
+deleted, and 20260214 the 14th of February.
 """
 
 from __future__ import annotations
@@ -10,11 +16,42 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
+from wrasse.clock import EPOCH
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.catalog import Query, Reference
-from wrasse.ports.reference_times import REFERENCE_TIME, reference_time
+
+REFERENCE_TIME = "an ISO time, Unix seconds, or NULL; and NULL where 0 or an early date stands for none"
+_SECONDS = re.compile(r"-?\d{1,11}(\.\d+)?")
+_SECONDS_MAX = 100_000_000_000  # beyond it, somebody wrote milliseconds
+_EARLIEST = datetime(1980, 1, 1, tzinfo=UTC)
+
+
+def reference_time(value: object) -> datetime:
+    """The instant, in UTC where it names no zone; ValueError if it is none, or means something else."""
+    instant = _instant(value)
+    if instant < _EARLIEST:
+        raise ValueError(value)
+    return instant
+
+
+def _instant(value: object) -> datetime:
+    match value:
+        case datetime():
+            return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        case date():
+            return datetime(value.year, value.month, value.day, tzinfo=UTC)
+        case int() | float() | Decimal() if abs(float(value)) < _SECONDS_MAX:
+            return EPOCH + timedelta(seconds=float(value))
+        case str() if _SECONDS.fullmatch(value):
+            return _instant(float(value))
+        case str():
+            return _instant(datetime.fromisoformat(value))
+        case _:
+            raise ValueError(value)
+
 
 COLUMNS = ("key", "prefix", "owner", "rule", "ended_at", "started_at")
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")

@@ -20,8 +20,8 @@ from wrasse.clock import Clock, to_micros
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import Streams
+from wrasse.streams.letters import ROOT
 from wrasse.streams.publisher import Publisher
-from wrasse.streams.subjects import ROOT
 
 ALERTS = Collection.named("streams/alerts")
 _PAGE = 1_000

@@ -24,14 +24,12 @@ from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, 
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Streams
 from wrasse.ports.subjects import check_pattern
-from wrasse.streams.calling import Caller, Handler
 from wrasse.streams.envelope import Envelope
 from wrasse.streams.flights import Flights
-from wrasse.streams.letters import dead_letter, envelope_in, named_only
+from wrasse.streams.letters import ROOT, dead_letter, envelope_in, is_dead_letter_subject, named_only
 from wrasse.streams.membership import Membership, consumer_name
 from wrasse.streams.outbox import Outbox
-from wrasse.streams.received import Received
-from wrasse.streams.subjects import ROOT, is_dead_letter_subject
+from wrasse.streams.received import Caller, Handler, Received
 from wrasse.streams.tally import StreamTally
 
 _BATCH_MAX = 100

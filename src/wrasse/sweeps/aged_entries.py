@@ -19,7 +19,7 @@ import msgspec
 from wrasse.duration import format_duration
 from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.stream_tasks.events import SweepReport
-from wrasse.jobs.stream_tasks.names import SWEEPS
+from wrasse.jobs.stream_tasks.fields import SWEEPS
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAges

@@ -20,8 +20,7 @@ from wrasse.ports.groups import ConsumerState, Groups
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.streams.alerts import Alert, Alerts, Told, worth_telling
-from wrasse.streams.group_census import Alive, Census, Forgotten, Outdated, SilentConsumer, Suspect, Troubled
-from wrasse.streams.looks import Look
+from wrasse.streams.group_census import Alive, Census, Forgotten, Look, Outdated, SilentConsumer, Suspect, Troubled
 from wrasse.streams.trimmer import RetentionTally
 
 

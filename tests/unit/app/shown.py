@@ -13,8 +13,7 @@ from wrasse.app.status_page import page
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import ManualClock
-from wrasse.jobs.breakers import Breakers
-from wrasse.jobs.shut_queues import SHUT_QUEUES
+from wrasse.jobs.breakers import SHUT_QUEUES, Breakers
 from wrasse.leases.leases import Leases
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import Job, WorkerInfo

@@ -14,8 +14,8 @@ from wrasse.app.metrics import exposition
 from wrasse.app.plain import to_json
 from wrasse.app.status import Check
 from wrasse.app.status_json import snapshot_json
+from wrasse.jobs.breakers import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.holds import Work
-from wrasse.jobs.shut_queues import SHUT_QUEUES, ShutQueues
 from wrasse.ports.jobs import (
     Budget,
     Delete,

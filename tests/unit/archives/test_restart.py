@@ -9,12 +9,10 @@ from datetime import timedelta
 import pytest
 
 from virtual_time import VirtualClock, run_virtual
-from wrasse.archives.continuity import check_continuity
 from wrasse.archives.cursor import CURSORS, Cursor, Cursors
-from wrasse.archives.drain import GROUP
+from wrasse.archives.drain import GROUP, check_continuity
 from wrasse.archives.reader import read
-from wrasse.archives.replay import replay
-from wrasse.archives.restart import Restart, plan_restart, restart
+from wrasse.archives.restart import Restart, plan_restart, replay, restart
 from wrasse.archives.rule import Rule
 from wrasse.errors import Refused
 from wrasse.ports.groups import StartAt

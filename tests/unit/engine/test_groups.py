@@ -77,7 +77,7 @@ async def test_traffic_stops_every_sweep_of_the_group_within_one_entry(scene: Sc
 async def test_the_engine_runs_a_group_together_and_tells_about_each(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.engine.schedule.STAGGER_MAX", 0.0)
+    monkeypatch.setattr("wrasse.engine.turn.STAGGER_MAX", 0.0)
     group = two(scene)
     engine = Engine(
         group,

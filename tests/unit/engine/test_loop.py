@@ -31,7 +31,7 @@ ENOUGH = 30.0
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run of every sweep is due when its engine starts."""
-    monkeypatch.setattr("wrasse.engine.schedule.STAGGER_MAX", 0.0)
+    monkeypatch.setattr("wrasse.engine.turn.STAGGER_MAX", 0.0)
 
 
 def _engine(scene: Scene, *sweeps: Scheduled, owner: str = "me", network: Network | None = None) -> Engine:
@@ -57,7 +57,7 @@ def _of(engine: Engine, name: str = "old_bottles") -> SweepStatus:
 
 async def _until(so: Callable[[], bool]) -> None:
     async with asyncio.timeout(ENOUGH):
-        while not so():  # noqa: ASYNC110  what is waited for has no event
+        while not so():  # noqa: ASYNC110  a lease has no event to wait for
             await asyncio.sleep(0.002)
 
 
@@ -139,7 +139,7 @@ async def test_an_error_in_one_sweep_does_not_stop_the_others(scene: Scene) -> N
 async def test_an_engine_outlives_an_outage_and_goes_on_by_itself(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.engine.schedule.BACKOFF_FIRST", 0.005)
+    monkeypatch.setattr("wrasse.engine.turn.BACKOFF_FIRST", 0.005)
     scene.shelf.fill(3)
     network = Network(Script({}))
     network.down = True
@@ -157,7 +157,7 @@ async def test_an_engine_outlives_an_outage_and_goes_on_by_itself(
 async def test_an_outage_that_only_the_lease_felt_still_holds_stuck_jobs_for_one_silence(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.engine.schedule.BACKOFF_FIRST", 0.005)
+    monkeypatch.setattr("wrasse.engine.turn.BACKOFF_FIRST", 0.005)
     network = Network(Script({}))
     guards = backend_guards(FaultyHeart(scene.memory, network), scene.clock, SILENCE)
     engine = _engine(scene, Scheduled(OldBottles(scene.shelf.fill(1)), HOUR, guards=guards), network=network)
@@ -255,7 +255,7 @@ async def test_settled_journal_lines_are_forgotten_after_their_time_and_open_one
 async def test_an_outage_of_the_journal_is_said_once_and_outlived(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.engine.schedule.BACKOFF_FIRST", 0.001)
+    monkeypatch.setattr("wrasse.engine.turn.BACKOFF_FIRST", 0.001)
     monkeypatch.setattr("wrasse.engine.loop.random.uniform", lambda low, high: low)
     journal = Script(dict.fromkeys(range(3), LOST_REQUEST))
     engine = _engine(scene, network=Network(journal))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
 
-from wrasse.engine.schedule import BACKOFF_MAX, STAGGER_MAX, Schedule, backoff
+from wrasse.engine.turn import BACKOFF_MAX, STAGGER_MAX, Schedule, backoff
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 INTERVALS = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=2))

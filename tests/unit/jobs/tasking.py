@@ -13,7 +13,7 @@ from wrasse.app.task_post import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
-from wrasse.jobs.stream_tasks.names import ERRORS, SWEEPS, TASKS, queue_of, terminal_of
+from wrasse.jobs.stream_tasks.fields import ERRORS, SWEEPS, TASKS, queue_of, terminal_of
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.jobs.stream_tasks.store import Kept
 from wrasse.ports.groups import Groups

@@ -9,9 +9,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.jobs.beat_words import Beating, Down, Gone, Orders, Unable, Word, read_word, spell
-from wrasse.jobs.beating import deserving
-from wrasse.jobs.board import Board, Posted
+from wrasse.jobs.board import Beating, Board, Down, Gone, Orders, Posted, Unable, Word, deserving, read_word, spell
 from wrasse.ports.jobs import ID_BYTES_MAX, Hold, WorkerInfo
 
 SILENCE = timedelta(seconds=30)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.errors import ConfigError
-from wrasse.jobs.cron import parse_cron
+from wrasse.jobs.periodic import parse_cron
 
 
 def slots(text: str, zone: str, start: datetime, count: int) -> list[str]:

@@ -14,8 +14,7 @@ from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, Fault, FaultyJobs, 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable
-from wrasse.jobs.cron import parse_cron
-from wrasse.jobs.periodic import SLOTS_MAX, Every, Missed, Periodic, due_slots, newest_slots, read_when
+from wrasse.jobs.periodic import SLOTS_MAX, Every, Missed, Periodic, due_slots, newest_slots, parse_cron, read_when
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.ports.jobs import JobFilter, Place

@@ -12,7 +12,7 @@ from stream_faults import FaultyStreams
 from unit.jobs.tasking import MAIL, RETRIES, STEP, TaskWorld
 from wrasse.clock import to_micros
 from wrasse.errors import TooLarge, UnknownName, UsageError
-from wrasse.jobs.stream_tasks.names import TASKS, progress_of, queue_of
+from wrasse.jobs.stream_tasks.fields import TASKS, progress_of, queue_of
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts
 from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import (

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
-from wrasse.jobs.stream_tasks.names import check_task_type, id_in
+from wrasse.jobs.stream_tasks.fields import FAR, check_task_type, decode_fields, encode_fields, id_in, read_flat
 from wrasse.ports import job_transitions as rules
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Budget, Bury, Cancel, Finish, Job, Place, Progress, Reason, Requeue

@@ -14,9 +14,8 @@ from unit.jobs.intaking import intake_of, names_of
 from unit.jobs.working import eventually
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
-from wrasse.jobs.inotify import WATCHES_MAX, Notices
 from wrasse.jobs.intake import Intake
-from wrasse.jobs.watching import RESCAN, Watching
+from wrasse.jobs.watching import RESCAN, WATCHES_MAX, Notices, Watching
 
 
 @pytest.fixture(params=["told", "polling"])

@@ -13,10 +13,9 @@ from wrasse.backends.redis import job_json
 from wrasse.bounded import DURATION_MAX, EARLIEST, LATEST
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
+from wrasse.jobs.record_core.claims import whole_up
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.store_time import whole_up
-from wrasse.jobs.record_queue.names import Names, read_sign
-from wrasse.jobs.record_queue.store import Recorded, decode_recorded
+from wrasse.jobs.record_queue.store import Names, Recorded, decode_recorded, read_sign
 from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
 from wrasse.ports.job_transitions import added, back
 from wrasse.ports.jobs import Job, check_job

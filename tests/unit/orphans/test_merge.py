@@ -13,13 +13,11 @@ from hypothesis import given, strategies as st
 
 from orphan_field import SEED
 from wrasse.errors import StoreBroken
-from wrasse.orphans.merge import WAITING_MAX, Before, Merge, Sinks
-from wrasse.orphans.root import Root
+from wrasse.orphans.merge import WAITING_MAX, Before, Merge, Sinks, Window
+from wrasse.orphans.root import Root, parse_template
 from wrasse.orphans.spool import Listed, Referred
-from wrasse.orphans.template import parse_template
 from wrasse.orphans.units import Unit, Units, in_order
 from wrasse.orphans.verdict import Known, Scene, Suspected
-from wrasse.orphans.window import Window
 from wrasse.ports.sightings import Evidence
 
 OBJECTS = replace(SEED, template=parse_template("archives/{file*}", unit="object"))

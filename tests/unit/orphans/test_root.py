@@ -15,8 +15,8 @@ from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.orphans.consent import Consent, after, read_consent, write_consent
+from wrasse.orphans.look import beyond, implausible
 from wrasse.orphans.pins import PinnedCatalog, read_pins
-from wrasse.orphans.plausible import beyond, implausible
 from wrasse.orphans.root import Caps, Graces, WriterTime
 from wrasse.ports.catalog import Reference
 from wrasse.ports.sightings import Round

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from wrasse.errors import StoreBroken, UsageError
+from wrasse.orphans.look import Workplace
 from wrasse.orphans.spool import Listed, Spool, Writer
-from wrasse.orphans.workplace import Workplace
 
 ROWS = [Listed(f"key-{n}".encode() + b"\xff", n, f"v{n}", n) for n in range(2_500)]
 ROUND = "01KD3Z8Q6Y8M5B9W0X2V7T4N1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wrasse.errors import ConfigError
-from wrasse.orphans.template import Place, parse_template
+from wrasse.orphans.root import Place, parse_template
 
 SEED = "archives/{id}/{op_id}/{file}"
 

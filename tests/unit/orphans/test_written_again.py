@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from orphan_field import DAY, HOUR, SEED, Field, at_key
-from wrasse.orphans.removal import Removal
-from wrasse.orphans.trash import Trash
+from wrasse.orphans.removal import Removal, Trash
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.objects import ObjectDelete
 

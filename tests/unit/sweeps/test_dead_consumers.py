@@ -10,8 +10,7 @@ from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.groups import ConsumerState
 from wrasse.ports.outcome import Outcome
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import Census, Outdated, SilentConsumer
-from wrasse.streams.looks import LOOKS, Look, Looks, name_of
+from wrasse.streams.group_census import LOOKS, Census, Look, Looks, Outdated, SilentConsumer, name_of
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally
 from wrasse.sweeps.dead_consumers import DeadConsumers

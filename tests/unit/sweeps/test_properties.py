@@ -14,8 +14,7 @@ from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Revive, WorkerInfo
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import Census
-from wrasse.streams.looks import LOOKS, Looks
+from wrasse.streams.group_census import LOOKS, Census, Looks
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 
 from wrasse.app.leases_http.queues_keys import MessageKeys, ack_key
 from wrasse.clock import Clock
-from wrasse.jobs.record_queue.names import Names
 from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER, RecordedJobs, RecordedOptions
+from wrasse.jobs.record_queue.store import Names
 from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.lease import KeyRecord, Lease
 from wrasse.leases.leases import Leases

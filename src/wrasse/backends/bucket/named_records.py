@@ -7,14 +7,54 @@ within one bucket records come in the order of their names.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from wrasse.backends.bucket.asked import Answer, Change, DueSpot, check_limit
 from wrasse.backends.bucket.envelope import Kept
+from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.page import Page
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import Record, Written, key_of, stored_name
+
+Answer = tuple[Outcome, str | None]  # to a change: how it ended, and the version it made
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A write to one record: at this version (None: there is none), to this value (None: delete it)."""
+
+    stored: bytes
+    at: str | None
+    value: bytes | None
+    due_at: datetime | None
+    nonce: str | None
+    entry_stays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DueSpot:
+    """A place in the due index: after this name in this bucket."""
+
+    bucket: str
+    stored: bytes
+
+    def __str__(self) -> str:
+        return f"{self.bucket}:{self.stored.decode()}"
+
+    @classmethod
+    def parse(cls, cursor: str) -> DueSpot:
+        """The place that a cursor names."""
+        bucket, colon, stored = cursor.partition(":")
+        number_in(cursor, bucket if colon else "")
+        return cls(bucket, stored.encode(errors="surrogatepass"))
+
+
+def check_limit(limit: int) -> None:
+    """Refuses a page of nothing."""
+    if limit < 1:
+        raise UsageError(f"a page of {limit} records", do="ask for at least one")
 
 
 class NamedRecords(Protocol):

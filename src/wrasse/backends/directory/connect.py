@@ -16,14 +16,11 @@ from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.mount import Mount
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.namespaces import DirectoryNamespaces
-from wrasse.backends.directory.object_files import ObjectFiles
-from wrasse.backends.directory.objects import DirectoryObjects
-from wrasse.backends.directory.places import Places
+from wrasse.backends.directory.objects import DirectoryObjects, ObjectFiles
+from wrasse.backends.directory.places import Exchange, InTurns, Places
 from wrasse.backends.directory.probe import prepare
-from wrasse.backends.directory.record_files import RecordFiles
-from wrasse.backends.directory.records import ThreadedRecords
+from wrasse.backends.directory.records import RecordFiles, ThreadedRecords
 from wrasse.backends.directory.stamps import Stamps
-from wrasse.backends.directory.swaps import Exchange, InTurns
 from wrasse.backends.directory.temps import Temps
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock, SystemClock

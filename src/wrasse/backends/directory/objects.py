@@ -3,6 +3,16 @@
 The port's promises hold between processes and through a crash at any point; `object_files.py` says how. Bytes are
 streamed both ways: memory does not grow with the size of an object. Plain files that other tools put there are objects,
 too; symbolic links are not, and a listing does not look behind them.
+
+Objects as files: the steps of each change, in the order that lets a crash between any two of them do no harm.
+
+    create    bytes on the disk; metadata on the disk; the name by link, which has one winner; the directory on the disk
+    replace   the same, but the name by rename, alone with the name and only if the version is still the one named
+    copy      alone with the name; metadata on the disk; a second name by link: one file, and no bytes are moved
+    delete    alone with the name, likewise; then its metadata; then directories that became empty
+
+The version of an object is the stamp we gave its file and the file's number: both stay when a name is linked or
+renamed. Everything here blocks; it runs in threads.
 """
 
 from __future__ import annotations
@@ -13,11 +23,14 @@ from functools import partial
 from typing import TypeVar
 
 from wrasse.backends.directory.files import Files, FileState
-from wrasse.backends.directory.names import path_of
-from wrasse.backends.directory.object_files import ObjectFiles, version_of
+from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.names import path_of, prefix_path, segment_of
+from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
+from wrasse.backends.directory.sidecars import Sidecars
 from wrasse.backends.directory.stamps import Stamps, instant
 from wrasse.backends.directory.temps import Blank, Temp, Temps
 from wrasse.backends.directory.threads import Threads
+from wrasse.backends.directory.walk import Listings, Slice, Sort, Walk
 from wrasse.errors import Gone, UsageError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
@@ -34,6 +47,198 @@ from wrasse.ports.objects import (
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
+
+_OBJECTS = Sort(segment_of, nested=True)
+
+
+class ObjectFiles:
+    """The objects of one root, by the path of their key."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps, stamps: Stamps, places: Places) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+        self._stamps = stamps
+        self._places = places
+        self._sidecars = Sidecars(files, locks, temps, places)
+        self._listings = Listings(files)
+
+    def state(self, path: bytes) -> FileState | None:
+        """The object as it is now."""
+        with self._places.settled():
+            place = self._places.find(path)
+        return None if place is None else place.state
+
+    def head(self, path: bytes) -> tuple[FileState, Mapping[str, str]] | None:
+        """The object and its metadata, of one version."""
+        with self._files.many():
+            state = self.state(path)
+            while state is not None:
+                metadata = self._sidecars.read(path, state.stamp)
+                if metadata is not None:
+                    return state, metadata
+                # None is kept, or it went with the version we saw.
+                before, state = state, self.state(path)
+                if state == before:
+                    return state, {}
+            return None
+
+    def open(self, path: bytes) -> tuple[int, FileState] | None:
+        """The object's file, open; its bytes stay readable whatever happens to the name."""
+        with self._places.settled():
+            return self._places.open(path)
+
+    def create(self, path: bytes, temp: Temp | Blank, metadata: Mapping[str, str]) -> FileState | None:
+        """Gives a written file its name; None if there is an object already."""
+        stamp = self._stamp(path)
+        state = self._finish(temp, stamp)
+        if not metadata:
+            return state if self._link(temp, path) else None
+        with self._sidecars.ahead(path, stamp, metadata):
+            return state if self._link(temp, path) else None
+
+    def replace(self, path: bytes, temp: Temp, at: str, metadata: Mapping[str, str]) -> FileState | None:
+        """Gives a written file the name of an object; None if that is not of version `at`."""
+        seen = stamp_of(at)
+        if seen is None:
+            return None
+        stamp = self._stamp(path, above=seen)
+        state = self._finish(temp, stamp)
+        with self._locks.held(path), self._places.settled():
+            place = self._places.find(path)
+            if place is None or version_of(place.state) != at:
+                return None
+            with self._sidecars.ahead(path, stamp, metadata), self._sidecars.after(path, place):
+                self._files.rename(temp.path, place.path)
+                self._files.sync_folder(parent(place.path))
+        return state
+
+    def copy(self, path: bytes, target: bytes, at: str) -> Outcome:
+        """Gives an object's file a second name; a later write to one of both names gives that a file of its own."""
+        if not self._temps.blanks:
+            return Outcome.FAILED  # an open file cannot be named here, and its path may change under us
+        with self._locks.held(path):
+            opened = self.open(path)
+            if opened is None:
+                return Outcome.LOST
+            file, state = opened
+            try:
+                if version_of(state) != at:
+                    return Outcome.LOST
+                metadata = self._sidecars.read(path, state.stamp) or {}
+                with self._sidecars.ahead(target, state.stamp, metadata):
+                    return Outcome.DONE if self._link(Blank(file), target) else Outcome.LOST
+            except PermissionError:
+                return Outcome.FAILED  # some systems let nobody link what is another's
+            finally:
+                self._files.close(file)
+
+    def delete(self, deletes: Sequence[tuple[bytes, str]]) -> list[Outcome]:
+        """Takes objects away, each if it has the version named."""
+        outcomes: list[Outcome] = []
+        folders: set[bytes] = set()
+        with self._files.many():
+            for path, version in deletes:
+                try:
+                    folder = self._delete(path, version)
+                except PermissionError:
+                    outcomes.append(Outcome.FAILED)
+                    continue
+                outcomes.append(Outcome.LOST if folder is None else Outcome.DONE)
+                folders |= {folder} if folder is not None else set()
+        # One wait for the disk per directory instead of one per object; nobody is told before it.
+        for emptied in folders:
+            self._places.sync(emptied)
+            with self._places.settled():
+                self._places.prune(emptied)
+        return outcomes
+
+    def page(self, prefix: bytes, after: bytes | None, limit: int) -> Slice[FileState]:
+        """Objects whose key starts with `prefix`, in the order of their keys."""
+        folder, key = prefix_path(prefix)
+
+        def begin() -> Walk:
+            return Walk(self._files, _OBJECTS, folder, key, prefix, after)
+
+        with self._places.settled(), self._files.many():
+            return self._listings.cut(prefix, after, limit, begin, self._look)
+
+    def clean(self) -> int:
+        """Removes what writers left that died more than an hour ago."""
+        return self._temps.clean(self._sidecars.useless)
+
+    def _look(self, key: bytes, path: bytes) -> FileState | None:
+        if path_of(key) != path:
+            return None  # a name that no key has: foreign
+        place = self._places.find(path)
+        return None if place is None else place.state
+
+    def _stamp(self, path: bytes, above: int = 0) -> int:
+        stamp = self._stamps.next(above)
+        while self._sidecars.taken(path, stamp):
+            stamp = self._stamps.next(above)  # another process has written at the same nanosecond
+        return stamp
+
+    def _finish(self, temp: Temp | Blank, stamp: int) -> FileState:
+        self._files.set_stamp(temp.file, stamp)
+        state = self._files.state_of(temp.file)
+        self._files.sync(temp.file)
+        return state
+
+    def _link(self, temp: Temp | Blank, path: bytes) -> bool:
+        for _ in range(TRIES):
+            try:
+                with self._places.settled():
+                    target = self._linked(temp, path)
+                    if target is not None:
+                        self._places.sync(parent(target))
+                    return target is not None
+            except FileExistsError:
+                continue  # it changed between two looks
+            except (FileNotFoundError, NotADirectoryError):
+                self._places.make_room(parent(path))
+        raise unsteady(self._files)
+
+    def _linked(self, temp: Temp | Blank, path: bytes) -> bytes | None:
+        """Where the file got its name; None if there is an object already."""
+        try:
+            self._name(temp, path)
+            return path
+        except FileExistsError:
+            target = self._places.free(path)
+            if target is not None:
+                self._name(temp, target)
+            return target
+
+    def _name(self, temp: Temp | Blank, target: bytes) -> None:
+        if isinstance(temp, Blank):
+            self._files.name(temp.file, target)
+        else:
+            self._files.link(temp.path, target)
+
+    def _delete(self, path: bytes, version: str) -> bytes | None:
+        """The directory that the object was in; None if it has another version, or is not there."""
+        with self._locks.held(path), self._places.settled():
+            place = self._places.find(path)
+            if place is None or version_of(place.state) != version:
+                return None
+            with self._sidecars.after(path, place):
+                self._files.unlink(place.path)
+            return parent(place.path)
+
+
+def version_of(state: FileState) -> str:
+    """The version of an object with this file."""
+    return f"{state.stamp:x}.{state.inode:x}"
+
+
+def stamp_of(version: str) -> int | None:
+    """The stamp in a version; None if this is none of ours."""
+    try:
+        return int(version.partition(".")[0], 16)
+    except ValueError:
+        return None
+
 
 F = TypeVar("F", Temp, Temp | Blank)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from wrasse.backends.directory import gone, locks, swaps, temps
+from wrasse.backends.directory import gone, locks, places, temps
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.places import inside
@@ -34,7 +34,7 @@ def prepare(files: Files, temporary: Temps) -> bool:
     exchanges = _probe(files, temporary)
     if not exchanges:
         with suppress(FileExistsError):
-            files.make_folder(swaps.FOLDER)
+            files.make_folder(places.FOLDER)
     return exchanges
 
 
@@ -63,7 +63,7 @@ def _probe(files: Files, temporary: Temps) -> bool:
             except OSError as why:
                 raise _lacks(files, "hard links") from why
             # Where one process cannot exchange names, all who share the directory take turns.
-            return files.state(swaps.FOLDER) is None and _exchanges(files, temp.path, folder)
+            return files.state(places.FOLDER) is None and _exchanges(files, temp.path, folder)
         finally:
             files.unlink(inside(folder))
             files.remove_folder(folder)

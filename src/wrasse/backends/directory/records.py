@@ -1,17 +1,182 @@
 """Records as JSON files: `<data>/<stored name>.json`, found when due through `<index>/<bucket>/<stored name>`.
 
 The port's promises hold between processes and through a crash at any point; `record_files.py` says how.
+
+Records as files: the steps of each change, in the order that lets a crash between any two of them do no harm.
+
+    create, put   the entry of the due index on the disk; the record on the disk under its name; then the old entry goes
+    delete        what was written last is kept for whoever asks again; the record goes; then its entry
+
+Every change is alone with its record, between processes. Readers need no lock: a record's file is replaced whole.
+Everything here blocks; it runs in threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 
-from wrasse.backends.bucket.asked import Answer, Change, DueSpot
-from wrasse.backends.bucket.envelope import Kept
-from wrasse.backends.directory.record_files import RecordFiles
+from wrasse.backends.bucket.envelope import DAMAGED, Kept, listed, pack, unpack
+from wrasse.backends.bucket.named_records import Answer, Change, DueSpot
+from wrasse.backends.directory.buckets import Buckets
+from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.gone import GoneKeys
+from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.names import RECORD_SUFFIX, folder_path, record_path, stored_part
+from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
+from wrasse.backends.directory.temps import Temps
 from wrasse.backends.directory.threads import Threads
+from wrasse.backends.directory.walk import Listings, Slice, Sort, Walk
+from wrasse.errors import StoreBroken
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection
+
+_RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
+
+
+
+class RecordFiles:
+    """The records of one collection, by stored name."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: Places, collection: Collection) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+        self._places = places
+        self._folder = folder_path(collection.data)
+        self._buckets = Buckets(files, locks, temps, places, collection)
+        self._gone = GoneKeys(files, temps)
+        self._listings = Listings(files)
+        self._tended = collection.tended
+
+    def get(self, stored: bytes) -> Kept | None:
+        """The record as it is now."""
+        return self._load(self._path(stored))
+
+    def write(self, change: Change) -> Answer:
+        """Makes the change, if it fits."""
+        for _ in range(TRIES):
+            try:
+                with self._locks.held(self._path(change.stored)):
+                    return self._write(change)
+            except FileNotFoundError:
+                # The first write of a collection, or somebody removed what was empty. Not inside the lock: making
+                # room may need the lock of another name.
+                for folder in (parent(self._path(change.stored)), *self._buckets.folders):
+                    self._places.make_room(folder)
+        raise unsteady(self._files)
+
+    def leave(self, stored: bytes, due_at: datetime) -> None:
+        """Takes away an entry that a change left, unless the record needs it again."""
+        self._remove_stale(stored, self._buckets.calendar.bucket(due_at))
+
+    def page(self, prefix: bytes, after: bytes | None, limit: int) -> Slice[Kept]:
+        """Records whose stored name starts with `prefix`, in order."""
+
+        def begin() -> Walk:
+            return Walk(self._files, _RECORDS, self._folder, b"", prefix, after)
+
+        def look(stored: bytes, path: bytes) -> Kept | None:
+            return self._listed(path) if path == self._path(stored) else None
+
+        return self._listings.cut(prefix, after, limit, begin, look)
+
+    def due(self, horizon: datetime, after: DueSpot | None, limit: int) -> tuple[list[tuple[DueSpot, Kept]], bool]:
+        """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
+        found: list[tuple[DueSpot, Kept]] = []
+        for bucket in self._buckets.over(horizon, "" if after is None else after.bucket):
+            start = after.stored if after is not None and after.bucket == bucket else None
+            empty = start is None
+            for spot, kept in self._due_in(bucket, start):
+                if len(found) == limit:
+                    return found, True
+                found.append((spot, kept))
+                empty = False
+            if empty:
+                self._buckets.retire(bucket)
+        return found, False
+
+    def _due_in(self, bucket: str, after: bytes | None) -> Iterator[tuple[DueSpot, Kept]]:
+        walk = self._buckets.walk(bucket, after)
+        while (spot := walk.next()) is not None:
+            stored, path = spot
+            if not self._buckets.is_entry(stored, path, bucket):
+                continue
+            kept = self._listed(self._path(stored))
+            if kept is not None and self._bucket_of(kept) == bucket:
+                yield DueSpot(bucket, stored), kept
+            elif kept is not None and (self._tended or kept.version == DAMAGED):
+                yield DueSpot(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
+            else:
+                self._remove_stale(stored, bucket)
+
+    def _remove_stale(self, stored: bytes, bucket: str) -> None:
+        # Alone with the record: a writer makes the entry first, and the record may be about to follow.
+        with self._locks.held(self._path(stored)):
+            if self._bucket_of(self._load(self._path(stored))) != bucket:
+                self._buckets.leave(stored, bucket)
+
+    def _write(self, change: Change) -> Answer:
+        path = self._path(change.stored)
+        before = self._load(path)
+        writes = self._gone.writes(path) if before is None else before.writes
+        answer = writes.answer(change.nonce, change.at, None if before is None else before.version)
+        if answer is not None:
+            return answer
+        if change.value is None:
+            assert before is not None, "a delete names the version of a record"
+            return self._delete(change, before)
+        version = secrets.token_hex(12)
+        after = Kept(change.value, version, change.due_at, writes.and_then(change.nonce, version))
+        self._store(change.stored, before, after, change.entry_stays)
+        return Outcome.DONE, version
+
+    def _store(self, stored: bytes, before: Kept | None, after: Kept, entry_stays: bool) -> None:
+        path, old, new = self._path(stored), self._bucket_of(before), self._bucket_of(after)
+        if new is not None and (new != old or not self._buckets.has(stored, new)):
+            self._buckets.enter(stored, new)
+        with self._temps.holding(pack(after), renamed=before is not None) as temp:
+            name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
+            name(temp.path, path)
+            self._places.sync(parent(path))
+        if old is not None and old != new and not entry_stays:
+            self._buckets.leave(stored, old)
+
+    def _delete(self, change: Change, before: Kept) -> Answer:
+        path, old = self._path(change.stored), self._bucket_of(before)
+        self._gone.keep(path, before.writes.and_then(change.nonce, None))
+        self._files.unlink(path)
+        self._places.sync(parent(path))
+        if old is not None:
+            self._buckets.leave(change.stored, old)
+        self._places.prune(parent(path), self._folder)
+        return Outcome.DONE, None
+
+    def _bucket_of(self, kept: Kept | None) -> str | None:
+        if kept is None or kept.due_at is None:
+            return None
+        return self._buckets.calendar.bucket(kept.due_at)
+
+    def _listed(self, path: bytes) -> Kept | None:
+        packed = self._files.load(path)
+        return None if packed is None else listed(packed)
+
+    def _load(self, path: bytes) -> Kept | None:
+        packed = self._files.load(path)
+        if packed is None:
+            return None
+        try:
+            return unpack(packed)
+        except ValueError:
+            raise StoreBroken(
+                f"the record in {path.decode('utf-8', 'replace')} in {self._files.root} is damaged or foreign",
+                do="restore the file from a backup, or move it out of the directory",
+            ) from None
+
+    def _path(self, stored: bytes) -> bytes:
+        return self._folder + b"/" + record_path(stored) + RECORD_SUFFIX
 
 
 class ThreadedRecords:

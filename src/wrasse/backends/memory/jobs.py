@@ -2,29 +2,40 @@
 
 Every change is computed and stored without an await in between, so each method is one atomic step. What a batch may be
 refused for is looked at before its first change: a batch is stored whole or not at all.
+
+Ids that are remembered after their job is gone, so that a finished job never runs again under the same id.
+
+Bounded by time: every change forgets what is past its time, earliest first.
+
+Groups of jobs: how many members have finished, and what becomes ready when all have.
+
+A member may finish before its group is opened, so counting starts with whichever comes first. A group that has fired
+is remembered, so that it cannot fire again, and forgotten after GROUPS_KEPT.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
 
-from wrasse.backends.memory import listing
-from wrasse.backends.memory.known import KnownIds
-from wrasse.backends.memory.rates import Rates
+from wrasse.backends.memory import shelves
 from wrasse.backends.memory.shelves import Row, Shelves
-from wrasse.backends.memory.teams import Teams
-from wrasse.backends.memory.uniques import Uniques
 from wrasse.clock import Clock
 from wrasse.ports import job_transitions as rules
 from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import (
     BATCH_MAX,
+    GROUP_DEAD_HEADER,
+    GROUP_DONE_HEADER,
+    GROUP_HEADER,
+    GROUPS_KEPT,
     IDS_KEPT,
     NO_PROGRESS,
     Beaten,
@@ -55,6 +66,148 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.remembered import Remembered
+
+
+class KnownIds:
+    """Lasting ids of deleted jobs, each until its own moment."""
+
+    __slots__ = ("_order", "_until")
+
+    def __init__(self) -> None:
+        self._until: dict[str, datetime] = {}
+        self._order: list[tuple[datetime, str]] = []
+
+    def has(self, id: str, now: datetime) -> bool:
+        """Whether a put of this id is to be refused."""
+        until = self._until.get(id)
+        return until is not None and now < until
+
+    def keep(self, id: str, until: datetime, now: datetime) -> None:
+        """Remembers an id."""
+        self._until[id] = until
+        heapq.heappush(self._order, (until, id))
+        while self._order and self._order[0][0] <= now:
+            moment, old = heapq.heappop(self._order)
+            if self._until.get(old) == moment:
+                del self._until[old]
+
+
+class Rates:
+    """When jobs of limited queues were taken."""
+
+    __slots__ = ("_takes",)
+
+    def __init__(self) -> None:
+        self._takes: dict[str, deque[datetime]] = {}
+
+    def allowed(self, queue: str, rates: Sequence[Rate], now: datetime) -> int | None:
+        """How many jobs of this queue may be taken now; None if no rate speaks of it."""
+        return min((rate.limit - self._within(rate, now) for rate in rates if rate.queue == queue), default=None)
+
+    def took(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
+        """Notes that so many were taken."""
+        limit = max((rate.limit for rate in rates if rate.queue == queue), default=0)
+        if limit:
+            takes = self._takes.get(queue, ())
+            self._takes[queue] = deque([*takes, *[now] * count], maxlen=limit)
+
+    def next_at(self, queues: Sequence[str], rates: Sequence[Rate], now: datetime) -> datetime | None:
+        """When the first of the queues that are at their limit now may be taken from again."""
+        ends = [
+            self._takes[rate.queue][-rate.limit] + rate.per
+            for rate in rates
+            if rate.queue in queues and self._within(rate, now) >= rate.limit
+        ]
+        return min(ends, default=None)
+
+    def _within(self, rate: Rate, now: datetime) -> int:
+        return sum(at > now - rate.per for at in self._takes.get(rate.queue, ()))
+
+
+_FORGOTTEN = 2  # names looked at for every new one
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    id: str
+    until: datetime | None  # None: until the job is finished
+
+
+class Uniques:
+    """Unique names, and the job that has each. `unfinished` says whether a job is still to be done."""
+
+    __slots__ = ("_names", "_unfinished")
+
+    def __init__(self, unfinished: Callable[[str], bool]) -> None:
+        self._unfinished = unfinished
+        self._names: dict[str, _Name] = {}
+
+    def in_the_way(self, job: Job, now: datetime) -> str | None:
+        """The id of the job that has this one's name, if it still counts."""
+        name = self._names.get(job.unique)
+        return name.id if name is not None and self._counts(name, now) else None
+
+    def take(self, job: Job, now: datetime) -> None:
+        """Gives the name to a job that was just put."""
+        for old in [name for name, _ in zip(self._names, range(_FORGOTTEN), strict=False)]:
+            held = self._names.pop(old)
+            if self._counts(held, now):
+                self._names[old] = held  # to the end: the next look is at others
+        self._names[job.unique] = _Name(job.id, now + job.window if job.window > timedelta(0) else None)
+
+    def _counts(self, name: _Name, now: datetime) -> bool:
+        return self._unfinished(name.id) if name.until is None else now < name.until
+
+
+@dataclass(slots=True)
+class _Team:
+    seen_at: datetime
+    group: JobGroup | None = None
+    done: int = 0
+    dead: int = 0
+    fired: bool = False
+
+
+class Teams:
+    """All groups of one queue."""
+
+    __slots__ = ("_teams",)
+
+    def __init__(self) -> None:
+        self._teams: dict[str, _Team] = {}
+
+    def open(self, group: JobGroup, now: datetime) -> Job | None:
+        """Opens a group unless it is known; gives its callback if all members have finished already."""
+        self._forget(now)
+        team = self._teams.setdefault(group.id, _Team(now))
+        if team.group is None:
+            team.group = group
+        return self._fire(team)
+
+    def count(self, id: str, now: datetime, *, done: bool) -> Job | None:
+        """Counts a member that finished; gives the callback if it was the last."""
+        team = self._teams.setdefault(id, _Team(now))
+        team.done += done
+        team.dead += not done
+        return self._fire(team)
+
+    def _fire(self, team: _Team) -> Job | None:
+        if team.group is None or team.fired or team.done + team.dead < team.group.size:
+            return None
+        team.fired = True
+        return called(team.group, team.done, team.dead)
+
+    def _forget(self, now: datetime) -> None:
+        for id, team in [*self._teams.items()][:2]:
+            if now - team.seen_at > GROUPS_KEPT and (team.fired or team.group is None):
+                del self._teams[id]
+
+
+def called(group: JobGroup, done: int, dead: int) -> Job:
+    """The callback as it becomes ready: it knows what it was called for."""
+    told = {GROUP_HEADER: group.id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
+    return replace(group.callback, headers={**group.callback.headers, **told})
+
 
 SILENT_WORKERS_KEPT = timedelta(hours=1)
 _SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
@@ -166,10 +319,10 @@ class MemoryJobs:
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
-        return listing.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
+        return shelves.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        return listing.overdue(self._shelves, after, limit, at=self._now())
+        return shelves.overdue(self._shelves, after, limit, at=self._now())
 
     async def counts(self) -> Counts:
         now = self._now()

@@ -2,18 +2,25 @@
 
 Invariant: a row's shelf and order follow from the row alone, and every change replaces the row and its index entries
 together. So a job cannot be in two places or in none, and counting is asking a shelf how long it is.
+
+Pages of jobs: the order of a place, the filter, and cursors that survive changes in between.
+
+A cursor is a shelf and a position on it, so the next page begins there even if the job it names has moved on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain, islice
 
 from wrasse.backends.memory.ordered import Ordered
-from wrasse.clock import EPOCH
+from wrasse.clock import EPOCH, to_micros
+from wrasse.errors import UsageError
 from wrasse.ports.job_transitions import Shelf, StoredJob
-from wrasse.ports.jobs import Hold, Place
+from wrasse.ports.jobs import Hold, JobFilter, JobState, Place, check_page
+from wrasse.ports.page import Page, number_in
 
 Position = tuple[int, int]
 
@@ -101,3 +108,82 @@ class Shelves:
             order.remove(row.position)
             if not order:
                 del self._orders[row.shelf, queue]
+
+
+_BEYOND = 1 << 62  # a number of a row above all others
+
+
+def page(
+    shelves: Shelves, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool, at: datetime
+) -> Page[JobState]:
+    """Jobs of one place that match, in its order."""
+    rows = chain.from_iterable(
+        _within(shelves, shelf, where, start, newest=newest) for shelf, start in _shelves(place, where, after, newest)
+    )
+    return _cut((row for row in rows if where.allows(row.state)), limit, at)
+
+
+def overdue(shelves: Shelves, after: str | None, limit: int, *, at: datetime) -> Page[JobState]:
+    """Held jobs whose deadline has passed, longest ago first."""
+    start = None if after is None else _position(after)[1]
+    return _cut(_until(shelves.walk(Shelf.HELD, after=start), lambda row: row.position[0] > to_micros(at)), limit, at)
+
+
+def _shelves(
+    place: Place, where: JobFilter, after: str | None, newest: bool
+) -> Iterator[tuple[Shelf, Position | None]]:
+    """The shelves of a place that are still to be read, each with where to begin."""
+    shelves = [Shelf.READY, Shelf.DELAYED] if place is Place.READY else [Shelf(place)]
+    if place is Place.READY and where.delayed is not None:
+        shelves = [Shelf.DELAYED if where.delayed else Shelf.READY]
+    if newest:
+        shelves.reverse()
+    begun, start = (shelves[0], None) if after is None else _position(after)
+    if begun not in shelves:
+        raise UsageError(f"the cursor {after!r} belongs to another listing", do="start the listing again without it")
+    for shelf in shelves[shelves.index(begun) :]:
+        yield shelf, start if shelf is begun else None
+
+
+def _within(
+    shelves: Shelves, shelf: Shelf, where: JobFilter, start: Position | None, *, newest: bool
+) -> Iterator[Row]:
+    """The rows of a shelf between the filter's instants: finished jobs stand in the order they finished."""
+    if shelf not in (Shelf.DONE, Shelf.DEAD):
+        return shelves.walk(shelf, where.queue, start, newest=newest)
+    low = None if where.finished_after is None else (to_micros(where.finished_after), _BEYOND)
+    high = None if where.finished_before is None else (to_micros(where.finished_before), -1)
+    if newest:
+        start = min((at for at in (start, high) if at is not None), default=None)
+        rows = shelves.walk(shelf, where.queue, start, newest=True)
+        return rows if low is None else _until(rows, lambda row: row.position <= low)
+    start = max((at for at in (start, low) if at is not None), default=None)
+    rows = shelves.walk(shelf, where.queue, start)
+    return rows if high is None else _until(rows, lambda row: row.position >= high)
+
+
+def _until(rows: Iterable[Row], ends: Callable[[Row], bool]) -> Iterator[Row]:
+    for row in rows:
+        if ends(row):
+            return
+        yield row
+
+
+def _cut(rows: Iterable[Row], limit: int, at: datetime) -> Page[JobState]:
+    check_page(limit)
+    found = list(islice(rows, limit + 1))
+    shown = found[:limit]
+    return Page(
+        items=tuple(row.state for row in shown),
+        cursors=tuple(f"{row.shelf}:{row.position[0]}:{row.position[1]}" for row in shown),
+        at=at,
+        more=len(found) > limit,
+    )
+
+
+def _position(cursor: str) -> tuple[Shelf, Position]:
+    try:
+        shelf, order, seq = cursor.split(":")
+        return Shelf(shelf), (number_in(cursor, order), number_in(cursor, seq))
+    except ValueError:
+        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None

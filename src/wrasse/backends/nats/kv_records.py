@@ -20,8 +20,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.backends.bucket.asked import Change, DueSpot
 from wrasse.backends.bucket.envelope import DAMAGED, Writes
+from wrasse.backends.bucket.named_records import Change, DueSpot
 from wrasse.backends.nats.kv_bucket import Behind, Bucket, Message, Overtaken
 from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
 from wrasse.backends.nats.kv_due import DueIndex

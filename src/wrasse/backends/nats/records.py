@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from datetime import datetime
 
-from wrasse.backends.bucket.asked import Change, DueSpot, check_limit
+from wrasse.backends.bucket.named_records import Change, DueSpot, check_limit
 from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.kv_bytes import Stored
 from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG

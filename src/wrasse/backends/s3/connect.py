@@ -14,8 +14,7 @@ from wrasse.backends.s3.namespaces import S3Namespaces
 from wrasse.backends.s3.objects import S3Objects
 from wrasse.backends.s3.probe import probe
 from wrasse.backends.s3.records import S3Records
-from wrasse.backends.s3.store_clock import MARGIN
-from wrasse.backends.s3.wire import Wire
+from wrasse.backends.s3.wire import MARGIN, Wire
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.backend import ObjectStore

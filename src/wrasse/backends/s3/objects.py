@@ -3,25 +3,45 @@
 Every write carries a nonce in its metadata. Whenever the store did not say that it was made, the object is read back:
 our nonce means done. A version is the store's entity tag, which names the bytes: the same bytes written again may have
 the same version.
+
+Conditional deletes, many at once where the store has conditions for that, each with an outcome of its own.
+
+A delete whose reply was lost is looked at again: what still has its tag is deleted again, about the rest nobody can
+tell who deleted it, and the outcome is `unknown`.
+
+Large objects go up in parts, several at a time, so that memory does not grow with them. What is not completed is
+aborted.
+
+Metadata of objects as headers, readable for others, and the nonce that says whose write an object is. Pure.
+
+A name that a header can carry is a header of its own, with what is not plain text escaped by `%`. The rest goes
+together into one. Only objects with our nonce are read back that way; those of others are taken as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+import json
+import re
+import secrets
+from asyncio import Semaphore, Task
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from urllib.parse import quote, unquote
+
+import msgspec
 
 from wrasse.backends.rounds import Rounds
+from wrasse.backends.s3.abreast import AT_ONCE, abreast, together
 from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.conditions import PROBES, Conditions
-from wrasse.backends.s3.deletes import Deletes
+from wrasse.backends.s3.failures import Denied
 from wrasse.backends.s3.listing import Lister, nameable
-from wrasse.backends.s3.metadata import NONCE, from_headers, new_nonce, to_headers
-from wrasse.backends.s3.replies import is_etag
-from wrasse.backends.s3.uploads import PART_BYTES, Parts, upload
+from wrasse.backends.s3.replies import is_etag, sayable
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
-from wrasse.errors import Gone, StoreBroken, StoreUnavailable, UsageError, WrasseError
+from wrasse.bounded import UNREADABLE
+from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
@@ -40,6 +60,240 @@ from wrasse.ports.objects import (
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
+
+_LOST = frozenset({"PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "NoSuchVersion"})
+_REFUSED = frozenset({"AccessDenied", "NotImplemented", "InvalidArgument", "MethodNotAllowed"})
+
+Delete = tuple[bytes, str]
+
+
+class Deletes:
+    """Deletes objects of one bucket."""
+
+    def __init__(self, client: Client, *, in_batches: bool) -> None:
+        self._client = client
+        self._in_batches = in_batches
+
+    async def delete(self, deletes: Sequence[Delete]) -> list[Outcome]:
+        """Each outcome, in the order of what was asked."""
+        outcomes: list[Outcome | None] = [None] * len(deletes)
+        batch: dict[bytes, int] = {}
+        single: list[int] = []
+        for place, (key, etag) in enumerate(deletes):
+            if not is_etag(etag):
+                outcomes[place] = Outcome.LOST
+            elif self._in_batches and key not in batch and _sayable(key):
+                batch[key] = place
+            else:
+                single.append(place)
+        if batch:
+            found = await self._many([deletes[place] for place in batch.values()])
+            for place, outcome in zip(batch.values(), found, strict=True):
+                outcomes[place] = outcome
+        for begin in range(0, len(single), AT_ONCE):  # one key named twice is deleted in the order named
+            some = single[begin : begin + AT_ONCE]
+            alone = len({deletes[place][0] for place in some}) == len(some)
+            for group in [some] if alone else [[place] for place in some]:
+                for place, outcome in zip(group, await self._together([deletes[p] for p in group]), strict=True):
+                    outcomes[place] = outcome
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def _together(self, deletes: Sequence[Delete]) -> list[Outcome]:
+        return await abreast(self._one, deletes)
+
+    async def _one(self, delete: Delete) -> Outcome:
+        key, etag = delete
+        for attempt in range(1, TRIES + 1):
+            try:
+                return Outcome.DONE if await self._client.delete(key, etag) else Outcome.LOST
+            except Denied:
+                return Outcome.FAILED  # this key is held back, for example by a lock; others may not be
+            except NoAnswer as unknown:
+                if attempt == TRIES:
+                    raise unknown.why from unknown
+                if not await self._has(delete):
+                    return Outcome.UNKNOWN
+            await asyncio.sleep(pause(attempt))
+        raise AssertionError("the last try returns or raises")
+
+    async def _many(self, deletes: Sequence[Delete]) -> list[Outcome]:
+        outcomes: dict[bytes, Outcome] = {}
+        left = list(deletes)
+        for attempt in range(1, TRIES + 1):
+            try:
+                outcomes |= await self._batch(left)
+                return [outcomes[key] for key, _ in deletes]
+            except NoAnswer as unknown:
+                if attempt == TRIES:
+                    raise unknown.why from unknown
+            there = await self._which(left)
+            outcomes |= {key: Outcome.UNKNOWN for key, _ in left if key not in there}
+            left = [each for each in left if each[0] in there]
+            if not left:
+                break
+            await asyncio.sleep(pause(attempt))
+        return [outcomes[key] for key, _ in deletes]
+
+    async def _batch(self, deletes: Sequence[Delete]) -> dict[bytes, Outcome]:
+        outcomes = {key: Outcome.DONE for key, _ in deletes}
+        for refusal in await self._client.delete_many(deletes):
+            if refusal.key not in outcomes:
+                raise StoreUnavailable(
+                    f"{self._client.where} answered a delete with a key that was not asked", do="try again later"
+                )
+            if refusal.code in _LOST:
+                outcomes[refusal.key] = Outcome.LOST
+            else:
+                outcomes[refusal.key] = Outcome.FAILED if refusal.code in _REFUSED else Outcome.UNKNOWN
+        return outcomes
+
+    async def _which(self, deletes: Sequence[Delete]) -> set[bytes]:
+        """The keys that still have their tag."""
+        there = await abreast(self._has, deletes)
+        return {key for (key, _), has in zip(deletes, there, strict=True) if has}
+
+    async def _has(self, delete: Delete) -> bool:
+        key, etag = delete
+        seen = await self._client.head(key)
+        return seen is not None and seen.etag == etag
+
+
+def _sayable(key: bytes) -> bool:
+    try:
+        return sayable(key.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+PART_BYTES = 8 << 20
+"""Bytes of a part; the store wants at least 5 MiB."""
+PARTS_MAX = 10_000
+"""Parts of an object that the store takes; with `PART_BYTES` the largest object, 78 GiB."""
+PARTS_AT_ONCE = 4
+"""Parts of one upload in flight. An upload takes memory for these and two more, one of them being filled: 48 MiB."""
+
+Finish = Callable[[Condition], Awaitable[str | None]]
+
+
+class Parts:
+    """A stream of bytes, cut into parts of PART_BYTES; the last is shorter."""
+
+    def __init__(self, data: AsyncIterable[bytes]) -> None:
+        self._chunks = aiter(data)
+        self._rest = bytearray()
+
+    async def next(self) -> bytes:
+        """The next part; shorter than PART_BYTES only at the end."""
+        while len(self._rest) < PART_BYTES:
+            try:
+                self._rest += await anext(self._chunks)
+            except StopAsyncIteration:
+                break
+        part = bytes(memoryview(self._rest)[:PART_BYTES])
+        del self._rest[:PART_BYTES]
+        return part
+
+    async def aclose(self) -> None:
+        """Lets go of the source."""
+        close = getattr(self._chunks, "aclose", None)
+        if close is not None:
+            await close()
+
+
+@asynccontextmanager
+async def upload(
+    client: Client, key: bytes, headers: Mapping[str, str], first: bytes, parts: Parts
+) -> AsyncIterator[Finish]:
+    """Sends all parts, and gives what makes an object of them under a condition."""
+    begun = await client.begin_upload(key, headers)
+    completed = False
+
+    async def finish(condition: Condition) -> str | None:
+        nonlocal completed
+        etag = await client.complete_upload(key, begun, etags, condition)
+        completed = etag is not None
+        return etag
+
+    try:
+        etags = await _send(lambda number, part: client.put_part(key, begun, number, part), first, parts)
+        yield finish
+    finally:
+        if not completed:
+            # If it was completed after all, there is nothing left to abort. If the store is gone, the parts wait
+            # for its own clean-up rule or for ours.
+            with suppress(StoreUnavailable, TimeoutError):
+                await client.abort_upload(key, begun)
+
+
+async def _send(put: Callable[[int, bytes], Awaitable[str]], part: bytes, parts: Parts) -> list[str]:
+    """Sends all parts, each tried again by itself; their tags in order. The first that fails cancels the others."""
+    room = Semaphore(PARTS_AT_ONCE)
+    sending: list[Task[str]] = []
+
+    async def one(number: int, part: bytes) -> str:
+        try:
+            return await put(number, part)
+        finally:
+            room.release()
+
+    async with together() as tasks:
+        await room.acquire()
+        while part:
+            if len(sending) == PARTS_MAX:
+                raise TooLarge(
+                    f"an object of more than {PARTS_MAX * PART_BYTES} bytes", do="write it as several objects"
+                )
+            sending.append(tasks.create_task(one(len(sending) + 1, part)))
+            part = b""  # the task has it; what was sent is not kept while the next waits
+            await room.acquire()
+            part = await parts.next()
+    return [each.result() for each in sending]
+
+
+_PREFIX = "x-amz-meta-"
+NONCE = f"{_PREFIX}wrasse-nonce"
+_REST = f"{_PREFIX}wrasse-rest"
+_PLAIN_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_PLAIN = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
+
+
+def new_nonce() -> str:
+    """The name of one write."""
+    return secrets.token_hex(8)
+
+
+def to_headers(metadata: Mapping[str, str], nonce: str) -> dict[str, str]:
+    """The headers to write an object with."""
+    headers = {NONCE: nonce}
+    rest = {}
+    for name, value in metadata.items():
+        if _PLAIN_NAME.fullmatch(name) and not name.startswith("wrasse-") and value:
+            headers[_PREFIX + name] = quote(value, safe=_PLAIN)
+        else:
+            rest[name] = value
+    if rest:
+        headers[_REST] = quote(json.dumps(rest, ensure_ascii=False, separators=(",", ":")), safe=_PLAIN)
+    return headers
+
+
+def from_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The metadata that an object was written with."""
+    own = {name.removeprefix(_PREFIX): value for name, value in headers.items() if name.startswith(_PREFIX)}
+    if own.pop("wrasse-nonce", None) is None:
+        return own
+    rest = own.pop("wrasse-rest", None)
+    found = {name: unquote(value) for name, value in own.items()}
+    return found if rest is None else found | _rest(rest)
+
+
+def _rest(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(unquote(text), type=dict[str, str])
+    except UNREADABLE:
+        raise StoreBroken(
+            f"the header {_REST} of an object is not what wrasse wrote", do="write the object's metadata again"
+        ) from None
+
 
 _Send = Callable[[], Awaitable[str | None]]
 COPY_BYTES_MAX = 5 << 30

@@ -2,18 +2,278 @@
 
 The port's promises hold between processes on any hosts and through lost replies; `record_objects.py` says how. A write
 asked again is answered as before for as long as the record is there, and for an hour after it was deleted.
+
+Records as objects: each holds its value, version, due time and last writes, and is changed by its tag.
+
+    create, put   the entry of the due index; the record, under the condition; then the old entry goes
+    delete        the record becomes one that says `gone`, so that whoever asks again is answered; an hour later the due
+                  index leads to it and it goes. Where no write had a name nobody can ask again, and it goes at once.
+
+The version is made here and stands in the bytes, so a write whose reply was lost is recognised when it is read back,
+also when others wrote after it. What this process last saw of a record is kept, so that a put is one request; if it is
+no longer true, the condition fails and the record is read.
 """
 
 from __future__ import annotations
 
-from wrasse.backends.bucket.envelope import Kept
-from wrasse.backends.bucket.named_records import BucketRecords
-from wrasse.backends.s3.client import Client
+import secrets
+from asyncio import sleep
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from wrasse.backends.bucket.envelope import DAMAGED, Kept, Writes, listed, pack, unpack
+from wrasse.backends.bucket.named_records import Answer, BucketRecords, Change, DueSpot
+from wrasse.backends.rounds import Rounds
+from wrasse.backends.s3.abreast import abreast, together
+from wrasse.backends.s3.client import ABSENT, Client, Condition
 from wrasse.backends.s3.conditions import Conditions
+from wrasse.backends.s3.due_index import DueIndex
 from wrasse.backends.s3.listing import Lister, nameable
-from wrasse.backends.s3.record_objects import RecordObjects, stored_of
-from wrasse.errors import UsageError
+from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
+from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record
+
+GONE_KEPT = timedelta(hours=1)
+KNOWN_MAX = 2_000
+_JSON = {"content-type": "application/json"}
+_DOTS = {b".": b".%", b"..": b"..%"}  # some stores take these for folders; no stored name ends in a bare %
+_UNDOTTED = {name: stored for stored, name in _DOTS.items()}
+
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A record and the tag of its object."""
+
+    etag: str
+    kept: Kept
+
+
+class RecordObjects:
+    """The records of one collection, by stored name."""
+
+    def __init__(self, client: Client, lister: Lister, prefix: bytes, collection: Collection) -> None:
+        self._client = client
+        self._lister = lister
+        self._folder = prefix + collection.data.strip("/").encode() + b"/"
+        self._index = DueIndex(client, lister, prefix, collection)
+        self._tended = collection.tended
+        self._known: OrderedDict[bytes, Held] = OrderedDict()
+
+    async def get(self, stored: bytes, entering: datetime | None = None) -> Kept | None:
+        """The record as it is now; an entry for a write that is announced is made beside it."""
+        if entering is None:
+            return _there(await self._load(_name(stored)))
+        name, bucket = _name(stored), self._index.calendar.bucket(entering)
+        async with together() as tasks:
+            load = tasks.create_task(self._load(name))
+            enter = tasks.create_task(self._index.enter(name, bucket, _stored_version(self._known.get(name))))
+        if enter.result():
+            self._index.entered(name, bucket, _stored_version(load.result()))
+        return _there(load.result())
+
+    async def write(self, change: Change) -> Answer:
+        """Makes the change, if it fits."""
+        name, version = _name(change.stored), secrets.token_hex(12)
+        before = self._known.get(name)
+        if before is None or before.kept.gone or before.kept.version != change.at:
+            before = None if change.at is None and before is None else await self._load(name)
+        unknown: NoAnswer | None = None
+        for attempt in range(1, TRIES + 1):
+            writes = Writes() if before is None else before.kept.writes
+            if any(made == version for _, made in writes.kept) or _is(before, version):
+                self._wrote(name, before)
+                return Outcome.DONE, version if change.value is not None else None
+            # A write of ours whose fate is open may be among those that were forgotten.
+            nonce = change.nonce if unknown is None or change.nonce is not None else version
+            answer = writes.answer(nonce, change.at, _version(before))
+            if answer is not None:
+                return answer
+            try:
+                done = await self._send(name, change, version, before)
+                if done:
+                    return Outcome.DONE, version if change.value is not None else None
+            except NoAnswer as why:
+                unknown = why
+            before = await self._load(name)
+            if unknown is not None and before is None and change.value is None:
+                return Outcome.UNKNOWN, None  # gone; by us or by somebody else
+            await sleep(pause(attempt) if unknown is not None else 0)
+        raise _unsettled(self._client.where) if unknown is None else unknown.why
+
+    async def leave(self, stored: bytes, due_at: datetime) -> None:
+        """Takes away an entry that a change left, unless the record needs it again."""
+        name, bucket = _name(stored), self._index.calendar.bucket(due_at)
+        await self._index.look(name, bucket)
+        held = self._known.get(name) or await self._load(name)
+        if self._bucket_of(held) != bucket:
+            await self._index.leave(name, bucket)
+
+    async def page(self, prefix: bytes, after: bytes | None, limit: int) -> tuple[list[tuple[bytes, Kept]], bool]:
+        """Records whose stored name starts with `prefix`, in order, each with its name; and whether there are more."""
+        found: list[tuple[bytes, Kept]] = []
+        start = None if after is None else self._folder + after
+        rounds = Rounds(self._client.where, "a listing")
+        while True:
+            rounds.turn(start)
+            listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
+            names = [each.key[len(self._folder) :] for each in listed]
+            for name, held in zip(names, await abreast(self._listed, names), strict=True):
+                if held is None or held.kept.gone:
+                    continue
+                if len(found) == limit:
+                    return found, True
+                found.append((name, held.kept))
+            if not more:
+                return found, False
+            start = listed[-1].key
+
+    async def due(
+        self, horizon: datetime, after: DueSpot | None, limit: int
+    ) -> tuple[list[tuple[DueSpot, Kept]], bool]:
+        """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
+        found: list[tuple[DueSpot, Kept]] = []
+        for bucket in await self._index.over(horizon, "" if after is None else after.bucket):
+            start = after.stored if after is not None and after.bucket == bucket else None
+            empty, more, rounds = start is None, True, Rounds(self._client.where, "a listing")
+            while more:
+                rounds.turn(start)
+                names, more = await self._index.page(bucket, start, limit + 1 - len(found))
+                empty = empty and not names
+                for name, held in zip(names, await abreast(self._listed, names), strict=True):
+                    kept = await self._seen(bucket, name, held)
+                    if kept is not None and len(found) == limit:
+                        return found, True
+                    if kept is not None:
+                        found.append((DueSpot(bucket, name), kept))
+                start = names[-1] if names else start
+            if empty:
+                await self._index.retire(bucket)
+        return found, False
+
+    async def _seen(self, bucket: str, name: bytes, held: Held | None) -> Kept | None:
+        """What an entry stands for; one that stands for nothing goes, and so does what was deleted long enough ago."""
+        here = self._bucket_of(held) == bucket
+        if held is not None and not held.kept.gone:
+            if here:
+                return held.kept
+            if self._tended or held.kept.version == DAMAGED:
+                return replace(held.kept, due_at=self._index.calendar.begin(bucket))
+        elif held is not None and here:
+            try:
+                await self._client.delete(self._folder + name, held.etag)
+            except NoAnswer:
+                return None
+            self._known.pop(name, None)
+        await self._index.leave(name, bucket)
+        return None
+
+    async def _send(self, name: bytes, change: Change, version: str, before: Held | None) -> bool:
+        writes = Writes() if before is None else before.kept.writes
+        if change.value is None:
+            assert before is not None, "a delete names the version of a record"
+            named = change.nonce is not None or any(nonce is not None for nonce, _ in writes.kept)
+            if not named:
+                return await self._delete(name, before)
+            due_at = self._client.wire.time.now() + GONE_KEPT
+            after = Kept(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
+        else:
+            after = Kept(change.value, version, change.due_at, writes.and_then(change.nonce, version))
+        return await self._store(name, before, after, change.entry_stays)
+
+    async def _store(self, name: bytes, before: Held | None, after: Kept, entry_stays: bool) -> bool:
+        old, new = self._bucket_of(before), self._bucket_of(after)
+        if new is not None and new != old:
+            await self._index.enter(name, new, _stored_version(before))
+        condition = ABSENT if before is None else Condition(before.etag)
+        etag = await self._client.put(self._folder + name, pack(after), condition, _JSON)
+        if etag is None:
+            return False
+        self._wrote(name, Held(etag, after))
+        if old is not None and old != new and not entry_stays:
+            await self._index.leave(name, old)
+        return True
+
+    async def _delete(self, name: bytes, before: Held) -> bool:
+        old = self._bucket_of(before)
+        if not await self._client.delete(self._folder + name, before.etag):
+            return False
+        self._known.pop(name, None)
+        if old is not None:
+            await self._index.leave(name, old)
+        return True
+
+    def _wrote(self, name: bytes, held: Held | None) -> None:
+        assert held is not None, "what was written is there"
+        self._note(name, held)
+        bucket = self._bucket_of(held)
+        if bucket is not None:
+            self._index.use(name, bucket)
+
+    def _bucket_of(self, held: Held | Kept | None) -> str | None:
+        kept = held.kept if isinstance(held, Held) else held
+        return None if kept is None or kept.due_at is None else self._index.calendar.bucket(kept.due_at)
+
+    async def _listed(self, name: bytes) -> Held | None:
+        """For a listing, which goes past a record that is damaged."""
+        try:
+            return await self._load(name)
+        except StoreBroken:
+            got = await self._client.get(self._folder + name)
+            return None if got is None else Held(got.etag, listed(got.data))
+
+    async def _load(self, name: bytes) -> Held | None:
+        got = await self._client.get(self._folder + name)
+        if got is None:
+            self._known.pop(name, None)
+            return None
+        try:
+            held = Held(got.etag, unpack(got.data))
+        except ValueError:
+            raise StoreBroken(
+                f"a record in {self._client.where} is damaged or foreign",
+                do="restore the object from a backup, or move it out of the folder of the collection",
+            ) from None
+        self._note(name, held)
+        return held
+
+    def _note(self, name: bytes, held: Held) -> None:
+        # Without its value: only what a next write needs.
+        self._known[name] = Held(held.etag, replace(held.kept, value=b""))
+        self._known.move_to_end(name)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+
+def stored_of(name: bytes) -> bytes:
+    """The stored name of a record whose object has this name."""
+    return _UNDOTTED.get(name, name)
+
+
+def _name(stored: bytes) -> bytes:
+    return _DOTS.get(stored, stored)
+
+
+def _there(held: Held | None) -> Kept | None:
+    return None if held is None or held.kept.gone else held.kept
+
+
+def _version(held: Held | None) -> str | None:
+    return None if held is None or held.kept.gone else held.kept.version
+
+
+def _stored_version(held: Held | None) -> str | None:
+    return None if held is None else held.kept.version
+
+
+def _is(held: Held | None, version: str) -> bool:
+    return held is not None and held.kept.version == version
+
+
+def _unsettled(where: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{where} refuses a write although its condition holds", do="try again later")
 
 
 class S3Records(BucketRecords):

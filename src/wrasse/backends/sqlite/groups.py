@@ -1,4 +1,4 @@
-"""Groups on SQLite: every change is one transaction. The work itself is in deliveries and answers, for the writer."""
+"""Groups on SQLite: every change is one transaction. The work itself is in deliveries, for the writer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import answers as answering, deliveries as handing, entries
+from wrasse.backends.sqlite import deliveries as handing, entries
 from wrasse.backends.sqlite.bells import CHANGED, Bell, Bells
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.deliveries import Granted, Want
+from wrasse.backends.sqlite.entries import floor
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import in_calendar, span
 from wrasse.backends.sqlite.step import Step
-from wrasse.backends.sqlite.trimming import floor
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
@@ -74,7 +74,7 @@ class SqliteGroups:
 
         def run(step: Step) -> bool:
             stream = entries.make(step, subject)
-            if answering.group_id(step.db, subject, group) is not None:
+            if handing.group_id(step.db, subject, group) is not None:
                 return False
             begin = _cursor(stream.last, start)
             step.db.execute(
@@ -111,14 +111,14 @@ class SqliteGroups:
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         if not deliveries:
             return ()
-        run = partial(answering.extend, consumer=consumer, deliveries=deliveries, ack_timeout=span(ack_timeout))
+        run = partial(handing.extend, consumer=consumer, deliveries=deliveries, ack_timeout=span(ack_timeout))
         return tuple(await self._writer.do(run, len(deliveries)))
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
         check_answers(answers)
         if not answers:
             return ()
-        return tuple(await self._writer.do(partial(answering.answer, answers=answers), len(answers)))
+        return tuple(await self._writer.do(partial(handing.answer, answers=answers), len(answers)))
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
         def run(step: Step) -> Outcome:
@@ -131,7 +131,7 @@ class SqliteGroups:
                     f"the group {group!r} of {subject!r} would be marked beyond the last entry",
                     do="read the stream again: entries still to come would count as acked",
                 )
-            id = answering.group_id(step.db, subject, group)
+            id = handing.group_id(step.db, subject, group)
             step.db.execute(_MARK, (id, upto.ms, upto.seq))
             step.db.execute(
                 "DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq)
@@ -142,7 +142,7 @@ class SqliteGroups:
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
         def run(db: apsw.Connection) -> list[_ConsumerRow]:
-            id = answering.group_id(db, subject, group)
+            id = handing.group_id(db, subject, group)
             return [] if id is None else _decode_consumers(text(db.execute(_CONSUMERS, (id,)).get))
 
         now = to_micros(self._clock.now())
@@ -161,7 +161,7 @@ class SqliteGroups:
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
         def run(step: Step) -> Outcome:
             now = step.now()
-            id = answering.group_id(step.db, subject, group)
+            id = handing.group_id(step.db, subject, group)
             if id is None:
                 return Outcome.LOST
             step.db.execute(_RETIRE, (id, consumer, now))

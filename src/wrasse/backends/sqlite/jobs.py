@@ -15,13 +15,12 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import beats, changes, drops, limits, listing, overview, puts, takes, teams
+from wrasse.backends.sqlite import changes, listing, puts, takes, teams
 from wrasse.backends.sqlite.bells import Bell, Bells
-from wrasse.backends.sqlite.given import given
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import Invalid, span
 from wrasse.backends.sqlite.step import Step
-from wrasse.backends.sqlite.takes import Grant, Want
+from wrasse.backends.sqlite.takes import Grant, Want, given
 from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken, StoreUnavailable
@@ -121,7 +120,7 @@ class SqliteJobs:
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> Beaten:
-        run = partial(beats.beat, worker=worker, holds=bounded(holds), silence=span(silence), progress=progress)
+        run = partial(changes.beat, worker=worker, holds=bounded(holds), silence=span(silence), progress=progress)
         return await self._writer.do(run, 1 + len(holds))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
@@ -143,7 +142,7 @@ class SqliteJobs:
         return tuple(await self._writer.do(partial(changes.move, moves=bounded(moves)), len(moves)))
 
     async def get(self, id: str) -> JobRecord | None:
-        return await self._reader.do(lambda db: overview.record(db, id, self._now()))
+        return await self._reader.do(lambda db: listing.record(db, id, self._now()))
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
@@ -164,14 +163,14 @@ class SqliteJobs:
     async def counts(self) -> Counts:
         def run(db: apsw.Connection) -> Counts | None:
             now = self._now()
-            return None if listing.delayed_are_due(db, now) else overview.counts(db, now)
+            return None if listing.delayed_are_due(db, now) else listing.counts(db, now)
 
         while (counts := await self._reader.do(run)) is None:
             await self._promote()
         return counts
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        run = partial(drops.delete, deletes=bounded(deletes), ids_kept=span(ids_kept))
+        run = partial(changes.delete, deletes=bounded(deletes), ids_kept=span(ids_kept))
         return tuple(await self._writer.do(run, len(deletes)))
 
     def _now(self) -> int:
@@ -184,7 +183,7 @@ class SqliteJobs:
         """Waits for the bell; with limits also for the moment at which one allows more, which rings no bell."""
         again = None
         if want.rates:
-            again = await self._reader.do(lambda db: limits.next_at(db, want.queues, want.rates, self._now()))
+            again = await self._reader.do(lambda db: takes.next_at(db, want.queues, want.rates, self._now()))
         seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

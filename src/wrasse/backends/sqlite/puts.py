@@ -10,12 +10,39 @@ from itertools import count, repeat
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import uniques
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
 from wrasse.backends.sqlite.step import DELAYED, READY, Step
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
+
+_FORGOTTEN = 2  # names looked at for every new one
+# With an end, it is the time that counts; without one, whether the job is still to be done.
+_COUNTS = """
+    CASE WHEN until IS NULL THEN EXISTS (SELECT 1 FROM jobs WHERE jobs.id = uniques.id AND place < 3)
+      ELSE until > ?1 END
+"""
+_IN_THE_WAY = f"SELECT id FROM uniques WHERE name = ?2 AND {_COUNTS}"
+_OLDEST = f"SELECT n, {_COUNTS} FROM uniques ORDER BY n LIMIT {_FORGOTTEN}"
+_TO_THE_END = "UPDATE uniques SET n = (SELECT max(n) + 1 FROM uniques) WHERE n = ?"
+_TAKE_NAME = """
+    INSERT INTO uniques (name, id, until) VALUES (?, ?, ?)
+    ON CONFLICT (name) DO UPDATE SET id = excluded.id, until = excluded.until
+"""
+
+
+def _in_the_way(step: Step, name: str, now: int) -> str | None:
+    """The id of the job that has this name, if it still counts."""
+    found = step.db.execute(_IN_THE_WAY, (now, name)).get
+    return None if found is None else str(found)
+
+
+def _take_name(step: Step, job: Job, now: int) -> None:
+    """Gives its name to a job that was just put, and forgets some that stand in nobody's way."""
+    for n, counts in list(step.db.execute(_OLDEST, (now,))):
+        step.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
+    step.db.execute(_TAKE_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
+
 
 # Most jobs are ready at once and have nothing special about them: half of their columns are known to SQL.
 _INSERT_PLAIN = """
@@ -49,13 +76,13 @@ def put(step: Step, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
 
 def _put_unique(step: Step, job: Job, now: int) -> bool | str:
     """One at a time: each may stand in the way of the next. A known id is told before a taken name."""
-    other = uniques.in_the_way(step, job.unique, now) if job.unique else None
+    other = _in_the_way(step, job.unique, now) if job.unique else None
     if other is not None:
         known = step.db.execute(_IS_KNOWN, (job.id, job.id, now)).get
         return False if known else other
     (new,) = _put_all(step, [job], now)
     if new and job.unique:
-        uniques.take(step, job, now)
+        _take_name(step, job, now)
     return new
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import columns, entries, trimming
+from wrasse.backends.sqlite import columns, entries
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.rows import in_calendar
@@ -158,8 +158,8 @@ class SqliteStreams:
     ) -> Trimmed:
         check_subject(subject)
         check_page(limit)
-        wish = trimming.Wish(age, below, tuple(protect), min(limit, PAGE_MAX))
-        return await self._writer.do(partial(trimming.trim, subject=subject, wish=wish), wish.limit)
+        wish = entries.Wish(age, below, tuple(protect), min(limit, PAGE_MAX))
+        return await self._writer.do(partial(entries.trim, subject=subject, wish=wish), wish.limit)
 
 
 class _GroupRow(msgspec.Struct, frozen=True, array_like=True):

@@ -2,23 +2,89 @@
 
 A take that is cancelled while it claims finishes that, and gives back what it got: nobody would know of it. What an
 index says is ready is a hint: the record decides, and of two who claim one job one gets it.
+
+The store's clock in whole milliseconds, as tasks keep their instants: never ahead of the store's own, so that a
+deadline which is over here is over there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from wrasse.bounded import LATEST
+from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreUnavailable, WrasseError
-from wrasse.jobs.record_core.store_time import StoreTime
-from wrasse.ports import job_transitions as rules
+from wrasse.ports import job_transitions as rules, store_time
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Hold
+
+T = TypeVar("T")
+ABREAST_MAX = 32
+
+
+async def abreast(calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREAST_MAX) -> list[T]:
+    """What each call gave. If one fails, those that were begun with it still end; then its error is raised."""
+    answers: list[T] = []
+    for start in range(0, len(calls), most):
+        batch = await asyncio.gather(*(call() for call in calls[start : start + most]), return_exceptions=True)
+        for answer in batch:
+            if isinstance(answer, BaseException):
+                raise answer
+            answers.append(answer)
+    return answers
+
+
+async def by_id(
+    ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREAST_MAX
+) -> list[T]:
+    """Makes changes of different jobs at once, and those of one job one after another."""
+    rows: dict[str, list[int]] = {}
+    for n, id in enumerate(ids):
+        rows.setdefault(id, []).append(n)
+
+    async def row(numbers: list[int]) -> list[tuple[int, T]]:
+        return [(n, await calls[n]()) for n in numbers]
+
+    answers = await abreast([partial(row, numbers) for numbers in rows.values()], most)
+    return [answer for _, answer in sorted((each for row in answers for each in row), key=lambda each: each[0])]
+
+
+_STALE = 5.0  # seconds after which the store is asked again
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class StoreTime(store_time.StoreTime):
+    """What the time is at a store, without asking it each time."""
+
+    def __init__(self, clock: Clock, ask: Callable[[], Awaitable[datetime]]) -> None:
+        super().__init__(clock, ask, kept=_STALE)
+
+    async def now(self) -> datetime:
+        """The time there."""
+        return whole(await super().now())
+
+    def heard(self, at: datetime) -> datetime:
+        """Notes what an answer said; gives it in whole milliseconds."""
+        self.note(at)
+        return whole(at)
+
+
+def whole(at: datetime) -> datetime:
+    """The last whole millisecond."""
+    return from_micros(to_micros(at) // 1_000 * 1_000)
+
+
+def whole_up(at: datetime) -> datetime:
+    """The next whole millisecond: what is not to happen before this moment does not."""
+    down = whole(at)
+    return down if down == at or down > LATEST - _MILLISECOND else down + _MILLISECOND
 
 
 class Seen(Protocol):

@@ -6,7 +6,7 @@ import hashlib
 import re
 from datetime import datetime
 
-from wrasse.jobs.record_core.store_time import StoreTime
+from wrasse.jobs.record_core.claims import StoreTime
 from wrasse.ports.records import Records
 
 _OLD_MAX = 100  # forgotten at one keeping

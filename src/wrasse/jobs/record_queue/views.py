@@ -16,8 +16,7 @@ from datetime import datetime
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.counting import Counted, Numbers, Tally, cut
-from wrasse.jobs.record_queue.names import Sign
-from wrasse.jobs.record_queue.store import RecordedStore, Seen, Unreadable
+from wrasse.jobs.record_queue.store import RecordedStore, Seen, Sign, Unreadable
 from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place, Reason
 from wrasse.ports.page import Page
 from wrasse.ports.shelves import read_cursor, spot_cursor

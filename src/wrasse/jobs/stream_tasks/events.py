@@ -17,8 +17,17 @@ import msgspec
 
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.stream_tasks.fields import Fields
-from wrasse.jobs.stream_tasks.names import ERRORS, SWEEPS, TASKS, id_in, progress_of, queue_of, terminal_of, wire_key
+from wrasse.jobs.stream_tasks.fields import (
+    ERRORS,
+    SWEEPS,
+    TASKS,
+    Fields,
+    id_in,
+    progress_of,
+    queue_of,
+    terminal_of,
+    wire_key,
+)
 from wrasse.ports.groups import DeadLetter, Delivery
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Budget, Bury, Cancel, Move, Place, Reason, Requeue, Revive

@@ -4,11 +4,22 @@ them. Read and written here and nowhere else.
 Fields that we do not know stay as they are. Instants are milliseconds since 1970, numbers are decimal. A record that
 another program wrote has none of our fields: it is a task all the same, claimed by its `worker`, with `timeout_at` as
 its deadline if there is one. What lacks a state or a legible `updated_at` is malformed, and is told, never guessed.
+
+Tasks by name: which types and ids there may be, and the record, the streams and the group of each; pure.
+
+The names are those of the design document: the record of a task is `gbe:state:tasks:<type>:<id>`, its type has the
+streams `gbe.tasks.<type>.queue`, `.progress` and `.terminal`, and workers share the queue as `<type>-workers`.
+
+Where a task stands among those of its type, and which tasks a filter means; pure.
+
+A shelf is a type and a place, delayed tasks apart; the turn is the order in which a place is listed. What is written
+with a record's spot is also what a listing reads in its cursor, so the two cannot differ.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -17,9 +28,123 @@ import msgspec
 
 from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
-from wrasse.errors import StoreBroken
-from wrasse.ports.job_transitions import Settled, StoredJob, back
+from wrasse.errors import StoreBroken, UsageError
+from wrasse.ports.job_transitions import Settled, Shelf, StoredJob, back
 from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
+from wrasse.ports.page import number_in
+from wrasse.ports.records import Collection
+from wrasse.ports.shelves import Spot
+
+ROOT = "gbe"
+TASKS = Collection(
+    data="gbe:state:tasks",
+    index="gbe:state:tasks-due",
+    buckets="gbe:state:tasks-due/buckets.json",
+    width=timedelta(minutes=1),
+    flat=True,
+)
+WORKERS = Collection.named("wrasse-tasks/workers", width=timedelta(minutes=1))
+KNOWN_IDS = Collection.named("wrasse-tasks/ids")
+
+ERRORS = f"{ROOT}.events.system.error"
+SWEEPS = f"{ROOT}.events.system.sweep"
+
+_TYPE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def check_task_type(task_type: str) -> None:
+    """Refuses what is no type, with why."""
+    if not _TYPE.fullmatch(task_type):
+        raise UsageError(
+            f"the task type {task_type[:60]!r}",
+            do="use 1 to 48 of a-z, 0-9 and -, with no - at either end",
+        )
+
+
+def check_task_id(id: str) -> None:
+    """Refuses what is no id, with why."""
+    if not _ID.fullmatch(id):
+        raise UsageError(f"the task id {id[:80]!r}", do="use 1 to 64 of A-Z, a-z, 0-9, _ and -")
+
+
+def record_key(task_type: str, id: str) -> str:
+    """The key of a task's record in its collection."""
+    return f"{task_type}:{id}"
+
+
+def wire_key(task_type: str, id: str) -> str:
+    """What the record is called on the wire."""
+    return f"{TASKS.data}:{task_type}:{id}"
+
+
+def names_in(key: str) -> tuple[str, str]:
+    """Type and id of a record's key."""
+    task_type, _, id = key.partition(":")
+    return task_type, id
+
+
+def id_in(wire: str, task_type: str) -> str:
+    """The id in a record's name on the wire, whichever of the origin's two spellings it has; empty if it is none."""
+    name = wire.replace(".", ":")
+    start = wire_key(task_type, "")
+    return name.removeprefix(start) if name.startswith(start) else ""
+
+
+def queue_of(task_type: str) -> str:
+    """The stream that says which tasks wait."""
+    return f"{ROOT}.tasks.{task_type}.queue"
+
+
+def progress_of(task_type: str) -> str:
+    """The stream that says how far tasks are."""
+    return f"{ROOT}.tasks.{task_type}.progress"
+
+
+def terminal_of(task_type: str) -> str:
+    """The stream that says how tasks ended."""
+    return f"{ROOT}.tasks.{task_type}.terminal"
+
+
+def group_of(task_type: str) -> str:
+    """The group of all workers of a type."""
+    return f"{task_type}-workers"
+
+
+Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the turn; the id
+
+
+def shelf_name(task_type: str, shelf: str) -> str:
+    """The shelf of a type."""
+    return f"{task_type}/{shelf}"
+
+
+def shelves_of(place: Place) -> tuple[str, ...]:
+    """What a listing of a place is made of, in order."""
+    return (Shelf.READY, Shelf.DELAYED) if place is Place.READY else (place.value,)
+
+
+def spot_of(stored: StoredJob) -> Spot:
+    """Where a task stands."""
+    return Spot(shelf_name(stored.state.queue, stored.shelf), stored.turn)
+
+
+def position_of(stored: StoredJob) -> Position:
+    """A task's position in the listing of its place."""
+    return int(stored.delayed), stored.turn, stored.state.id
+
+
+def write_position(position: Position) -> str:
+    """A cursor that goes on after this position."""
+    return ":".join(map(str, position))
+
+
+def read_position(cursor: str) -> Position:
+    """The position in a cursor."""
+    shelf, _, rest = cursor.partition(":")
+    number, _, id = rest.partition(":")
+    return number_in(cursor, shelf), number_in(cursor, number), id
+
 
 Fields = Mapping[str, str]
 T = TypeVar("T")

@@ -20,8 +20,7 @@ from datetime import datetime, timedelta
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.queue import Turns
 from wrasse.jobs.stream_tasks.events import queued
-from wrasse.jobs.stream_tasks.names import group_of, queue_of
-from wrasse.jobs.stream_tasks.spots import spot_of
+from wrasse.jobs.stream_tasks.fields import group_of, queue_of, spot_of
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign import SharedRecords
 from wrasse.ports.jobs import Job, JobState, Place, check_page

@@ -20,11 +20,19 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import Gone, StoreBroken, TooLarge
-from wrasse.jobs.record_core.store_time import StoreTime
+from wrasse.jobs.record_core.claims import StoreTime
 from wrasse.jobs.stream_tasks.events import Post, Said
-from wrasse.jobs.stream_tasks.fields import FAR, Fields, decode_fields, encode_fields, read_flat
-from wrasse.jobs.stream_tasks.names import names_in, queue_of, record_key
-from wrasse.jobs.stream_tasks.spots import spot_of
+from wrasse.jobs.stream_tasks.fields import (
+    FAR,
+    Fields,
+    decode_fields,
+    encode_fields,
+    names_in,
+    queue_of,
+    read_flat,
+    record_key,
+    spot_of,
+)
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Place
 from wrasse.ports.objects import ObjectDelete, Objects, read_small

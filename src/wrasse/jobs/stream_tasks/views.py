@@ -21,16 +21,16 @@ from datetime import datetime
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.jobs.record_core.counting import Counted, Numbers, Tally, cut
 from wrasse.jobs.record_core.queue import Views
-from wrasse.jobs.stream_tasks.names import record_key
-from wrasse.jobs.stream_tasks.search import TaskSearch
-from wrasse.jobs.stream_tasks.spots import (
+from wrasse.jobs.stream_tasks.fields import (
     Position,
     position_of,
     read_position,
+    record_key,
     shelf_name,
     shelves_of,
     write_position,
 )
+from wrasse.jobs.stream_tasks.search import TaskSearch
 from wrasse.jobs.stream_tasks.store import Malformed, TaskStore
 from wrasse.ports.job_transitions import Shelf, StoredJob
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
