@@ -40,7 +40,7 @@ from wrasse.backends.sqlite.listing import parse_cursor
 from wrasse.clock import EPOCH, ManualClock, to_micros
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import WrasseError
-from wrasse.jobs.globs import parse_globs
+from wrasse.jobs.files import parse_globs
 from wrasse.jobs.periodic import parse_cron
 from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.jobs.stream_tasks import fields as task_fields

@@ -14,7 +14,7 @@ from servers.proxy import Proxy
 from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sql.asking import Asked, pieces
 from wrasse.backends.sql.catalog import SqlCatalog
-from wrasse.backends.sql.postgres import Postgres, array
+from wrasse.backends.sql.dialect import Postgres, array
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.ports.catalog import Query, Reference

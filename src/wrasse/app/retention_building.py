@@ -9,8 +9,8 @@ from wrasse.app.retention_settings import STREAM_SWEEPS, retention_of
 from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened, scheduled, sweep_home
 from wrasse.clock import Clock
+from wrasse.engine.guard import PlainLockGuard
 from wrasse.engine.loop import Scheduled
-from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.ports.backend import StreamStore

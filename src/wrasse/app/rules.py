@@ -29,7 +29,7 @@ from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.backends.redis.options import parse_addresses
 from wrasse.duration import format_duration
 from wrasse.errors import WrasseError
-from wrasse.jobs.globs import parse_globs
+from wrasse.jobs.files import parse_globs
 from wrasse.jobs.handler_url import check_url, is_url
 from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.ports.limiter import RATE_MAX as LIMITER_MAX

@@ -9,9 +9,8 @@ from datetime import timedelta
 from wrasse.app.settings import Settings
 from wrasse.app.sweep_ports import Opened, scheduled, stray_search, sweep_home
 from wrasse.clock import Clock
-from wrasse.engine.guard import MassDeath
+from wrasse.engine.guard import MassDeath, PlainLockGuard
 from wrasse.engine.loop import Scheduled
-from wrasse.engine.plain_lock import PlainLockGuard
 from wrasse.engine.pulses import backend_guards
 from wrasse.jobs.stream_tasks.queue import AgedTasks, StreamedJobs
 from wrasse.ports.guard import Guard

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.engine.bounds import first_held
+from wrasse.engine.budget import first_held
 from wrasse.engine.guard import STOPPING
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
 from wrasse.engine.run import Frame

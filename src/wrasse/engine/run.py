@@ -24,8 +24,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from wrasse.clock import Clock
-from wrasse.engine.bounds import CALL_MAX, Bounds, Stop, within
-from wrasse.engine.budget import Budget, Spending
+from wrasse.engine.budget import CALL_MAX, Bounds, Budget, Spending, Stop, within
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Planned, Report, Tally, describe
 from wrasse.engine.sweep import Action, Keep, Prepares, PreparesDry, Resolves, Sweep
 from wrasse.errors import StoreUnavailable

@@ -2,19 +2,180 @@
 
 The id of a file's job is made of its path, size and time of change. A file that was put is the same job for whoever
 finds it again; a file that changed is another one.
+
+Patterns of paths, as shells and the origin's `doublestar` mean them. Pure.
+
+`*` and `?` stay within one name, `**` as a whole name stands for any number of directories, none included, `[a-z]` and
+`[!a-z]` are classes, `{png,jpg}` are alternatives, and a backslash takes the next character as it is. Names that begin
+with a dot are names like others. A pattern matches the whole path, written with `/`, relative to where one looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import pairwise
 from os.path import splitext
 
 import msgspec
 
-from wrasse.jobs.globs import Globs, parse_globs
+from wrasse.errors import ConfigError
+
+ALTERNATIVES_MAX = 256
+_ANY_DIRECTORIES = "(?:[^/]+/)*"
+
+
+@dataclass(frozen=True, slots=True)
+class Globs:
+    """Patterns of which any may match."""
+
+    paths: re.Pattern[str]
+    trees: re.Pattern[str]  # directories below which everything matches
+
+    def match(self, path: str) -> bool:
+        """Does any of them match this path?"""
+        return self.paths.fullmatch(path) is not None
+
+    def covers(self, directory: str) -> bool:
+        """Does one of them match whatever is below this directory?"""
+        return self.trees.fullmatch(directory) is not None
+
+
+def parse_globs(patterns: Sequence[str]) -> Globs:
+    """The patterns, or an error that names the one that is none."""
+    plain = [alternative for pattern in patterns for alternative in _alternatives(pattern)]
+    trees = [each.removesuffix("/**") for each in plain if each.endswith("/**")]
+    everything = [".*"] if "**" in plain else []
+    return Globs(_any(_regex(each) for each in plain), _any([*everything, *map(_regex, trees)]))
+
+
+def _any(regexes: Iterator[str] | Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{each})" for each in regexes) or r"(?!)", re.DOTALL)
+
+
+def _bad(pattern: str, why: str) -> ConfigError:
+    return ConfigError(f"{pattern!r} is no pattern of paths: {why}", do="write e.g. **/*.png, or {a,b}/**/*.[ch]")
+
+
+def _alternatives(pattern: str) -> Sequence[str]:
+    """The pattern without braces, as often as its braces say."""
+    found, todo = [], [pattern]
+    while todo:
+        text = todo.pop()
+        opened = _find(text, "{", 0)
+        if opened < 0:
+            if _find(text, "}", 0) >= 0:
+                raise _bad(pattern, "a } without its {")
+            found.append(text)
+        else:
+            cuts = _cuts(pattern, text, opened)
+            parts = [text[a + 1 : b] for a, b in pairwise(cuts)]
+            todo += [text[:opened] + part + text[cuts[-1] + 1 :] for part in reversed(parts)]
+        if len(found) + len(todo) > ALTERNATIVES_MAX:
+            raise _bad(pattern, f"it has more than {ALTERNATIVES_MAX} alternatives")
+    return found
+
+
+def _find(text: str, wanted: str, start: int) -> int:
+    """Where one of these characters stands next, outside of classes and not after a backslash; -1: nowhere."""
+    at, inside = start, False
+    while at < len(text):
+        if text[at] == "\\":
+            at += 1
+        elif inside:
+            inside = text[at] != "]"
+        elif text[at] == "[":
+            inside = True
+        elif text[at] in wanted:
+            return at
+        at += 1
+    return -1
+
+
+def _cuts(pattern: str, text: str, opened: int) -> list[int]:
+    """Where the alternatives of the brace at `opened` begin and end."""
+    cuts, depth, at = [opened], 0, opened + 1
+    while (at := _find(text, "{},", at)) >= 0:
+        if text[at] == "{":
+            depth += 1
+        elif depth == 0:
+            cuts.append(at)
+            if text[at] == "}":
+                return cuts
+        elif text[at] == "}":
+            depth -= 1
+        at += 1
+    raise _bad(pattern, "a { without its }")
+
+
+def _regex(pattern: str) -> str:
+    if not pattern:
+        raise _bad(pattern, "it is empty")
+    names = pattern.split("/")
+    regex = ""
+    for number, name in enumerate(names):
+        last = number == len(names) - 1
+        if name == "**":
+            # Several in a row mean the same as one, and cost far more.
+            if last:
+                regex = regex.removesuffix("/") + ("(?:/.*)?" if regex.endswith("/") else ".*")
+            elif not regex.endswith(_ANY_DIRECTORIES):
+                regex += _ANY_DIRECTORIES
+        else:
+            regex += _name(pattern, name) + ("" if last else "/")
+    return regex
+
+
+def _name(pattern: str, name: str) -> str:
+    """One name of a pattern."""
+    regex, at = "", 0
+    while at < len(name):
+        letter = name[at]
+        if letter == "*":
+            regex += "" if regex.endswith("[^/]*") else "[^/]*"
+        elif letter == "?":
+            regex += "[^/]"
+        elif letter == "[":
+            length, text = _class(pattern, name[at:])
+            regex += text
+            at += length - 1
+        elif letter == "\\":
+            at += 1
+            if at == len(name):
+                raise _bad(pattern, "it ends with a backslash")
+            regex += re.escape(name[at])
+        else:
+            regex += re.escape(letter)
+        at += 1
+    return regex
+
+
+def _class(pattern: str, text: str) -> tuple[int, str]:
+    """A class such as [a-z]: how long it is, and what it is as a regular expression."""
+    at = 1
+    negated = text[at : at + 1] in ("!", "^")
+    at += negated
+    letters: list[str] = []
+    while at < len(text) and text[at] != "]":
+        if text[at] == "\\":
+            at += 1
+        if at < len(text):
+            letters.append("-" if text[at] == "-" and text[at - 1] != "\\" else re.escape(text[at]))
+        at += 1
+    if at >= len(text):
+        raise _bad(pattern, "a [ without its ]")
+    if not letters:
+        raise _bad(pattern, "an empty [ ]")
+    regex = f"(?!/)[{'^' if negated else ''}{''.join(letters)}]"
+    try:
+        re.compile(regex)
+    except re.error as why:
+        raise _bad(pattern, f"{text[: at + 1]}: {why.msg}") from None
+    return at + 1, regex
+
 
 HIGH = "high"
 

@@ -7,6 +7,8 @@ which follows the number of namespaces, not of keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Protocol
 
 from wrasse.ports.page import Page
@@ -25,6 +27,13 @@ class Namespaces(Protocol):
 def in_order(name: str) -> str:
     """What namespaces are sorted by: how stores list folders."""
     return f"{name}/"
+
+
+def page_of(names: Iterable[str], after: str | None, limit: int, at: datetime) -> Page[str]:
+    """The page of these names after a cursor."""
+    start = "" if after is None else in_order(after)
+    left = sorted((name for name in names if in_order(name) > start), key=in_order)
+    return Page.of(left, limit, at, str)
 
 
 def namespace_of(collection: str) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from wrasse.errors import TooLarge, UsageError
+from wrasse.errors import Gone, TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -196,6 +196,24 @@ def check_object_key(key: str) -> None:
         raise UsageError(
             f"an object key of {size} bytes", do=f"use 1 to {OBJECT_KEY_BYTES_MAX} bytes without a NUL byte"
         )
+
+
+def check_deletes(deletes: Sequence[ObjectDelete]) -> None:
+    """Refuses more deletes than one call takes, and keys that no store has."""
+    if len(deletes) > DELETES_MAX:
+        raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
+    for each in deletes:
+        check_object_key(each.key)
+
+
+def raw_key(key: str) -> bytes:
+    """The bytes of a key, by which keys are compared."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def gone(key: str) -> Gone:
+    """The error of a read that names an object, or a version of one, that is not there."""
+    return Gone(f"the object {key!r} is not there, or not in the version asked for", do="look for it again")
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:

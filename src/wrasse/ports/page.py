@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -37,6 +37,12 @@ class Page(Generic[T]):
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @classmethod
+    def of(cls, found: Sequence[T], limit: int, at: datetime, cursor: Callable[[T], str]) -> Page[T]:
+        """The first `limit` of what was found; whatever is beyond them says that the listing goes on."""
+        shown = tuple(found[:limit])
+        return cls(shown, tuple(map(cursor, shown)), at, len(found) > limit)
 
     @property
     def cursor(self) -> str | None:

@@ -16,6 +16,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -146,3 +147,9 @@ class Sightings(Protocol):
     async def rounds(self, root: str, limit: int) -> Sequence[Round]:
         """The last rounds, newest first."""
         ...
+
+
+def check_marks(marks: Sequence[Mark]) -> None:
+    """Refuses more marks than one call takes."""
+    if len(marks) > MARKS_MAX:
+        raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from faults import Fault, FaultyHeart, Network, Script
 from wrasse.clock import ManualClock
-from wrasse.engine.bounds import first_held
+from wrasse.engine.budget import first_held
 from wrasse.engine.pulses import (
     BackendDown,
     BackendRestarted,

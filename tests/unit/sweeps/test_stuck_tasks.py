@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from unit.jobs.tasking import MAIL, STEP, Apart, TaskWorld
 from wrasse.backends.memory.connect import Memory
-from wrasse.engine.plain_lock import DOCUMENT_LOCK, OWNER, PlainLockGuard
+from wrasse.engine.guard import DOCUMENT_LOCK, OWNER, PlainLockGuard
 from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.errors import StoreBroken

@@ -20,8 +20,7 @@ from wrasse.backends.directory.objects import DirectoryObjects, ObjectFiles
 from wrasse.backends.directory.places import Exchange, InTurns, Places
 from wrasse.backends.directory.probe import prepare
 from wrasse.backends.directory.records import RecordFiles, ThreadedRecords
-from wrasse.backends.directory.stamps import Stamps
-from wrasse.backends.directory.temps import Temps
+from wrasse.backends.directory.temps import Stamps, Temps
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, UsageError

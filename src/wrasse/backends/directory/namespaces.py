@@ -6,7 +6,7 @@ from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.names import folder_path
 from wrasse.backends.directory.threads import Threads
 from wrasse.clock import Clock
-from wrasse.ports.namespaces import META, in_order, namespace_of
+from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.page import Page
 
 
@@ -17,11 +17,7 @@ class DirectoryNamespaces:
         self._threads, self._files, self._clock = threads, files, clock
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
-        found = await self._threads.run(self._found)
-        start = "" if after is None else in_order(after)
-        left = [name for name in found if in_order(name) > start]
-        shown = tuple(left[:limit])
-        return Page(shown, shown, self._clock.now(), more=len(left) > limit)
+        return page_of(await self._threads.run(self._found), after, limit, self._clock.now())
 
     def _found(self) -> list[str]:
         names = []
@@ -29,4 +25,4 @@ class DirectoryNamespaces:
             name = raw.decode("utf-8", "surrogateescape")
             if is_folder and namespace_of(name + META) and self._files.state(folder_path(name + META)) is not None:
                 names.append(name)
-        return sorted(names, key=in_order)
+        return names

@@ -27,14 +27,11 @@ from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import path_of, prefix_path, segment_of
 from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
 from wrasse.backends.directory.sidecars import Sidecars
-from wrasse.backends.directory.stamps import Stamps, instant
-from wrasse.backends.directory.temps import Blank, Temp, Temps
+from wrasse.backends.directory.temps import Blank, Stamps, Temp, Temps, instant
 from wrasse.backends.directory.threads import Threads
 from wrasse.backends.directory.walk import Listings, Slice, Sort, Walk
-from wrasse.errors import Gone, UsageError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
-    DELETES_MAX,
     NO_METADATA,
     Copies,
     Data,
@@ -42,8 +39,11 @@ from wrasse.ports.objects import (
     ObjectHead,
     ObjectInfo,
     Stored,
+    check_deletes,
     check_metadata,
     check_object_key,
+    gone,
+    raw_key,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
@@ -259,7 +259,7 @@ class DirectoryObjects:
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         check_object_key(key)
         check_metadata(metadata)
-        path = path_of(_raw(key))
+        path = path_of(raw_key(key))
         return await self._store(
             data,
             lambda: self._objects.state(path) is None,
@@ -270,7 +270,7 @@ class DirectoryObjects:
     async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         check_object_key(key)
         check_metadata(metadata)
-        path = path_of(_raw(key))
+        path = path_of(raw_key(key))
 
         def fits() -> bool:
             state = self._objects.state(path)
@@ -282,46 +282,43 @@ class DirectoryObjects:
 
     async def head(self, key: str) -> ObjectHead | None:
         check_object_key(key)
-        found = await self._threads.run(lambda: self._objects.head(path_of(_raw(key))))
+        found = await self._threads.run(lambda: self._objects.head(path_of(raw_key(key))))
         return None if found is None else ObjectHead(_info(key, found[0]), found[1])
 
     async def read(self, key: str, *, at: str | None = None) -> AsyncIterator[bytes]:
         check_object_key(key)
-        opened = await self._threads.run(lambda: self._objects.open(path_of(_raw(key))), undo=self._close)
+        opened = await self._threads.run(lambda: self._objects.open(path_of(raw_key(key))), undo=self._close)
         if opened is None:
-            raise _gone(key)
+            raise gone(key)
         file, state = opened
         try:
             if at is not None and version_of(state) != at:
-                raise _gone(key)
+                raise gone(key)
             offset = 0
             while chunk := await self._threads.run(partial(self._files.read, file, CHUNK_BYTES, offset)):
                 offset += len(chunk)
                 yield chunk
             # We never write into a file that has its name; another program may have.
             if await self._threads.run(lambda: self._files.state_of(file)) != state:
-                raise _gone(key)
+                raise gone(key)
         finally:
             self._files.close(file)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
         check_limit(limit, "objects")
-        start = None if after is None else _raw(after)
-        found = await self._threads.run(lambda: self._objects.page(_raw(prefix), start, limit))
+        start = None if after is None else raw_key(after)
+        found = await self._threads.run(lambda: self._objects.page(raw_key(prefix), start, limit))
         infos = tuple(_info(key.decode("utf-8", "surrogateescape"), state) for key, state in found.found)
         return Page(infos, tuple(info.key for info in infos), self._stamps.now(), found.more)
 
     async def copy(self, key: str, to: str, *, at: str) -> Outcome:
         check_object_key(key)
         check_object_key(to)
-        return await self._threads.run(lambda: self._objects.copy(path_of(_raw(key)), path_of(_raw(to)), at))
+        return await self._threads.run(lambda: self._objects.copy(path_of(raw_key(key)), path_of(raw_key(to)), at))
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
-        if len(deletes) > DELETES_MAX:
-            raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
-        for each in deletes:
-            check_object_key(each.key)
-        named = [(path_of(_raw(each.key)), each.version) for each in deletes]
+        check_deletes(deletes)
+        named = [(path_of(raw_key(each.key)), each.version) for each in deletes]
         return await self._threads.run(lambda: self._objects.delete(named))
 
     def _close(self, opened: tuple[int, FileState] | None) -> None:
@@ -372,13 +369,5 @@ class DirectoryObjects:
             await self._threads.run(lambda: self._temps.drop(temp))
 
 
-def _raw(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
-
-
 def _info(key: str, state: FileState) -> ObjectInfo:
     return ObjectInfo(key, state.size, version_of(state), instant(state.stamp))
-
-
-def _gone(key: str) -> Gone:
-    return Gone(f"the object {key!r} is not there, or not in the version asked for", do="look for it again")

@@ -52,8 +52,7 @@ class MemoryJournal:
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
         check_limit(limit, "lines")
         found = list(islice(self._matching(where, after, newest), limit + 1))
-        shown = found[:limit]
-        return Page(tuple(shown), tuple(line.intent.id for line in shown), self._clock.now(), len(found) > limit)
+        return Page.of(found, limit, self._clock.now(), lambda line: line.intent.id)
 
     async def delete(self, before: datetime, limit: int) -> int:
         horizon = to_micros(before)

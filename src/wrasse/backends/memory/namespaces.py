@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from wrasse.backends.memory.records import MemoryRecords
 from wrasse.clock import Clock
-from wrasse.ports.namespaces import in_order, namespace_of
+from wrasse.ports.namespaces import namespace_of, page_of
 from wrasse.ports.page import Page
 
 
@@ -17,8 +17,5 @@ class MemoryNamespaces:
         self._collections, self._clock = collections, clock
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
-        start = "" if after is None else in_order(after)
-        names = (name for name in map(namespace_of, self._collections) if name and in_order(name) > start)
-        found = sorted(names, key=in_order)
-        shown = tuple(found[:limit])
-        return Page(shown, shown, self._clock.now(), more=len(found) > limit)
+        names = filter(None, map(namespace_of, self._collections))
+        return page_of(names, after, limit, self._clock.now())

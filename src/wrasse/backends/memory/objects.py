@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from wrasse.clock import Clock
-from wrasse.errors import Gone, UsageError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
-    DELETES_MAX,
     NO_METADATA,
     Copies,
     Data,
@@ -22,8 +20,11 @@ from wrasse.ports.objects import (
     ObjectHead,
     ObjectInfo,
     Stored,
+    check_deletes,
     check_metadata,
     check_object_key,
+    gone,
+    raw_key,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
@@ -51,7 +52,7 @@ class MemoryObjects:
         check_object_key(key)
         check_metadata(metadata)
         whole = await _whole(data)
-        raw = _raw(key)
+        raw = raw_key(key)
         if raw in self._objects:
             return Stored(Outcome.LOST, None, self._clock.now())
         insort(self._keys, raw)
@@ -63,58 +64,55 @@ class MemoryObjects:
         whole = await _whole(data)
         if self._version(key) != at:
             return Stored(Outcome.LOST, None, self._clock.now())
-        return self._store(_raw(key), whole, metadata)
+        return self._store(raw_key(key), whole, metadata)
 
     async def head(self, key: str) -> ObjectHead | None:
         check_object_key(key)
-        found = self._objects.get(_raw(key))
+        found = self._objects.get(raw_key(key))
         return None if found is None else found.head
 
     async def read(self, key: str, *, at: str | None = None) -> AsyncIterator[bytes]:
         check_object_key(key)
-        found = self._objects.get(_raw(key))
+        found = self._objects.get(raw_key(key))
         if found is None or at not in (None, found.head.info.version):
-            raise _gone(key)
+            raise gone(key)
         for start in range(0, len(found.data), CHUNK_BYTES):
-            if self._objects.get(_raw(key)) is not found:
-                raise _gone(key)
+            if self._objects.get(raw_key(key)) is not found:
+                raise gone(key)
             yield found.data[start : start + CHUNK_BYTES]
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
         check_limit(limit, "objects")
-        start = bisect_left(self._keys, _raw(prefix))
+        start = bisect_left(self._keys, raw_key(prefix))
         if after is not None:
-            start = max(start, bisect_right(self._keys, _raw(after)))
-        found = [key for key in self._keys[start : start + limit + 1] if key.startswith(_raw(prefix))]
-        infos = tuple(self._objects[key].head.info for key in found[:limit])
-        return Page(infos, tuple(info.key for info in infos), self._clock.now(), len(found) > limit)
+            start = max(start, bisect_right(self._keys, raw_key(after)))
+        keys = (key for key in self._keys[start : start + limit + 1] if key.startswith(raw_key(prefix)))
+        found = [self._objects[key].head.info for key in keys]
+        return Page.of(found, limit, self._clock.now(), lambda info: info.key)
 
     async def copy(self, key: str, to: str, *, at: str) -> Outcome:
         check_object_key(key)
         check_object_key(to)
-        if self._version(key) != at or _raw(to) in self._objects:
+        if self._version(key) != at or raw_key(to) in self._objects:
             return Outcome.LOST
-        found = self._objects[_raw(key)]
-        insort(self._keys, _raw(to))
-        self._store(_raw(to), found.data, found.head.metadata)
+        found = self._objects[raw_key(key)]
+        insort(self._keys, raw_key(to))
+        self._store(raw_key(to), found.data, found.head.metadata)
         return Outcome.DONE
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
-        if len(deletes) > DELETES_MAX:
-            raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
-        for each in deletes:
-            check_object_key(each.key)
+        check_deletes(deletes)
         return [self._delete(each) for each in deletes]
 
     def _delete(self, delete: ObjectDelete) -> Outcome:
         if self._version(delete.key) != delete.version:
             return Outcome.LOST
-        key = _raw(delete.key)
+        key = raw_key(delete.key)
         del self._objects[key], self._keys[bisect_left(self._keys, key)]
         return Outcome.DONE
 
     def _version(self, key: str) -> str | None:
-        found = self._objects.get(_raw(key))
+        found = self._objects.get(raw_key(key))
         return None if found is None else found.head.info.version
 
     def _store(self, raw: bytes, data: bytes, metadata: Mapping[str, str]) -> Stored:
@@ -130,11 +128,3 @@ async def _whole(data: Data) -> bytes:
     if isinstance(data, bytes):
         return data
     return b"".join([chunk async for chunk in data])
-
-
-def _raw(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
-
-
-def _gone(key: str) -> Gone:
-    return Gone(f"the object {key!r} is not there, or not in the version asked for", do="look for it again")

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from wrasse.clock import Clock
-from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sighting_rows import raw
 from wrasse.ports.sightings import (
-    MARKS_MAX,
     ROUNDS_KEPT,
     Change,
     Mark,
@@ -20,6 +18,7 @@ from wrasse.ports.sightings import (
     Sighting,
     Standing,
     State,
+    check_marks,
 )
 
 
@@ -56,8 +55,7 @@ class MemorySightings:
             key=lambda each: raw(each.unit),
         )
         later = [each for each in found if after is None or raw(each.unit) > raw(after)]
-        shown = tuple(later[:limit])
-        return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(later) > limit)
+        return Page.of(later, limit, self._clock.now(), lambda each: each.unit)
 
     async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
         return [self._root(root).sightings.get(unit) for unit in units]
@@ -82,8 +80,7 @@ class MemorySightings:
         return True
 
     async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
-        if len(marks) > MARKS_MAX:
-            raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
+        check_marks(marks)
         return [self._mark(self._root(root).sightings, each) for each in marks]
 
     async def rounds(self, root: str, limit: int) -> Sequence[Round]:

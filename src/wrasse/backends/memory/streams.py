@@ -47,8 +47,7 @@ class MemoryStreams:
         check_page(limit)
         log = self._logs.find(subject)
         found = [] if log is None else list(islice(log.after(after), limit + 1))
-        shown = found[:limit]
-        return Page(tuple(shown), tuple(str(e.id) for e in shown), self._logs.now(), len(found) > limit)
+        return Page.of(found, limit, self._logs.now(), lambda entry: str(entry.id))
 
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
         page = await self.read(subject, after, limit)
@@ -70,8 +69,7 @@ class MemoryStreams:
                 break
             if matches(pattern, name):
                 found.append(name)
-        shown = tuple(found[:limit])
-        return Page(shown, shown, self._logs.now(), len(found) > limit)
+        return Page.of(found, limit, self._logs.now(), str)
 
     async def trim(
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int

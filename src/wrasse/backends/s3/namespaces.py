@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.listing import Lister
-from wrasse.ports.namespaces import META, in_order, namespace_of
+from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.page import Page
 
 KEPT = timedelta(minutes=1)
@@ -30,8 +30,5 @@ class S3Namespaces:
             folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._prefix)]
             names = [name for name in folders if namespace_of(name + META)]
             now = self._client.wire.time.now()
-            self._listed = (now, sorted(names, key=in_order))
-        start = "" if after is None else in_order(after)
-        left = [name for name in self._listed[1] if in_order(name) > start]
-        shown = tuple(left[:limit])
-        return Page(shown, shown, now, more=len(left) > limit)
+            self._listed = (now, names)
+        return page_of(self._listed[1], after, limit, now)

@@ -41,7 +41,7 @@ from wrasse.backends.s3.replies import is_etag, sayable
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.bounded import UNREADABLE
-from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
@@ -55,8 +55,11 @@ from wrasse.ports.objects import (
     ObjectInfo,
     OpenUpload,
     Stored,
+    check_deletes,
     check_metadata,
     check_object_key,
+    gone,
+    raw_key,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
@@ -338,15 +341,15 @@ class S3Objects:
     async def read(self, key: str, *, at: str | None = None) -> AsyncIterator[bytes]:
         raw, etag, offset, broken = self._raw(key), at, 0, 0
         if at is not None and not is_etag(at):
-            raise _gone(key)
+            raise gone(key)
         while True:
             try:
                 async with self._client.reading(raw, etag, offset) as found:
                     if found is None:
-                        raise _gone(key)
+                        raise gone(key)
                     seen, body = found
                     if etag is not None and seen.etag != etag:
-                        raise _gone(key)
+                        raise gone(key)
                     etag = seen.etag
                     while offset < seen.size:
                         chunk = await body.next(CHUNK_BYTES)
@@ -364,11 +367,11 @@ class S3Objects:
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
         check_limit(limit, "objects")
-        start = None if after is None else self._prefix + _bytes(after)
+        start = None if after is None else self._prefix + raw_key(after)
         rounds = Rounds(self._client.where, "a listing")
         while True:
             rounds.turn(start)
-            found, more = await self._lister.page(self._prefix + _bytes(prefix), start, limit)
+            found, more = await self._lister.page(self._prefix + raw_key(prefix), start, limit)
             probes, begin = self._prefix + PROBES, len(self._prefix)
             shown = [each for each in found if not each.key.startswith(probes)]
             keys = tuple([each.key[begin:].decode("utf-8", "surrogateescape") for each in shown])
@@ -396,8 +399,7 @@ class S3Objects:
         return Outcome.LOST if done is None else Outcome.DONE
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
-        if len(deletes) > DELETES_MAX:
-            raise UsageError(f"{len(deletes)} deletes at once", do=f"delete at most {DELETES_MAX} objects in one call")
+        check_deletes(deletes)
         return await self._deletes.delete([(self._raw(each.key), each.version) for each in deletes])
 
     async def deleted(self, key: str, *, at: str) -> bool:
@@ -414,7 +416,7 @@ class S3Objects:
         if after is not None:
             key, _, id = after.rpartition("\n")
             markers = (key, id)
-        found, more = await self._client.uploads(self._prefix + _bytes(prefix), markers, min(limit, DELETES_MAX))
+        found, more = await self._client.uploads(self._prefix + raw_key(prefix), markers, min(limit, DELETES_MAX))
         if more is not None and (not found or more == markers):
             raise StoreBroken(
                 f"{self._client.where} lists the same uploads for ever", do="check that the endpoint is an S3"
@@ -487,7 +489,7 @@ class S3Objects:
 
     def _raw(self, key: str) -> bytes:
         check_object_key(key)
-        raw = _bytes(key)
+        raw = raw_key(key)
         if raw.startswith(PROBES):
             raise UsageError(f"the key begins with {PROBES.decode()}", do="use another: there stores are probed")
         if not self._conditions.raw_keys and not nameable(raw):
@@ -499,14 +501,6 @@ class S3Objects:
 
     def _stored(self, outcome: Outcome, version: str | None = None) -> Stored:
         return Stored(outcome, version, self._client.wire.time.now())
-
-
-def _bytes(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
-
-
-def _gone(key: str) -> Gone:
-    return Gone(f"the object {key!r} is not there, or not in the version asked for", do="look for it again")
 
 
 def _cut_short(where: str, offset: int, size: int) -> StoreUnavailable:

@@ -29,10 +29,9 @@ import aiohttp
 from yarl import URL
 
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.credentials import Wallet, reached
+from wrasse.backends.s3.credentials import EMPTY_HASH, Signer, Unsigned, Wallet, query_of, quoted, reached
 from wrasse.backends.s3.failures import Denied, Failure, failure_of, unavailable
 from wrasse.backends.s3.replies import XML_BYTES_MAX, parse_date
-from wrasse.backends.s3.signing import EMPTY_HASH, Signer, Unsigned, query_of, quoted
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError, reason_of
 from wrasse.ports.request_counts import note_request

@@ -1,12 +1,25 @@
-"""What differs between databases: how a view is opened, how keys are sorted by their bytes, how many are looked up."""
+"""What differs between databases: how a view is opened, how keys are sorted by their bytes, how many are looked up.
+
+PostgreSQL: keys by their bytes with collation "C", look-ups by arrays, one view per transaction. An index on the key
+makes a look-up cheap; for "everything below a directory" it must be sorted by bytes, too:
+CREATE INDEX ON workspaces (archive_key COLLATE "C"). Without one, a look-up reads the table once for a whole batch.
+
+MySQL and MariaDB: keys sorted as binary, look-ups by lists and LIKE. Their collations call different keys equal and
+sort by letters, so rows are asked for generously and compared byte by byte here. Sessions are in UTC and speak ANSI
+SQL: "key" is a name, || joins texts.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from wrasse.backends.sql.address import POSTGRES
+from wrasse.errors import Refused
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -16,68 +29,263 @@ if TYPE_CHECKING:
 
 Params = dict[str, object]
 Statement = tuple[str, Params]
+KEYS_MAX = 1_000  # in one statement of MySQL
 
 
-class Dialect(Protocol):
+class Dialect(ABC):
     """One kind of database. Statements select the six columns of a row, in their order."""
 
-    @property
-    def connect_args(self) -> Mapping[str, object]:
-        """What the driver is told when it connects."""
-        ...
+    connect_args: ClassVar[Mapping[str, object]]  # what the driver is told when it connects
 
+    @abstractmethod
     def prepared(self, connection: Connection) -> Connection:
         """A new connection, set for reading."""
-        ...
 
-    def escaped(self, sql: str) -> str:
-        """A user's SQL as the driver must have it: some look for parameters in everything they get."""
-        ...
-
+    @abstractmethod
     def begin(self, link: Link, seconds: float) -> datetime:
         """Opens one consistent view that cannot write, refuses a server that lags behind another, limits statements to
         so many seconds, and gives the server's time."""
-        ...
 
+    @abstractmethod
     def plain(self, source: Source, names: Sequence[tuple[str, object]]) -> str:
         """A SELECT of the six columns from a source that has these, with types that go together in a UNION."""
-        ...
 
+    @abstractmethod
     def ordered(self, plain: str, key: str) -> Statement:
         """Everything from this key on, in the byte order of keys."""
-        ...
 
-    def counted(self, plain: str) -> Statement:
-        """How many rows there are."""
-        ...
-
+    @abstractmethod
     def named(self, plain: str, keys: Sequence[str]) -> Iterator[Statement]:
         """Every row with one of these keys, and perhaps others."""
-        ...
 
+    @abstractmethod
     def below(self, plain: str, directories: Sequence[str], indexed: bool) -> Iterator[Statement]:
         """Every row below one of these directories, which are in order and contain none another, and perhaps others.
         `indexed` says whether an index can be used for that."""
-        ...
 
+    @abstractmethod
     def scans(self, link: Link, statement: Statement) -> bool:
         """Whether the statement would read a whole table."""
-        ...
 
+    @abstractmethod
     def shut(self, driver: object) -> None:
         """Wakes whoever waits for the server."""
-        ...
+
+    def escaped(self, sql: str) -> str:
+        """A user's SQL as the drivers must have it: they look for parameters in everything they get."""
+        return sql.replace("%", "%%")
+
+    def counted(self, plain: str) -> Statement:
+        """How many rows there are."""
+        # With a parameter, since only then `%%` is read as `%`.
+        return f"SELECT count(*) FROM ({plain}) r WHERE %(all)s", {"all": True}
+
+
+_TEXTS = {25: "text", 1043: "varchar", 1042: "char", 19: "name", 705: "unknown", 2950: "uuid"}
+_OTHERS = {16: "a boolean", 17: "bytea", 20: "a number", 21: "a number", 23: "a number", 1700: "a number",
+           114: "json", 3802: "json", 1082: "a date", 1114: "a time", 1184: "a time"}  # fmt: skip
+_OWN_TYPES = 16_384  # types of extensions, citext for one, begin here
+_BEGIN = """SELECT clock_timestamp(), pg_is_in_recovery(), current_setting('server_encoding'),
+    set_config('TimeZone', 'UTC', true), set_config('statement_timeout', %(limit)s, true),
+    set_config('idle_in_transaction_session_timeout', '0', true), set_config('DateStyle', 'ISO', true),
+    set_config('jit', 'off', true)"""
+
+
+class _Driver(Protocol):
+    def fileno(self) -> int: ...
+
+
+def array(texts: Sequence[str]) -> str:
+    """The literal of an array of texts. The driver makes the same, text by text, in ten times the time."""
+    inner = '","'.join(texts)
+    if "\\" in inner or inner.count('"') != 2 * (len(texts) - 1):
+        inner = '","'.join(text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return f'{{"{inner}"}}' if texts else "{}"
+
+
+class Postgres(Dialect):
+    """PostgreSQL."""
+
+    # No statement is prepared: behind a pooler the next transaction may be another server's.
+    connect_args: ClassVar[Mapping[str, object]] = {
+        "connect_timeout": 10,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
+        "application_name": "wrasse",
+        "client_encoding": "utf8",
+        "prepare_threshold": None,
+    }
+
+    def prepared(self, connection: Connection) -> Connection:
+        """Read-only, and one view per transaction: of two statements the second must not see a reference move away
+        that the first has not seen arrive."""
+        return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+    def begin(self, link: Link, seconds: float) -> datetime:
+        ((at, replica, encoding, *_),) = link.rows(_BEGIN, {"limit": str(round(seconds * 1000))})
+        if replica:
+            raise Refused(
+                f"{link.address.shown} is a replica: what it does not know yet looks like an orphan",
+                do="name the primary; with several hosts: ?target_session_attrs=read-write",
+            )
+        if encoding != "UTF8":
+            raise Refused(
+                f"{link.address.shown} is in {encoding}, so its keys have another order than those of a store",
+                do="name a database in UTF8",
+            )
+        assert isinstance(at, datetime), "clock_timestamp is a time"
+        return at
+
+    def plain(self, source: Source, names: Sequence[tuple[str, object]]) -> str:
+        here = frozenset(name for name, _ in names)
+        if "key" not in here:
+            raise source.missing_key()
+        kind = cast(int, next(kind for name, kind in names if name == "key"))
+        if kind not in _TEXTS and kind < _OWN_TYPES:
+            raise source.wrong_key(_OTHERS.get(kind, f"of type {kind}"))
+        rule = "'" + source.rule.replace("'", "''").replace("%", "%%") + "'"
+        return (
+            f'SELECT "key"::text AS "key", {column("prefix", here, "0")}::int AS "prefix", '
+            f'{column("owner", here, "NULL")}::text AS "owner", coalesce({column("rule", here, "NULL")}::text, {rule}) '
+            f'AS "rule", {column("ended_at", here, "NULL")}::text AS "ended_at", '
+            f'{column("started_at", here, "NULL")}::text AS "started_at" '
+            f'FROM ({self.escaped(source.sql)}\n) s WHERE "key" IS NOT NULL'
+        )
+
+    def ordered(self, plain: str, key: str) -> Statement:
+        where = '"key" COLLATE "C" >= %(key)s'
+        return f'SELECT * FROM ({plain}) r WHERE {where} ORDER BY "key" COLLATE "C", 2, 3, 4, 5, 6', {"key": key}
+
+    def named(self, plain: str, keys: Sequence[str]) -> Iterator[Statement]:
+        # By bytes, as the look below a directory, so that one index serves both.
+        yield f'SELECT * FROM ({plain}) r WHERE "key" COLLATE "C" = ANY(%(keys)s::text[])', {"keys": array(keys)}
+
+    def below(self, plain: str, directories: Sequence[str], indexed: bool) -> Iterator[Statement]:
+        ranges: Params = {"low": array(directories), "high": array([after_directory(each) for each in directories])}
+        if indexed:
+            yield (
+                "SELECT r.* FROM unnest(%(low)s::text[], %(high)s::text[]) AS d(low, high) CROSS JOIN LATERAL "
+                f'(SELECT * FROM ({plain}) p WHERE "key" COLLATE "C" > d.low AND "key" COLLATE "C" < d.high) r',
+                ranges,
+            )
+            return
+        # One pass over the table for all of them: which range a key may be in is found by bisection.
+        yield (
+            f'SELECT * FROM ({plain}) r WHERE "key" COLLATE "C" < '
+            '(%(high)s::text[])[width_bucket("key" COLLATE "C", %(low)s::text[])]',
+            ranges,
+        )
+
+    def scans(self, link: Link, statement: Statement) -> bool:
+        sql, values = statement
+        return any("Seq Scan" in str(row[0]) for row in link.rows(f"EXPLAIN {sql}", values))
+
+    def shut(self, driver: object) -> None:
+        copy = socket.socket(fileno=os.dup(cast(_Driver, driver).fileno()))
+        try:
+            copy.shutdown(socket.SHUT_RDWR)
+        finally:
+            copy.close()
+
+
+_RANGES_MAX = 100
+_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246})  # of the types that the protocol has
+_BINARY = 'CAST(CONVERT("key" USING utf8mb4) AS BINARY)'
+
+
+class MySql(Dialect):
+    """MySQL and MariaDB."""
+
+    connect_args: ClassVar[Mapping[str, object]] = {"connect_timeout": 10, "read_timeout": 900, "charset": "utf8mb4"}
+
+    def prepared(self, connection: Connection) -> Connection:
+        """In UTC and in ANSI SQL; transactions are begun by hand."""
+        for statement in (
+            "SET SESSION sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES,PIPES_AS_CONCAT')",
+            "SET SESSION time_zone = '+00:00'",
+            "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.rollback()
+        return connection
+
+    def begin(self, link: Link, seconds: float) -> datetime:
+        ((replica, version),) = link.rows("SELECT @@global.read_only, VERSION()")
+        link.end()
+        if replica:
+            raise Refused(
+                f"{link.address.shown} is read-only, as replicas are: what it does not know yet looks like an orphan",
+                do="name the primary",
+            )
+        link.run(_limit(str(version), seconds))
+        link.run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        ((at,),) = link.rows("SELECT UTC_TIMESTAMP(6)")
+        assert isinstance(at, datetime), "UTC_TIMESTAMP is a time"
+        return at.replace(tzinfo=UTC)
+
+    def plain(self, source: Source, names: Sequence[tuple[str, object]]) -> str:
+        here = frozenset(name for name, _ in names)
+        if "key" not in here:
+            raise source.missing_key()
+        kind = next(kind for name, kind in names if name == "key")
+        if kind in _NUMBERS:
+            raise source.wrong_key("a number")
+        rule = "'" + source.rule.replace("\\", "\\\\").replace("'", "''").replace("%", "%%") + "'"
+        return (
+            f'SELECT "key", {column("prefix", here, "0")} AS "prefix", '
+            f'CAST({column("owner", here, "NULL")} AS CHAR) AS "owner", '
+            f'COALESCE({column("rule", here, "NULL")}, {rule}) AS "rule", '
+            f'CAST({column("ended_at", here, "NULL")} AS CHAR) AS "ended_at", '
+            f'CAST({column("started_at", here, "NULL")} AS CHAR) AS "started_at" '
+            f'FROM ({self.escaped(source.sql)}\n) s WHERE "key" IS NOT NULL'
+        )
+
+    def ordered(self, plain: str, key: str) -> Statement:
+        where = f"{_BINARY} >= CAST(%(key)s AS BINARY)"
+        return f"SELECT * FROM ({plain}) r WHERE {where} ORDER BY {_BINARY}, 2, 3, 4, 5, 6", {"key": key}
+
+    def named(self, plain: str, keys: Sequence[str]) -> Iterator[Statement]:
+        for start in range(0, len(keys), KEYS_MAX):
+            yield f'SELECT * FROM ({plain}) r WHERE "key" IN %(keys)s', {"keys": list(keys[start : start + KEYS_MAX])}
+
+    def below(self, plain: str, directories: Sequence[str], indexed: bool) -> Iterator[Statement]:
+        for start in range(0, len(directories), _RANGES_MAX):
+            some = directories[start : start + _RANGES_MAX]
+            where = " OR ".join(f""""key" LIKE %(like{n})s ESCAPE '!'""" for n in range(len(some)))
+            yield (
+                f"SELECT * FROM ({plain}) r WHERE {where}",
+                {f"like{n}": _escaped(each) + "%" for n, each in enumerate(some)},
+            )
+
+    def scans(self, link: Link, statement: Statement) -> bool:
+        sql, values = statement
+        result = link.connection.exec_driver_sql(f"EXPLAIN {sql}", values)
+        return any(row["type"] == "ALL" and row["table"] is not None for row in result.mappings())
+
+    def shut(self, driver: object) -> None:
+        inner = getattr(driver, "_sock", None)
+        if inner is not None:
+            cast(socket.socket, inner).shutdown(socket.SHUT_RDWR)
+
+
+def _limit(version: str, seconds: float) -> str:
+    """How a session says after how long a statement is to be stopped: each of the two has a word of its own."""
+    if "MariaDB" in version:
+        return f"SET SESSION max_statement_time = {seconds:g}"
+    return f"SET SESSION max_execution_time = {seconds * 1_000:.0f}"
+
+
+def _escaped(text: str) -> str:
+    for each in "!%_":
+        text = text.replace(each, f"!{each}")
+    return text
 
 
 def dialect_of(kind: str) -> Dialect:
     """The dialect of a kind of database."""
-    if kind == POSTGRES:
-        from wrasse.backends.sql.postgres import Postgres
-
-        return Postgres()
-    from wrasse.backends.sql.mysql import MySql
-
-    return MySql()
+    return Postgres() if kind == POSTGRES else MySql()
 
 
 def column(name: str, names: frozenset[str], default: str) -> str:

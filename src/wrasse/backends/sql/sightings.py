@@ -17,13 +17,12 @@ from wrasse.backends.sql.dialect import Params
 from wrasse.backends.sql.link import Link
 from wrasse.backends.sql.records import PostgresRecords, PostgresStore
 from wrasse.clock import from_micros, to_micros
-from wrasse.errors import ConfigError, UsageError
+from wrasse.errors import ConfigError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection
 from wrasse.ports.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
 from wrasse.ports.sightings import (
-    MARKS_MAX,
     ROUNDS_KEPT,
     Change,
     Mark,
@@ -33,6 +32,7 @@ from wrasse.ports.sightings import (
     Standing,
     State,
     Unseen,
+    check_marks,
 )
 
 T = TypeVar("T")
@@ -127,8 +127,7 @@ class PostgresSightings:
         def run(link: Link) -> Page[Sighting]:
             ((now,),) = link.rows(f"SELECT {_NOW}")
             found = [sighting(row) for row in link.rows(sql, asked)]
-            shown = tuple(found[:limit])
-            return Page(shown, tuple(each.unit for each in shown), from_micros(whole(now)), len(found) > limit)
+            return Page.of(found, limit, from_micros(whole(now)), lambda each: each.unit)
 
         return await self._do(run)
 
@@ -147,8 +146,7 @@ class PostgresSightings:
         return await self._do(lambda link: _commit(link, made, changes), COMMIT_MAX)
 
     async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
-        if len(marks) > MARKS_MAX:
-            raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
+        check_marks(marks)
         return await self._do(lambda link: _mark_all(link, root, marks))
 
     async def rounds(self, root: str, limit: int) -> Sequence[Round]:

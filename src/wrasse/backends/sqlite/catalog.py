@@ -21,6 +21,7 @@ from wrasse.backends.sqlite.failure import ours
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, Refused, StoreBroken
 from wrasse.ports.catalog import Query, Reference
+from wrasse.ports.objects import raw_key
 from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.reference_rows import Source
 
@@ -121,7 +122,7 @@ class SqliteSnapshot:
         with _said(self._source.where):
             found = [
                 _reference(self._source, row)
-                for form in _forms(_raw(key))
+                for form in _forms(raw_key(key))
                 for statement in statements
                 for row in self._select(statement, form)
             ]
@@ -155,9 +156,9 @@ class SqliteSnapshot:
             self._next = next(self._rows, None)
             return
         number, key = _parsed(after)
-        self._rows = self._numbered(self._select(_FROM, _forms(_raw(key))[0]))
+        self._rows = self._numbered(self._select(_FROM, _forms(raw_key(key))[0]))
         self._next = next(self._rows, None)
-        while self._next is not None and _place(self._next[1]) <= (_raw(key), number):
+        while self._next is not None and _place(self._next[1]) <= (raw_key(key), number):
             self._next = next(self._rows, None)
 
     def _numbered(self, rows: Iterator[Row]) -> Iterator[tuple[Reference, str]]:
@@ -165,7 +166,7 @@ class SqliteSnapshot:
         last, number = b"", 0
         for row in rows:
             reference = _reference(self._source, row)
-            raw = _raw(reference.key)
+            raw = raw_key(reference.key)
             if raw < last:
                 raise StoreBroken(
                     f"{self._source.where} has both texts and blobs for keys",
@@ -211,10 +212,6 @@ def _said(where: str) -> Iterator[None]:
         raise ours(error, where) from error
 
 
-def _raw(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
-
-
 def _forms(raw: bytes) -> list[str | bytes]:
     """A key as the database may hold it: a text equals no blob."""
     try:
@@ -235,7 +232,7 @@ def _parsed(cursor: str) -> tuple[int, str]:
 
 def _place(cursor: str) -> tuple[bytes, int]:
     number, key = _parsed(cursor)
-    return _raw(key), number
+    return raw_key(key), number
 
 
 async def _finished(call: Callable[[], T], *, undo: Callable[[T], None] | None = None) -> T:

@@ -15,14 +15,13 @@ from wrasse.backends.sqlite.fsck import SqliteDamages
 from wrasse.backends.sqlite.groups import SqliteGroups
 from wrasse.backends.sqlite.jobs import SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
+from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.limiter import SqliteLimiter
 from wrasse.backends.sqlite.namespaces import SqliteNamespaces
-from wrasse.backends.sqlite.reader import Reader
 from wrasse.backends.sqlite.records import SqliteRecords
 from wrasse.backends.sqlite.schema import identity
 from wrasse.backends.sqlite.sightings import SqliteSightings
 from wrasse.backends.sqlite.streams import SqliteStreams
-from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.backend import JobStore, StreamStore

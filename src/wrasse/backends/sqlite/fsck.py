@@ -10,10 +10,9 @@ from typing import Any
 import apsw
 
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import flaw_of
 from wrasse.backends.sqlite.step import DEAD, NOWHERE, Step
-from wrasse.backends.sqlite.writer import Writer
 from wrasse.ports.damage import NAMES_MAX, Damage
 from wrasse.ports.jobs import Reason
 

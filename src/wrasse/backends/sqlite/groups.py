@@ -16,10 +16,9 @@ from wrasse.backends.sqlite.bells import CHANGED, Bell, Bells
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.deliveries import Granted, Want
 from wrasse.backends.sqlite.entries import floor
-from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar, span
 from wrasse.backends.sqlite.step import Step
-from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
 from wrasse.ports.groups import (

@@ -17,11 +17,10 @@ import msgspec
 
 from wrasse.backends.sqlite import changes, listing, puts, takes, teams
 from wrasse.backends.sqlite.bells import Bell, Bells
-from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import Invalid, span
 from wrasse.backends.sqlite.step import Step
 from wrasse.backends.sqlite.takes import Grant, Want, given
-from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.jobs import (

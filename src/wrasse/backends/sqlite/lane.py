@@ -2,6 +2,11 @@
 
 Whoever asks is answered exactly once: with a value, with an error of ours, or, after the end, with `closed`. What was
 cancelled before its turn is not run.
+
+The one thread that writes: whatever waits is done in one transaction, made durable by one commit, then answered.
+
+Nobody is answered before the commit. An operation that raises spoils only itself: its group is rolled back and run
+again one by one.
 """
 
 from __future__ import annotations
@@ -13,15 +18,18 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import apsw
 
 from wrasse.backends.sqlite.connection import File
-from wrasse.backends.sqlite.failure import closed, ours
+from wrasse.backends.sqlite.failure import closed, moved, ours
+from wrasse.backends.sqlite.schema import load_steps, prepare
+from wrasse.backends.sqlite.step import Step
+from wrasse.clock import Clock
 from wrasse.errors import UsageError
 
-A = TypeVar("A")
 C = TypeVar("C")
 
 
@@ -153,3 +161,99 @@ def _give(answers: Sequence[Answer], then: Callable[[], None] | None) -> None:
                 answer.future.set_exception(answer.error)
     if then is not None:
         then()
+
+
+_ANSWERED_TOGETHER = 8
+
+A = TypeVar("A")
+
+
+class Reader:
+    """Runs operations that change nothing."""
+
+    def __init__(self, file: File) -> None:
+        self._lane: Lane[apsw.Connection] = Lane(
+            file, "reader", self._connect, self._serve, weight_max=_ANSWERED_TOGETHER
+        )
+        self._file = file
+        self.open, self.close = self._lane.open, self._lane.close
+
+    async def do(self, run: Callable[[apsw.Connection], A]) -> A:
+        """Runs an operation on one snapshot."""
+        return await self._lane.ask(run)
+
+    def _connect(self) -> apsw.Connection:
+        return self._file.open(reads_only=True)
+
+    def _serve(self, db: apsw.Connection, asks: Sequence[Ask[apsw.Connection]]) -> None:
+        for ask in asks:
+            try:
+                db.execute("BEGIN")
+                try:
+                    answer = Answer(ask.answer, ask.run(db))
+                finally:
+                    db.execute("ROLLBACK")
+            except Exception as error:
+                self._lane.failed([ask], error, db)
+            else:
+                self._lane.tell([answer])
+
+
+GROUP_ROWS_MAX = 2_000  # about how many rows one transaction touches: others wait for as long as it takes
+
+
+Ring = Callable[[frozenset[str]], None]
+
+
+class Writer:
+    """Runs operations on the database, each atomic, and durable when it is answered. `ring` hears of queues in which
+    something became ready."""
+
+    def __init__(self, file: File, clock: Clock, ring: Ring) -> None:
+        self._file = file
+        self._clock = clock
+        self._ring = ring
+        self._inode = (0, 0)
+        self._lane: Lane[Step] = Lane(file, "writer", self._connect, self._serve, weight_max=GROUP_ROWS_MAX)
+        self.open, self.close = self._lane.open, self._lane.close
+
+    async def do(self, run: Callable[[Step], A], weight: int = 1, request: str = "") -> A:
+        """Runs an operation in a write transaction; returns when it is durable. `request` is what it recalls."""
+        return await self._lane.ask(run, weight, request)
+
+    def ask(self, run: Callable[[Step], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
+        """Like `do`, for whoever has to know the answer even after being cancelled."""
+        return self._lane.ask(run, weight, request)
+
+    def _connect(self) -> apsw.Connection:
+        db = self._file.open(creates=True)
+        prepare(db, self._file.where, load_steps())
+        self._inode = self._file.inode()
+        return db
+
+    def _serve(self, db: apsw.Connection, asks: Sequence[Ask[Step]]) -> None:
+        try:
+            if self._file.inode() != self._inode:
+                raise moved(self._file.where)
+            db.execute("BEGIN IMMEDIATE")
+        except Exception as error:
+            self._lane.failed(asks, error, db)
+            return
+        step = Step(db, self._clock, [ask.request for ask in asks if ask.request])
+        try:
+            answers = [Answer(ask.answer, ask.run(step)) for ask in asks]
+            step.close()
+            db.execute("COMMIT")
+        except Exception as error:
+            self._undo(db, asks, error)
+            return
+        self._lane.tell(answers, partial(self._ring, frozenset(step.rung)) if step.rung else None)
+
+    def _undo(self, db: apsw.Connection, asks: Sequence[Ask[Step]], error: Exception) -> None:
+        if len(asks) == 1:
+            self._lane.failed(asks, error, db)
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        if len(asks) > 1:
+            for ask in asks:
+                self._serve(db, [ask])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from apsw import Connection
 
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.lane import Reader
 from wrasse.clock import Clock
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.page import Page
@@ -21,8 +21,7 @@ class SqliteNamespaces:
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
         found = await self._reader.do(lambda db: _after(db, after, limit + 1))
-        shown = tuple(found[:limit])
-        return Page(shown, shown, self._clock.now(), more=len(found) > limit)
+        return Page.of(found, limit, self._clock.now(), str)
 
 
 def _after(db: Connection, after: str | None, limit: int) -> list[str]:

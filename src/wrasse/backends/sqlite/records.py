@@ -15,10 +15,9 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.entries import append
-from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar, instant, micros
 from wrasse.backends.sqlite.step import Step
-from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome

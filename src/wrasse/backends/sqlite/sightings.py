@@ -15,18 +15,16 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import write_rows
-from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.lane import GROUP_ROWS_MAX, Reader, Writer
 from wrasse.backends.sqlite.rows import instant
 from wrasse.backends.sqlite.step import Step
-from wrasse.backends.sqlite.writer import GROUP_ROWS_MAX, Writer
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import StoreBroken, UsageError
+from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sighting_rows import COLUMNS, raw, values
 from wrasse.ports.sightings import (
-    MARKS_MAX,
     ROUNDS_KEPT,
     Change,
     Evidence,
@@ -37,6 +35,7 @@ from wrasse.ports.sightings import (
     Standing,
     State,
     Unseen,
+    check_marks,
 )
 
 PAGE_MAX = 10_000
@@ -102,8 +101,7 @@ class SqliteSightings:
             with _small_cache(db):
                 read = (_sighting(row) for row in db.execute(sql, asked))
                 found = list(islice((each for each in read if each is not None), limit + 1))
-            shown = tuple(found[:limit])
-            return Page(shown, tuple(each.unit for each in shown), self._clock.now(), len(found) > limit)
+            return Page.of(found, limit, self._clock.now(), lambda each: each.unit)
 
         return await self._reader.do(run)
 
@@ -144,8 +142,7 @@ class SqliteSightings:
         return await self._writer.do(run, GROUP_ROWS_MAX)
 
     async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
-        if len(marks) > MARKS_MAX:
-            raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
+        check_marks(marks)
 
         def run(step: Step) -> list[Outcome]:
             now = step.now()

@@ -12,9 +12,8 @@ import msgspec
 
 from wrasse.backends.sqlite import columns, entries
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.reader import Reader
+from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar
-from wrasse.backends.sqlite.writer import Writer
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.drains import Stretch
 from wrasse.ports.page import Page

@@ -37,8 +37,8 @@ from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
 from wrasse.jobs.record_core.claims import StoreTime, whole
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.ports.job import PAYLOAD_BYTES_MAX, Place
 from wrasse.ports.job_transitions import StoredJob, check_stored
+from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Place
 from wrasse.ports.objects import ObjectDelete, Objects, read_small
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
