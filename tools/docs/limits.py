@@ -20,7 +20,7 @@ from wrasse.duration import format_duration
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "wrasse"
 CHAPTERS: dict[str, tuple[str, ...]] = {
-    "Jobs": ("ports.job", "ports.jobs", "bounded", "jobs.posting"),
+    "Jobs": ("ports.jobs", "bounded", "jobs.posting"),
     "Streams and archives": ("ports.streams", "ports.subjects", "ports.groups", "streams.envelope", "archives.lines"),
     "Records and objects": ("ports.records", "ports.objects", "backends.directory.names"),
     "Leases": (
@@ -33,7 +33,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "What a Redis may send": ("backends.redis.options", "backends.rounds", "backends.redis.wire"),
     "What a NATS server may send": ("backends.nats.wire",),
     "What an S3 store may send": (
-        "backends.s3.wire", "backends.s3.replies", "backends.s3.listing", "backends.s3.uploads", "backends.s3.objects",
+        "backends.s3.wire", "backends.s3.replies", "backends.s3.listing", "backends.s3.objects",
         "backends.s3.versions", "backends.s3.probe",
     ),
     "Settings, logs and errors": ("app.yaml_file", "app.redaction", "app.logs"),
@@ -51,7 +51,7 @@ MEANINGS = {
     "leases.attachments:ATTACHMENTS_MAX": "attachments of one key",
     "leases.leases:NAMESPACES_MAX": "namespaces that a process remembers; any number may exist",
     "ports.groups:DELIVERIES_MAX": "deliveries in one call",
-    "ports.job:NAME_BYTES_MAX": "bytes of the name of a queue, a kind or a priority",
+    "ports.jobs:NAME_BYTES_MAX": "bytes of the name of a queue, a kind or a priority",
     "ports.streams:FIELDS_BYTES_MAX": "bytes of the fields of an entry beside its body",
     "app.leases_http.routes:KEYS_MAX": "keys in one answer of a listing",
     "app.leases_http.routes:TTL_SECONDS_MAX": "seconds that a call may ask a lease for",
@@ -69,9 +69,9 @@ MEANINGS = {
     "leases.names:NAMESPACE_CHARS_MAX": "characters of a namespace",
     "leases.transaction:PARTICIPANTS_MAX": "keys of one transaction",
     "ports.groups:GROUP_BYTES_MAX": "bytes of the name of a group",
-    "ports.job:ID_BYTES_MAX": "bytes of the id of a job",
-    "ports.job:HEADERS_BYTES_MAX": "bytes of the headers of a job, names and values",
-    "ports.job:PAYLOAD_BYTES_MAX": "bytes of a payload, and of a result",
+    "ports.jobs:ID_BYTES_MAX": "bytes of the id of a job",
+    "ports.jobs:HEADERS_BYTES_MAX": "bytes of the headers of a job, names and values",
+    "ports.jobs:PAYLOAD_BYTES_MAX": "bytes of a payload, and of a result",
     "ports.jobs:ERROR_CHARS_MAX": "characters kept of what a handler's error says",
     "ports.objects:DELETES_MAX": "objects deleted in one call",
     "ports.objects:METADATA_BYTES_MAX": "bytes of the metadata of an object",
