@@ -18,9 +18,10 @@ from typing import Protocol
 
 import msgspec
 
+from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import Draft, Entry, EntryId, check_drafts
+from wrasse.ports.streams import START, Draft, Entry, EntryId, check_drafts
 from wrasse.ports.subjects import check_subject
 
 DELIVERIES_MAX = 10_000  # in one call
@@ -35,6 +36,14 @@ class StartAt:
     first: bool = False
     at: datetime | None = None
     after: EntryId | None = None  # none of the three set: after the last entry there is now
+
+    def cursor(self, last: EntryId) -> EntryId:
+        """What a group that begins so has read already, in a stream with this last entry."""
+        if self.first:
+            return START
+        if self.at is not None:
+            return EntryId(max(to_micros(self.at) // 1_000, 0), 0).previous
+        return last if self.after is None else self.after
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):

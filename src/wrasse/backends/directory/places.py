@@ -19,7 +19,6 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
@@ -38,22 +37,10 @@ class Place:
     state: FileState
 
 
-class Turns(Protocol):
-    """Makes a directory of a file, with the object inside."""
-
-    def settled(self) -> AbstractContextManager[None]:
-        """Inside, nobody is seen between file and directory."""
-        ...
-
-    def turn(self, path: bytes) -> None:
-        """`path` is a directory afterwards, unless it was gone."""
-        ...
-
-
 class Places:
     """Finds objects, and makes and removes the directories they stand in."""
 
-    def __init__(self, files: Files, turns: Turns) -> None:
+    def __init__(self, files: Files, turns: Exchange | InTurns) -> None:
         self._files = files
         self._turns = turns
 

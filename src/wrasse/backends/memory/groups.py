@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from wrasse.backends.memory.logs import Group, Log, Logs, Pending, Seen
-from wrasse.clock import to_micros
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.groups import (
     Ack,
@@ -28,7 +27,7 @@ from wrasse.ports.groups import (
     check_group,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import START, Entry, EntryId
+from wrasse.ports.streams import Entry, EntryId
 
 _SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
 
@@ -46,7 +45,7 @@ class MemoryGroups:
         log = self._logs.make(subject)
         if group in log.groups:
             return False
-        log.groups[group] = Group(group, _cursor(log, start))
+        log.groups[group] = Group(group, start.cursor(log.last))
         return True
 
     async def deliver(
@@ -193,14 +192,6 @@ class MemoryGroups:
                 self._logs.append([answer.draft], now)
                 group.drop(answer.id.seq)
         return Outcome.DONE
-
-
-def _cursor(log: Log, start: StartAt) -> EntryId:
-    if start.first:
-        return START
-    if start.at is not None:
-        return EntryId(max(to_micros(start.at) // 1_000, 0), 0).previous
-    return log.last if start.after is None else start.after
 
 
 def _new(joined: Sequence[tuple[Log, Group]], limit: int) -> Iterator[tuple[Log, Group, Entry]]:

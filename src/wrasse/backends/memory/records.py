@@ -7,48 +7,26 @@ GONE_MAX of them; about what lies further back the answer is `unknown`.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import count, islice, takewhile
 from typing import TypeVar
 
+from wrasse.backends.bucket.envelope import Writes
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.records import NONCES_KEPT, Record, Written, stored_name
+from wrasse.ports.records import Record, Written, stored_name
 from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
 GONE_MAX = 10_000
 _LAST = chr(0x10FFFF)  # after every name
 
 K = TypeVar("K", str, tuple[int, str])
-
-
-class Writes:
-    """The last writes to one key. `whole` while none has been forgotten."""
-
-    __slots__ = ("_kept", "whole")
-
-    def __init__(self, whole: bool) -> None:
-        self._kept: deque[tuple[str | None, str | None]] = deque(maxlen=NONCES_KEPT)
-        self.whole = whole
-
-    def note(self, nonce: str | None, version: str | None) -> None:
-        """One more write, and the version it made; None for a delete."""
-        self.whole = self.whole and len(self._kept) < NONCES_KEPT
-        self._kept.append((nonce, version))
-
-    def made_by(self, nonce: str) -> tuple[str | None] | None:
-        """The version that the write with this nonce made, in a tuple; None if that write is not among those kept."""
-        return next(((version,) for kept, version in self._kept if kept == nonce), None)
-
-    def all_since(self, version: str | None) -> bool:
-        """Whether every write since this version is among those kept; None: every write there ever was."""
-        return self.whole or (version is not None and any(made == version for _, made in self._kept))
 
 
 class MemoryRecords(ConditionalRecords):
@@ -122,14 +100,9 @@ class MemoryRecords(ConditionalRecords):
 
     def _answer(self, name: str, nonce: str | None, at: str | None) -> Written | None:
         """The answer to a write that was made before or does not fit; None if it is to be made now."""
-        writes = self._writes.get(name) or self._gone.get(name)
-        if nonce is not None and writes is not None and (made := writes.made_by(nonce)) is not None:
-            return Written(Outcome.DONE, made[0], self._clock.now())
-        if self._version(name) == at:
-            return None
-        # Without a nonce nobody asks again, so the refusal is certain; with one, it is only if nothing was forgotten.
-        certain = nonce is None or (not self._forgot if writes is None else writes.all_since(at))
-        return Written(Outcome.LOST if certain else Outcome.UNKNOWN, None, self._clock.now())
+        writes = self._writes.get(name) or self._gone.get(name) or Writes(whole=not self._forgot)
+        answer = writes.answer(nonce, at, self._version(name))
+        return None if answer is None else Written(*answer, self._clock.now())
 
     def _version(self, name: str) -> str | None:
         record = self._records.get(name)
@@ -146,7 +119,7 @@ class MemoryRecords(ConditionalRecords):
         self._records[name] = Record(asked.key, bytes(value), version, due_at)
         if due_at is not None:
             self._due.add((to_micros(due_at), name))
-        self._writes[name].note(asked.nonce, version)
+        self._writes[name] = self._writes[name].and_then(asked.nonce, version)
         self._stands(name, asked.spot)
         return Written(Outcome.DONE, version, self._clock.now())
 
@@ -166,8 +139,7 @@ class MemoryRecords(ConditionalRecords):
         self._stands(name, None)
         if record.due_at is not None:
             self._due.remove((to_micros(record.due_at), name))
-        writes = self._gone[name] = self._writes.pop(name)
-        writes.note(nonce, None)
+        self._gone[name] = self._writes.pop(name).and_then(nonce, None)
         if len(self._gone) > GONE_MAX:
             self._gone.popitem(last=False)
             self._forgot = True

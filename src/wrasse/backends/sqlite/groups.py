@@ -31,7 +31,7 @@ from wrasse.ports.groups import (
     check_group,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import START, EntryId
+from wrasse.ports.streams import EntryId
 
 _SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
 _CONSUMERS = """
@@ -75,7 +75,7 @@ class SqliteGroups:
             stream = entries.make(step, subject)
             if handing.group_id(step.db, subject, group) is not None:
                 return False
-            begin = _cursor(stream.last, start)
+            begin = start.cursor(stream.last)
             step.db.execute(
                 "INSERT INTO entry_groups (stream, name, delivered_ms, delivered_seq) VALUES (?, ?, ?, ?)",
                 (stream.id, group, begin.ms, begin.seq),
@@ -200,11 +200,3 @@ class SqliteGroups:
             if timer is not None:
                 timer.cancel()
         return bell.late
-
-
-def _cursor(last: EntryId, start: StartAt) -> EntryId:
-    if start.first:
-        return START
-    if start.at is not None:
-        return EntryId(max(to_micros(start.at) // 1_000, 0), 0).previous
-    return last if start.after is None else start.after
