@@ -44,9 +44,7 @@ class Facts:
     incomplete: bool = False  # of a work queue: entries may have gone before they were read, and nobody can count them
 
 
-def facts_of(
-    sealed: Sealed, start: EntryId, passed: int | None, writer: str, *, incomplete: bool = False
-) -> Facts:
+def facts_of(sealed: Sealed, start: EntryId, passed: int | None, writer: str, *, incomplete: bool = False) -> Facts:
     """The facts of a batch that begins after `start`, where `passed` entries were before."""
     return Facts(
         start,

@@ -46,9 +46,7 @@ class Entry:
     indexes: tuple[int, ...]
 
 
-def entries_of(
-    actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str, run: str, ids: Ids
-) -> list[Entry]:
+def entries_of(actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str, run: str, ids: Ids) -> list[Entry]:
     """The lines of a batch, in the order of its actions."""
     groups: dict[tuple[str, int], list[int]] = {}
     for index, action in enumerate(actions):

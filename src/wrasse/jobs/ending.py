@@ -62,7 +62,7 @@ def ended_badly(
             reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
         case None if isinstance(error, BadPayload):
             return Bury(taken.hold, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
-        case None if (why := short_of(taken, error)):
+        case None if why := short_of(taken, error):
             return out_of(taken, why, u)
         case None if isinstance(error, GiveUp) or _refused(own, error):
             return Bury(taken.hold, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)

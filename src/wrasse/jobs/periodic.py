@@ -90,9 +90,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ConfigError(
-            f"there is no time zone {name!r}", do="write one like Europe/Berlin, or UTC"
-        ) from None
+        raise ConfigError(f"there is no time zone {name!r}", do="write one like Europe/Berlin, or UTC") from None
 
 
 def _bad(text: str, field: str) -> ConfigError:

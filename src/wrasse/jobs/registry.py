@@ -56,4 +56,3 @@ class Registry:
         self.middleware += other.middleware
         for periodic in other.periodic.values():
             self.repeat(periodic)
-

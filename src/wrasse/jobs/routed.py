@@ -70,9 +70,7 @@ class RoutedJobs:
         if len(mixed) > 1:
             raise UsageError("a take of jobs and tasks at once", do="take from queues of one sort")
         side = await self._tasks() if True in mixed else self._jobs
-        return await side.take(
-            queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates
-        )
+        return await side.take(queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates)
 
     async def beat(
         self,

@@ -129,9 +129,7 @@ def look(root: str, relative: str) -> Looked | Skipped:
     return _look(path, os.path.realpath(root))
 
 
-def _taken(
-    scope: Scope, seen: Seen, path: str, relative: str, real_root: str, *, fresh: bool
-) -> FoundFile | None:
+def _taken(scope: Scope, seen: Seen, path: str, relative: str, real_root: str, *, fresh: bool) -> FoundFile | None:
     if not scope.rules.takes(relative):
         seen.skipped[Skipped.EXCLUDED] += 1
         return None

@@ -137,9 +137,7 @@ _log = logging.getLogger("wrasse.jobs")
 class Watching:
     """Puts files for as long as it runs. `told`: whether to use what the system tells, where it does."""
 
-    def __init__(
-        self, intake: Intake, clock: Clock, *, told: bool = True, watches_max: int = WATCHES_MAX
-    ) -> None:
+    def __init__(self, intake: Intake, clock: Clock, *, told: bool = True, watches_max: int = WATCHES_MAX) -> None:
         self._intake, self._clock, self._told, self._watches_max = intake, clock, told, watches_max
         self._own = intake.settings
         self._scope = Scope(self._own.root, self._own.rules)

@@ -170,9 +170,7 @@ class Worker:
             async with asyncio.TaskGroup() as group:
                 beats = self._beats.run(parts.holds.board, self.info, self.settings.silence)
                 runs = (parts.slots.run(), parts.settler.run(), parts.teller.run(), beats)
-                slots, *others = (
-                    group.create_task(task) for task in (*runs, self._heed(parts), self._pause(parts))
-                )
+                slots, *others = (group.create_task(task) for task in (*runs, self._heed(parts), self._pause(parts)))
                 taking = group.create_task(parts.taker.run(self._beats.state))
                 try:
                     await self._stop.wait()

@@ -127,9 +127,7 @@ class Attachments:
             do="run `wrasse leases fsck`; restore the object from a backup, or remove the attachment",
         )
 
-    async def remove(
-        self, held: Lease, *, name: str = "", id: str = "", every: bool = False
-    ) -> tuple[int, int]:
+    async def remove(self, held: Lease, *, name: str = "", id: str = "", every: bool = False) -> tuple[int, int]:
         """Stages the removal of one attachment, or of every one; gives how many, and the version there will be."""
         self._traffic()
 
@@ -256,4 +254,3 @@ def _check_room(there: Sequence[Attachment], name: str) -> None:
 
 def _missing(whose: Lease, wanted: str) -> KeyRefused:
     return KeyRefused(Refusal.ATTACHMENT_NOT_FOUND, f"{whose.key!r} has no attachment {wanted!r}")
-

@@ -165,9 +165,7 @@ class RemoteAttachments:
         assert isinstance(head, Attachment), "the first is the attachment itself"
         return Fetched(head, checked_chunks(head, _bytes(chunks)))
 
-    async def remove(
-        self, held: Lease, *, name: str = "", id: str = "", every: bool = False
-    ) -> tuple[int, int]:
+    async def remove(self, held: Lease, *, name: str = "", id: str = "", every: bool = False) -> tuple[int, int]:
         """Stages the removal of one attachment, or of every one."""
         wanted = {"name": name} if name else {"id": id}
         path, more = ("/v1/attachments", {}) if every else ("/v1/attachment", wanted)
@@ -208,9 +206,7 @@ class RemoteAttachments:
                         raise no_lease_api(got.status)
                     yield chunk
         except (ClientError, TimeoutError, OSError) as error:
-            raise StoreUnavailable(
-                f"the attachment broke off: {type(error).__name__}", do="fetch it again"
-            ) from error
+            raise StoreUnavailable(f"the attachment broke off: {type(error).__name__}", do="fetch it again") from error
 
 
 async def _paced(data: Data, limit: asyncio.Timeout) -> AsyncIterator[bytes]:

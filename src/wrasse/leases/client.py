@@ -198,9 +198,7 @@ class LeaseClient:
         answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)
         return answer.new_version, State("", "", answer.new_state_etag, answer.bytes)
 
-    async def remove(
-        self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None
-    ) -> int | None:
+    async def remove(self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
         """Stages the removal of the state; None if there was nothing to remove."""
         headers = {**shown_headers(held), **_seen(if_version, if_etag)}
         answer, _ = await self._ask("POST", "/v1/remove", params=_where(held.namespace, held.key), headers=headers)
@@ -225,9 +223,7 @@ class LeaseClient:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
         return self._terms[held.id]
 
-    async def _read(
-        self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]
-    ) -> Seen | None:
+    async def _read(self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]) -> Seen | None:
         where = _where(namespace, key)
         _, seen = await self._ask("POST", "/v1/get", params={**where, **more}, headers=headers, raw=True)
         return seen

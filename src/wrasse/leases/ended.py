@@ -83,7 +83,7 @@ def _parse_key(text: str | None) -> tuple[str, str | None]:
     return name, place if apart else None
 
 
-  # namespaces without anything to show that one look asks
+# namespaces without anything to show that one look asks
 UNFINISHED_MAX = 100  # namespaces read in turns; with so many no other is begun before one of them is finished
 
 

@@ -274,9 +274,7 @@ async def acquire_held(
 ) -> HeldKey:
     """The key, held; LeaseLost if somebody else held it for the whole wait."""
     try:
-        record = await operations.acquire(
-            key, owner, namespace=namespace, ttl=ttl, wait=wait, transaction=transaction
-        )
+        record = await operations.acquire(key, owner, namespace=namespace, ttl=ttl, wait=wait, transaction=transaction)
     except KeyRefused as refused:
         if refused.code is not Refusal.WAITING or wait is None:
             raise

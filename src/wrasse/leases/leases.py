@@ -216,9 +216,7 @@ class Leases(Counting):
         await self.keys(held.namespace).checked(held, None, None)
 
     @counted("remove")
-    async def remove(
-        self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None
-    ) -> int | None:
+    async def remove(self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
         """Stages the removal of the state; gives the version, or None if there was nothing to remove."""
         self.note_traffic()
         keys = self.keys(held.namespace)

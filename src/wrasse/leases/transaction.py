@@ -81,9 +81,7 @@ class Decided:
     expires_at: datetime
 
 
-def begun(
-    id: str, state: Decision, participants: Sequence[Participant], until: datetime, at: datetime
-) -> Transaction:
+def begun(id: str, state: Decision, participants: Sequence[Participant], until: datetime, at: datetime) -> Transaction:
     """A new record; pending, or decided in the same moment."""
     return Transaction(id, state, _merged((), participants), until, created_at=at, updated_at=at)
 

@@ -363,9 +363,7 @@ class Look:
             yield frame
             self.progress.done += len(frame)
 
-    async def _conclude(
-        self, made: Round, merged: _Merged, standing: Standing, place: Path, *, note: bool
-    ) -> Looked:
+    async def _conclude(self, made: Round, merged: _Merged, standing: Standing, place: Path, *, note: bool) -> Looked:
         caps, consent = self.root.caps, read_consent(standing.value)
         wrong = implausible(made.counts, None if standing.last is None else standing.last.counts, caps)
         if wrong and not consent.believes(made):

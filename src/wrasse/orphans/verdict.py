@@ -1,12 +1,12 @@
 """What is to be done about one unit at one look. Pure: this file decides, the merge only brings the facts together.
 
-    referenced              keep; forget a sighting, bring back what is in quarantine
-    young, newest, large    keep; forget a sighting
-    orphan, not seen so     note it: its grace begins
-    orphan, and different   note it again: its grace begins again
-    orphan for its grace    due: into quarantine, or away where there is none
-    in quarantine for its time, and still an orphan: purge
-    in quarantine, written again and referenced: what is there now is the truth; its old copy goes after its time
+referenced              keep; forget a sighting, bring back what is in quarantine
+young, newest, large    keep; forget a sighting
+orphan, not seen so     note it: its grace begins
+orphan, and different   note it again: its grace begins again
+orphan for its grace    due: into quarantine, or away where there is none
+in quarantine for its time, and still an orphan: purge
+in quarantine, written again and referenced: what is there now is the truth; its old copy goes after its time
 """
 
 from __future__ import annotations

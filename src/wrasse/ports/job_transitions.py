@@ -175,9 +175,7 @@ def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: 
     return StoredJob(copied(job), new_state(job, at, retries_max), rank, put_by=request)
 
 
-def take(
-    record: R, at: datetime, *, worker: str, nonce: str, silence: timedelta, token: int | None = None
-) -> R | None:
+def take(record: R, at: datetime, *, worker: str, nonce: str, silence: timedelta, token: int | None = None) -> R | None:
     """Ready to held; None for a job that is not ready at this moment."""
     record = record.at(at)
     if record.state.place is not Place.READY or record.delayed:
@@ -204,9 +202,7 @@ def untake(record: R, at: datetime) -> R:
     return replace(record, state=state, rank=-back(at))
 
 
-def beat(
-    record: R, hold: Hold, at: datetime, *, silence: timedelta, progress: Progress | None = None
-) -> R | None:
+def beat(record: R, hold: Hold, at: datetime, *, silence: timedelta, progress: Progress | None = None) -> R | None:
     """Extends a hold; None if it is no longer the current one."""
     if not holds(record, hold):
         return None

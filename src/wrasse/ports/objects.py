@@ -93,9 +93,7 @@ class Objects(Protocol):
         """Writes the object if there is none at this key; `lost` if there is. Data may be streamed."""
         ...
 
-    async def replace(
-        self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA
-    ) -> Stored:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
         """Writes the object if it still has version `at`."""
         ...
 

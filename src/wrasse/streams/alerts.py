@@ -95,9 +95,7 @@ def worth_telling(alert: Alert, told: Told | None, at: datetime, repeat: timedel
 class Alerts:
     """The alerts of one sweep, which is their `source`."""
 
-    def __init__(
-        self, records: Records, streams: Streams, clock: Clock, source: str, *, root: str = ROOT
-    ) -> None:
+    def __init__(self, records: Records, streams: Streams, clock: Clock, source: str, *, root: str = ROOT) -> None:
         self._records = records
         self._publisher = Publisher(streams, clock)
         self._keyed = streams.dedup_window > timedelta(0)
@@ -131,9 +129,7 @@ class Alerts:
 
     async def say(self, alert: Alert, key: str = "") -> None:
         """Publishes what is worth telling each time."""
-        event = AlertEvent(
-            alert.stream, alert.what, alert.do, self._source, alert.group, alert.count, alert.oldest_at
-        )
+        event = AlertEvent(alert.stream, alert.what, alert.do, self._source, alert.group, alert.count, alert.oldest_at)
         await self._publisher.publish(self._subject, _ENCODE(event), key=key)
 
     async def settle(self, told: Told) -> Outcome:

@@ -252,9 +252,7 @@ def _forgotten(page: Page[StreamState], told: Mapping[str, Sequence[Told]], plac
     ]
 
 
-def _outdated(
-    page: Page[StreamState], looks: Mapping[Name, Look], silent: Set[Name], place: _Place
-) -> list[Suspect]:
+def _outdated(page: Page[StreamState], looks: Mapping[Name, Look], silent: Set[Name], place: _Place) -> list[Suspect]:
     return [Outdated(look) for name, look in looks.items() if name not in silent and _within(page, place, name[0])]
 
 

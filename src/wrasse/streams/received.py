@@ -117,9 +117,7 @@ class Received(Message):
     async def dead_letter(self, reason: str) -> None:
         """Set it aside, for whoever looks after dead letters."""
         if not self.lost:
-            await self._answer(
-                dead_letter(self._delivery, reason, deliveries=self.number, root=self._sends.root)
-            )
+            await self._answer(dead_letter(self._delivery, reason, deliveries=self.number, root=self._sends.root))
 
     async def _answer(self, answer: Answer) -> None:
         if not self.answered:

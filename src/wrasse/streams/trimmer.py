@@ -108,9 +108,7 @@ class Trimmer:
         return removed
 
 
-def lost_entries(
-    before: StreamState | None, after: StreamState | None, protect: Sequence[str], removed: int
-) -> int:
+def lost_entries(before: StreamState | None, after: StreamState | None, protect: Sequence[str], removed: int) -> int:
     """How many of the removed entries some protecting group had not acked: pending, or never read. Pure."""
     if before is None or after is None or not removed:
         return removed if protect else 0

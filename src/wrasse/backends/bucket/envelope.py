@@ -43,9 +43,7 @@ class Writes:
 
     def and_then(self, nonce: str | None, version: str | None) -> Writes:
         """One more write."""
-        return Writes(
-            (*self.kept, (nonce, version))[-NONCES_KEPT:], self.whole and len(self.kept) < NONCES_KEPT
-        )
+        return Writes((*self.kept, (nonce, version))[-NONCES_KEPT:], self.whole and len(self.kept) < NONCES_KEPT)
 
     def answer(self, nonce: str | None, at: str | None, current: str | None) -> tuple[Outcome, str | None] | None:
         """The answer to a write that expects version `at` (None: no record) and finds `current`, with the version made;

@@ -36,7 +36,6 @@ from wrasse.ports.records import Collection
 _RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 
 
-
 class RecordFiles:
     """The records of one collection, by stored name."""
 

@@ -64,9 +64,7 @@ def protecting(key: str, references: Sequence[Reference], *, below: bool = False
     named = [
         each
         for each in references
-        if each.key == key
-        or (each.prefix and key.startswith(each.key))
-        or (below and each.key.startswith(key))
+        if each.key == key or (each.prefix and key.startswith(each.key)) or (below and each.key.startswith(key))
     ]
     return max(named, key=lambda each: each.strength, default=None)
 

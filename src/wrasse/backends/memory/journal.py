@@ -45,9 +45,7 @@ class MemoryJournal:
             if line.outcome is None:
                 self._unlist(_OPEN, settled.id)
                 self._settled.add((to_micros(line.intended_at), settled.id))
-            self._lines[settled.id] = replace(
-                line, outcome=settled.outcome, detail=settled.detail, settled_at=now
-            )
+            self._lines[settled.id] = replace(line, outcome=settled.outcome, detail=settled.detail, settled_at=now)
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
         check_limit(limit, "lines")

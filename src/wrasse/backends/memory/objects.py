@@ -118,9 +118,7 @@ class MemoryObjects:
     def _store(self, raw: bytes, data: bytes, metadata: Mapping[str, str]) -> Stored:
         now, version = self._clock.now(), str(next(self._versions))
         listed = raw.decode("utf-8", "surrogateescape")
-        self._objects[raw] = _Object(
-            ObjectHead(ObjectInfo(listed, len(data), version, now), dict(metadata)), data
-        )
+        self._objects[raw] = _Object(ObjectHead(ObjectInfo(listed, len(data), version, now), dict(metadata)), data)
         return Stored(Outcome.DONE, version, now)
 
 

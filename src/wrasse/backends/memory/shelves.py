@@ -145,9 +145,7 @@ def _shelves(
         yield shelf, start if shelf is begun else None
 
 
-def _within(
-    shelves: Shelves, shelf: Shelf, where: JobFilter, start: Position | None, *, newest: bool
-) -> Iterator[Row]:
+def _within(shelves: Shelves, shelf: Shelf, where: JobFilter, start: Position | None, *, newest: bool) -> Iterator[Row]:
     """The rows of a shelf between the filter's instants: finished jobs stand in the order they finished."""
     if shelf not in (Shelf.DONE, Shelf.DEAD):
         return shelves.walk(shelf, where.queue, start, newest=newest)

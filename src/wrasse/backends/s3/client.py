@@ -180,9 +180,7 @@ class Client:
         query = (("partNumber", str(number)), ("uploadId", upload))
         return _etag(await self.wire.ask(Ask("PUT", key, query, body=data)), self.where)
 
-    async def complete_upload(
-        self, key: bytes, upload: str, etags: Sequence[str], condition: Condition
-    ) -> str | None:
+    async def complete_upload(self, key: bytes, upload: str, etags: Sequence[str], condition: Condition) -> str | None:
         """Makes the parts an object; its tag, or None if the condition does not hold or the upload is gone."""
         headers = {"content-type": "application/xml", **condition.headers()}
         query = (("uploadId", upload),)

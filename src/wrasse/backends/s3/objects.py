@@ -375,9 +375,7 @@ class S3Objects:
             probes, begin = self._prefix + PROBES, len(self._prefix)
             shown = [each for each in found if not each.key.startswith(probes)]
             keys = tuple([each.key[begin:].decode("utf-8", "surrogateescape") for each in shown])
-            infos = tuple(
-                [ObjectInfo(key, o.size, o.etag, o.modified_at) for key, o in zip(keys, shown, strict=True)]
-            )
+            infos = tuple([ObjectInfo(key, o.size, o.etag, o.modified_at) for key, o in zip(keys, shown, strict=True)])
             if infos or not more:
                 return Page(infos, keys, self._client.wire.time.now(), more)
             start = found[-1].key

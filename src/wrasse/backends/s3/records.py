@@ -42,7 +42,6 @@ _DOTS = {b".": b".%", b"..": b"..%"}  # some stores take these for folders; no s
 _UNDOTTED = {name: stored for stored, name in _DOTS.items()}
 
 
-
 @dataclass(frozen=True, slots=True)
 class Held:
     """A record and the tag of its object."""

@@ -266,9 +266,7 @@ class Wire:
         who = await self._wallet.credentials()
         path = self._origin.path + ("" if ask.key is None else f"/{quoted(ask.key)}")
         query = query_of(ask.query)
-        asked = Unsigned(
-            ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body)
-        )
+        asked = Unsigned(ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body))
         headers = self._signer.headers(asked, who, self.time.now())
         if ask.body:
             headers["content-length"] = str(len(ask.body))  # not signed; without it pieces would be sent as chunks

@@ -75,8 +75,7 @@ def beat(
     facts = facts_of(step, [hold.id for hold in holds])
     found = [facts.get(hold.id) for hold in holds]
     mine = tuple(
-        fact is not None and fact.place == HELD and fact.held_by(hold)
-        for fact, hold in zip(found, holds, strict=True)
+        fact is not None and fact.place == HELD and fact.held_by(hold) for fact, hold in zip(found, holds, strict=True)
     )
     if silence <= 0:
         step.db.execute("DELETE FROM workers WHERE id = ?", (worker.id,))

@@ -206,15 +206,11 @@ def _members(db: apsw.Connection, want: Want) -> list[_Member]:
     members = _decode_members(db.execute(_MEMBERS, (want.group, texts(want.subjects))).get)
     if len(members) < len(want.subjects):
         missing = sorted(set(want.subjects) - {member.subject for member in members})[0]
-        raise UsageError(
-            f"there is no group {want.group!r} on {missing!r}", do="join it before asking for deliveries"
-        )
+        raise UsageError(f"there is no group {want.group!r} on {missing!r}", do="join it before asking for deliveries")
     return members
 
 
-def _again(
-    db: apsw.Connection, want: Want, members: Sequence[_Member], now: int, until: int
-) -> tuple[Part, ...]:
+def _again(db: apsw.Connection, want: Want, members: Sequence[_Member], now: int, until: int) -> tuple[Part, ...]:
     """What is due again, longest overdue first."""
     rows = _decode_due(db.execute(_DUE, (numbers(m.group for m in members), now, want.limit)).get)
     by_group: dict[int, dict[int, int]] = {}
@@ -235,9 +231,7 @@ def _again(
     return tuple(parts)
 
 
-def _new(
-    db: apsw.Connection, want: Want, members: Sequence[_Member], until: int, limit: int
-) -> tuple[Part, ...]:
+def _new(db: apsw.Connection, want: Want, members: Sequence[_Member], until: int, limit: int) -> tuple[Part, ...]:
     """What nobody of the group has had yet, the oldest of all streams first."""
     active = [member for member in members if member.delivered < member.last] if limit > 0 else []
     parts = []

@@ -220,4 +220,3 @@ class SqliteJobs:
                 step.forget(forgotten)
 
         await self._writer.do(run, len(invalid))
-

@@ -102,9 +102,7 @@ def _terms(where: LineFilter) -> tuple[list[str], list[str | int | bytes]]:
     return terms, values
 
 
-def _line(
-    stored: Sequence[bytes | None], count: int, intended_at: int, settled_at: int | None, *, now: int
-) -> Line:
+def _line(stored: Sequence[bytes | None], count: int, intended_at: int, settled_at: int | None, *, now: int) -> Line:
     """A row as a line; what no line has is shown as near as can be."""
     *words, told, detail = ("" if each is None else text(each) for each in stored)
     id, run, sweep, verb, suspect, reason = words

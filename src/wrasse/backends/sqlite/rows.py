@@ -213,9 +213,7 @@ def state_of(row: StateRow, now: int) -> JobState:
         if row.place not in PLACES:
             fixed["place"] = DEAD
         flaw = flaw_of(row.seq, why(error))
-        return _state_of(
-            msgspec.structs.replace(row, **fixed, keep=0, reason=Reason.INVALID_PAYLOAD, error=flaw), now
-        )
+        return _state_of(msgspec.structs.replace(row, **fixed, keep=0, reason=Reason.INVALID_PAYLOAD, error=flaw), now)
 
 
 def in_calendar(micros: Micros, now: int) -> Micros | int:

@@ -42,8 +42,7 @@ PAGE_MAX = 10_000
 _CACHE_KIB = 256  # while sightings pass by: each is met once, and to remember them would only displace others
 
 _READ = ", ".join(
-    f"CAST({name} AS BLOB)" if name in ("evidence", "fingerprint", "state", "state_round") else name
-    for name in COLUMNS
+    f"CAST({name} AS BLOB)" if name in ("evidence", "fingerprint", "state", "state_round") else name for name in COLUMNS
 )
 _OTHERS = COLUMNS[1:]
 _SEEN = f"INSERT INTO sightings (root, {', '.join(COLUMNS)})"

@@ -79,9 +79,7 @@ def _free_at(db: apsw.Connection, rate: Rate, now: int) -> int | None:
 TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
 # As a blob: text that is not UTF-8 is found where the rows are decoded. As a float: no size makes the sum overflow.
-_ROWS = (
-    f"SELECT json_group_array(seq), sum(CAST(size AS REAL)), max(size), CAST(json_group_array({BODY}) AS BLOB)"
-)
+_ROWS = f"SELECT json_group_array(seq), sum(CAST(size AS REAL)), max(size), CAST(json_group_array({BODY}) AS BLOB)"
 SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
 _SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
 UPDATE_HELD = """

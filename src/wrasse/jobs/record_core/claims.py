@@ -41,9 +41,7 @@ async def abreast(calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREA
     return answers
 
 
-async def by_id(
-    ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREAST_MAX
-) -> list[T]:
+async def by_id(ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREAST_MAX) -> list[T]:
     """Makes changes of different jobs at once, and those of one job one after another."""
     rows: dict[str, list[int]] = {}
     for n, id in enumerate(ids):

@@ -59,6 +59,4 @@ class Counted:
 def cut(found: Sequence[tuple[str, JobState]], limit: int, at: datetime) -> Page[JobState]:
     """A page of what was found, each with its cursor; one beyond the limit says that there is more."""
     shown = found[:limit]
-    return Page(
-        tuple(state for _, state in shown), tuple(cursor for cursor, _ in shown), at, more=len(found) > limit
-    )
+    return Page(tuple(state for _, state in shown), tuple(cursor for cursor, _ in shown), at, more=len(found) > limit)

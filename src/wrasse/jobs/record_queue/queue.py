@@ -271,6 +271,7 @@ class RecordedTakes(Claims[Seen]):
 ATTEMPTS_HEADER = "wrasse-attempts-max"  # of a job: after so many attempts that failed or died it is dead
 EXPIRED_MAX = 100  # overdue jobs that one take sees to
 
+
 class Fate(StrEnum):
     """What becomes of an overdue job."""
 

@@ -102,9 +102,7 @@ class RecordedViews:
         state = state or _unreadable(key, NO_QUEUE, Place.READY, found, at)
         return JobRecord(Job(state.id, queue=state.queue, payload=found.value), state)
 
-    async def _page_held(
-        self, where: JobFilter, after: str | None, limit: int, *, newest: bool
-    ) -> Page[JobState]:
+    async def _page_held(self, where: JobFilter, after: str | None, limit: int, *, newest: bool) -> Page[JobState]:
         held, _ = await self._held()
         start = None if after is None else read_cursor(after)
         kept = [

@@ -172,9 +172,7 @@ def progressed(stored: StoredJob, fields: Fields, at: datetime) -> Said:
     """Says how far a task is."""
     state, progress = stored.state, stored.progress
     assert progress is not None, "there is progress to tell"
-    event = TaskProgress(
-        state.id, fields.get("job_id", ""), state.queue, progress.note, progress.fraction, _ms(at)
-    )
+    event = TaskProgress(state.id, fields.get("job_id", ""), state.queue, progress.note, progress.fraction, _ms(at))
     return Said(progress_of(state.queue), msgspec.json.encode(event))
 
 

@@ -223,9 +223,7 @@ class TaskStore:
         """Appends the events that a record owes, and then says so in it; None if it has changed since."""
         # Appended first: a crash in between appends again, under the same keys.
         keys = [f"{task.key}:{task.version}:{n}" if self._keyed else "" for n in range(len(task.outbox))]
-        drafts = [
-            self._post.seal(said.subject, said.payload, key) for said, key in zip(task.outbox, keys, strict=True)
-        ]
+        drafts = [self._post.seal(said.subject, said.payload, key) for said, key in zip(task.outbox, keys, strict=True)]
         await self._streams.append(drafts)
         return await self.put(replace(task, fields=_without_outbox(task.fields), outbox=()), task.stored, at)
 

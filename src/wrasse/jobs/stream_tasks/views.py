@@ -154,9 +154,7 @@ class ScannedTasks:
 class TaskShelves:
     """What can be seen of tasks."""
 
-    def __init__(
-        self, shelves: ShelvedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]
-    ) -> None:
+    def __init__(self, shelves: ShelvedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]) -> None:
         self._shelves, self._store, self._search, self._types = shelves, store, search, tuple(types)
 
     async def page(
