@@ -12,15 +12,7 @@ if TYPE_CHECKING:
     from wrasse.app import sync
     from wrasse.app.application import App, connect, hold
     from wrasse.app.new_job import NewJob
-    from wrasse.errors import (
-        BadPayload,
-        JobFailed,
-        LeaseLost,
-        Refused,
-        StoreUnavailable,
-        UsageError,
-        WrasseError,
-    )
+    from wrasse.errors import BadPayload, JobFailed, LeaseLost, Refused, StoreUnavailable, UsageError, WrasseError
     from wrasse.jobs.retry import GiveUp, Retry, RetryLater
     from wrasse.jobs.running import RunningJob
     from wrasse.ports.jobs import Job, JobRecord, Place, Reason

@@ -92,14 +92,7 @@ class Archiver:
         alerts = None if ports.alerts is None else Alerts(ports.alerts, ports.streams, clock, "archiver")
         self._watch = LagWatch(ports.streams, cursors, alerts, GROUP, lag or LagLimits())
         self._tools = Tools(
-            ports.streams,
-            ports.groups,
-            cursors,
-            self._turns,
-            self._announcer,
-            self.tally,
-            owner,
-            self._stopping,
+            ports.streams, ports.groups, cursors, self._turns, self._announcer, self.tally, owner, self._stopping
         )
 
     async def run(self) -> None:

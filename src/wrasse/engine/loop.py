@@ -340,9 +340,7 @@ def _posts(sweeps: Sequence[Scheduled]) -> dict[str, _Post]:
     locks: dict[str, asyncio.Lock] = {}
     return {
         each.instance: _Post(
-            each,
-            bells.setdefault(each.lease_key, asyncio.Event()),
-            locks.setdefault(each.lease_key, asyncio.Lock()),
+            each, bells.setdefault(each.lease_key, asyncio.Event()), locks.setdefault(each.lease_key, asyncio.Lock())
         )
         for each in sweeps
     }

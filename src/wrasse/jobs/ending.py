@@ -17,15 +17,7 @@ import msgspec
 from wrasse.duration import format_duration
 from wrasse.errors import BadPayload, OutOfResources, StoreFull, WrasseError, exhausted
 from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
-from wrasse.ports.jobs import (
-    ERROR_CHARS_MAX,
-    Budget,
-    Bury,
-    Reason,
-    Requeue,
-    TakenJob,
-    check_result,
-)
+from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, Bury, Reason, Requeue, TakenJob, check_result
 
 _HELD_BACK = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
 RELEASES_MAX = 10

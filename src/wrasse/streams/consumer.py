@@ -170,12 +170,7 @@ class Consumer:
             return
         asked_at = self._clock.monotonic()
         delivered = await self._groups.deliver(
-            self._members.subjects,
-            self._group,
-            self.name,
-            room,
-            ack_timeout=self._settings.ack_timeout,
-            wait=wait,
+            self._members.subjects, self._group, self.name, room, ack_timeout=self._settings.ack_timeout, wait=wait
         )
         self._flights.began(delivered, asked_at)
         for delivery in delivered:

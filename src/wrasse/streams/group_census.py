@@ -204,12 +204,7 @@ class Census:
         return _shown(found, page.at, more=page.more)
 
     async def _of(
-        self,
-        state: StreamState,
-        told: Sequence[Told],
-        at: datetime,
-        ignore: Sequence[str],
-        looks: Mapping[Name, Look],
+        self, state: StreamState, told: Sequence[Told], at: datetime, ignore: Sequence[str], looks: Mapping[Name, Look]
     ) -> AsyncIterator[SilentConsumer | Troubled]:
         for group in state.groups:
             if group.name == NOBODYS or group.name in ignore:

@@ -88,11 +88,7 @@ class Threads:
         self._closed = False
 
     async def run(
-        self,
-        call: Callable[[], T],
-        *,
-        undo: Callable[[T], None] | None = None,
-        then: Callable[[], None] | None = None,
+        self, call: Callable[[], T], *, undo: Callable[[T], None] | None = None, then: Callable[[], None] | None = None
     ) -> T:
         """The answer of a call that blocks. `undo` gets the answer that nobody is there for any more; `then` is done
         after the answer has gone out, while its reader wakes up, and must not raise."""

@@ -30,14 +30,7 @@ class Memory(JobStore, StreamStore, ObjectStore):
 
     capabilities = full_groups(
         Capabilities(
-            jobs=True,
-            streams=True,
-            objects=True,
-            journal=True,
-            limiter=True,
-            sightings=True,
-            shelves=True,
-            copies=True,
+            jobs=True, streams=True, objects=True, journal=True, limiter=True, sightings=True, shelves=True, copies=True
         )
     )
 

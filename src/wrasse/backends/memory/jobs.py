@@ -378,13 +378,7 @@ class MemoryJobs:
                 bell.set()
 
     def _grant(
-        self,
-        queues: Sequence[str],
-        limit: int,
-        worker: str,
-        silence: timedelta,
-        request: str,
-        rates: Sequence[Rate],
+        self, queues: Sequence[str], limit: int, worker: str, silence: timedelta, request: str, rates: Sequence[Rate]
     ) -> Taken:
         now = self._now()
         answer = self._takes.get(request)

@@ -17,15 +17,7 @@ from itertools import islice
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.streams import (
-    START,
-    Draft,
-    Entry,
-    EntryId,
-    GroupState,
-    StreamState,
-    draft_bytes,
-)
+from wrasse.ports.streams import START, Draft, Entry, EntryId, GroupState, StreamState, draft_bytes
 
 DEDUP_WINDOW = timedelta(minutes=2)
 

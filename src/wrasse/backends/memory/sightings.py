@@ -9,17 +9,7 @@ from wrasse.clock import Clock
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sighting_rows import raw
-from wrasse.ports.sightings import (
-    ROUNDS_KEPT,
-    Change,
-    Mark,
-    Round,
-    Seen,
-    Sighting,
-    Standing,
-    State,
-    check_marks,
-)
+from wrasse.ports.sightings import ROUNDS_KEPT, Change, Mark, Round, Seen, Sighting, Standing, State, check_marks
 
 
 @dataclass(slots=True)

@@ -13,16 +13,7 @@ from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
 from wrasse.clock import to_micros
 from wrasse.ports.drains import Stretch, stretch_of
 from wrasse.ports.page import Page
-from wrasse.ports.streams import (
-    START,
-    Draft,
-    Entry,
-    EntryId,
-    StreamState,
-    Trimmed,
-    check_drafts,
-    check_page,
-)
+from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState, Trimmed, check_drafts, check_page
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
 _MICROSECOND = timedelta(microseconds=1)

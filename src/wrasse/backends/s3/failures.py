@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wrasse.backends.s3.address import S3Address
-from wrasse.errors import (
-    ConfigError,
-    StoreFull,
-    StoreUnavailable,
-    TooLarge,
-    UsageError,
-    WrasseError,
-)
+from wrasse.errors import ConfigError, StoreFull, StoreUnavailable, TooLarge, UsageError, WrasseError
 
 # Refusals that are answers, for whoever asked: the condition did not hold, or there is nothing there.
 _ANSWERS = frozenset({"PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "NoSuchUpload", "NotModified"})

@@ -20,14 +20,7 @@ from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
-from wrasse.ports.streams import (
-    START,
-    Draft,
-    Entry,
-    EntryId,
-    Trimmed,
-    draft_bytes,
-)
+from wrasse.ports.streams import START, Draft, Entry, EntryId, Trimmed, draft_bytes
 
 DEDUP_WINDOW = timedelta(minutes=2)
 LOAD_BYTES_MAX = 32 << 20  # bodies in one answer, unless the first one alone is longer

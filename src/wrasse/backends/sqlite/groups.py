@@ -21,15 +21,7 @@ from wrasse.backends.sqlite.rows import in_calendar, span
 from wrasse.backends.sqlite.step import Step
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
-from wrasse.ports.groups import (
-    Answer,
-    ConsumerState,
-    Delivery,
-    StartAt,
-    check_answers,
-    check_deliver,
-    check_group,
-)
+from wrasse.ports.groups import Answer, ConsumerState, Delivery, StartAt, check_answers, check_deliver, check_group
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId
 

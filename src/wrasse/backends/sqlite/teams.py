@@ -11,14 +11,7 @@ import msgspec
 from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.rows import Fact, span
 from wrasse.backends.sqlite.step import Step
-from wrasse.ports.jobs import (
-    GROUP_DEAD_HEADER,
-    GROUP_DONE_HEADER,
-    GROUP_HEADER,
-    GROUPS_KEPT,
-    Job,
-    JobGroup,
-)
+from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, GROUPS_KEPT, Job, JobGroup
 
 _OPEN = """
     INSERT INTO teams (id, seen_at, size, callback) VALUES (?, ?, ?, ?)

@@ -359,12 +359,7 @@ class RecordQueue(ABC, Generic[S]):
         return await self._change(moved_id(move), moved, move)
 
     async def _change(
-        self,
-        id: str,
-        decide: Callable[[StoredJob, datetime], StoredJob | None],
-        cause: Cause,
-        *,
-        again: bool = False,
+        self, id: str, decide: Callable[[StoredJob, datetime], StoredJob | None], cause: Cause, *, again: bool = False
     ) -> Outcome:
         """One change of a job: `lost` if what it expects is not so, `unknown` if nobody can tell whether it was made;
         with `again` it is then made once more, as it may be."""
@@ -493,14 +488,7 @@ class RecordQueue(ABC, Generic[S]):
 
     @abstractmethod
     async def _end(
-        self,
-        seen: S,
-        after: StoredJob,
-        at: datetime,
-        settlement: Settlement,
-        aside: dict[str, str],
-        *,
-        beside: bool,
+        self, seen: S, after: StoredJob, at: datetime, settlement: Settlement, aside: dict[str, str], *, beside: bool
     ) -> Outcome:
         """Writes the end of an attempt, and does what comes after it; `lost` to look again."""
 

@@ -57,8 +57,7 @@ def check_task_type(task_type: str) -> None:
     """Refuses what is no type, with why."""
     if not _TYPE.fullmatch(task_type):
         raise UsageError(
-            f"the task type {task_type[:60]!r}",
-            do="use 1 to 48 of a-z, 0-9 and -, with no - at either end",
+            f"the task type {task_type[:60]!r}", do="use 1 to 48 of a-z, 0-9 and -, with no - at either end"
         )
 
 

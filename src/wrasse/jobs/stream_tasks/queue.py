@@ -56,15 +56,7 @@ from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept, StoreParts, Task, Ta
 from wrasse.jobs.stream_tasks.views import views_of
 from wrasse.ports.groups import Ack, Answer, Delivery, Groups, Nak, StartAt
 from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import (
-    Job,
-    JobFilter,
-    JobState,
-    Place,
-    Progress,
-    Settlement,
-    TakenJob,
-)
+from wrasse.ports.jobs import Job, JobFilter, JobState, Place, Progress, Settlement, TakenJob
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
