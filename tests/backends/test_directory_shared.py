@@ -12,8 +12,7 @@ import pytest
 
 from wrasse.app.wiring import RecordsAlone
 from wrasse.backends.directory.connect import Directory
-from wrasse.backends.directory.files import Files
-from wrasse.backends.directory.mount import Mount, mount_of
+from wrasse.backends.directory.files import Files, Mount, mount_of
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import Refused
 

@@ -7,30 +7,199 @@ it runs, its deadline is moved on. After `deliveries_max` deliveries, and at onc
 
 `close` takes nothing more, lets running handlers end for up to `close_max`, gives back at once what did not start, and
 leaves the group if nothing is pending.
+
+What a consumer has been given and has not answered: never more than `inflight_max`.
+
+A delivery is in flight from when it is handed out until the backend has its answer, or until its handler is over
+without one and its deadline has passed: from then on it is anybody's. Only what waits for a handler or is in one has
+its deadline moved on. Pure but for the clock.
+
+Answers on their way to the backend: those that are ready at the same time go in one call.
+
+Promise. Whoever hands in an answer is told what the backend said, or that it could not be asked. One answer that the
+backend refuses does not spoil the others. Sending an answer twice after a lost reply is harmless: an ack or a dead
+letter that was made is `lost` the second time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, exhausted
+from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge, UsageError, WrasseError, exhausted
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, StartAt, check_group
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import Streams
+from wrasse.ports.streams import EntryId, Streams
 from wrasse.ports.subjects import check_pattern
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.flights import Flights
 from wrasse.streams.letters import ROOT, dead_letter, envelope_in, is_dead_letter_subject, named_only
 from wrasse.streams.membership import Membership, consumer_name
-from wrasse.streams.outbox import Outbox
 from wrasse.streams.received import Caller, Handler, Received
 from wrasse.streams.tally import StreamTally
+
+Key = tuple[str, EntryId, int]
+
+
+@dataclass(slots=True)
+class _Flight:
+    delivery: Delivery
+    until: float  # monotonic
+    received: Received | None = None
+    over: bool = False  # its handler has ended
+
+
+class Flights:
+    """The deliveries of one consumer."""
+
+    def __init__(self, clock: Clock, inflight_max: int, ack_timeout: timedelta) -> None:
+        self._clock = clock
+        self._most = inflight_max
+        self._seconds = ack_timeout.total_seconds()
+        self._flights: dict[Key, _Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def room(self) -> int:
+        """How many more may be asked for now."""
+        now = self._clock.monotonic()
+        for key in [key for key, flight in self._flights.items() if flight.over and flight.until <= now]:
+            del self._flights[key]
+        return self._most - len(self._flights)
+
+    def began(self, deliveries: Sequence[Delivery], asked_at: float) -> None:
+        """Notes what was handed out in answer to a question asked at `asked_at`, which is no later than it began."""
+        for delivery in deliveries:
+            self._flights[key_of(delivery)] = _Flight(delivery, asked_at + self._seconds)
+
+    def handling(self, delivery: Delivery, received: Received) -> None:
+        """A handler has it now."""
+        self._flights[key_of(delivery)].received = received
+
+    def over(self, delivery: Delivery) -> None:
+        """Its handler has ended; without an answer it stays until its deadline."""
+        if (flight := self._flights.get(key_of(delivery))) is not None:
+            flight.over = True
+
+    def answered(self, delivery: Delivery) -> None:
+        """The backend has its answer."""
+        self._flights.pop(key_of(delivery), None)
+
+    def kept(self) -> list[Delivery]:
+        """Those whose deadlines are to be moved on."""
+        return [flight.delivery for flight in self._flights.values() if not flight.over]
+
+    def extended(self, deliveries: Sequence[Delivery], mine: Sequence[bool], asked_at: float) -> None:
+        """What the backend said to moving them on: those that are no longer ours leave."""
+        for delivery, held in zip(deliveries, mine, strict=True):
+            flight = self._flights.get(key_of(delivery))
+            if flight is None:
+                continue
+            if held:
+                flight.until = asked_at + self._seconds
+            else:
+                del self._flights[key_of(delivery)]
+                if flight.received is not None:
+                    flight.received.lost = True
+
+    def __contains__(self, delivery: Delivery) -> bool:
+        return key_of(delivery) in self._flights
+
+
+def key_of(delivery: Delivery) -> Key:
+    """What tells one hand-out from every other."""
+    return delivery.entry.subject, delivery.entry.id, delivery.number
+
+
+BATCH_MAX = 1_000
+_RETRY_MIN, _RETRY_MAX = 0.05, 2.0
+
+
+class Outbox:
+    """The answers of one consumer."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._waiting: deque[tuple[Answer, asyncio.Future[Outcome]]] = deque()
+        self._sending: list[tuple[Answer, asyncio.Future[Outcome]]] = []
+        self._filled = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def put(self, answer: Answer) -> asyncio.Future[Outcome]:
+        """Hands in an answer; the future has what became of it, or the error if it could not be sent."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((answer, future))
+        self._filled.set()
+        self._empty.clear()
+        return future
+
+    async def empty(self, seconds: float) -> bool:
+        """Waits until all that was handed in was sent, or failed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        return self._empty.is_set()
+
+    async def run(self) -> None:
+        """Sends until cancelled; after a failure it pauses, longer each time."""
+        pause = _RETRY_MIN
+        while True:
+            await self._filled.wait()
+            if await self._send():
+                pause = _RETRY_MIN
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _RETRY_MAX)
+
+    async def flush(self) -> None:
+        """Sends what is left, once."""
+        self._waiting.extendleft(reversed(self._sending))
+        while self._waiting:
+            await self._send()
+
+    async def _send(self) -> bool:
+        self._sending = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_MAX))]
+        if not self._waiting:
+            self._filled.clear()
+        sent = await self._try(self._sending)
+        self._sending = []
+        if not self._waiting:
+            self._empty.set()
+        return sent
+
+    async def _try(self, batch: list[tuple[Answer, asyncio.Future[Outcome]]]) -> bool:
+        try:
+            outcomes: list[Outcome | WrasseError] = [*await self._groups.answer([answer for answer, _ in batch])]
+        except WrasseError as error:
+            if len(batch) > 1 and not _nobody_home(error):
+                # One of them is at fault, such as a dead letter that finds no room.
+                return all([await self._try([one]) for one in batch])
+            outcomes = [error] * len(batch)
+        for (_, future), outcome in zip(batch, outcomes, strict=True):
+            _tell(future, outcome)
+        return not isinstance(outcomes[0], WrasseError)
+
+
+def _nobody_home(error: WrasseError) -> bool:
+    return isinstance(error, StoreUnavailable) and not isinstance(error, StoreFull)
+
+
+def _tell(future: asyncio.Future[Outcome], what: Outcome | WrasseError) -> None:
+    if future.done():
+        return  # whoever asked has gone
+    if isinstance(what, WrasseError):
+        future.set_exception(what)
+    else:
+        future.set_result(what)
+
 
 _BATCH_MAX = 100
 _WAIT = timedelta(seconds=1)  # how long one question waits

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from wrasse.clock import ManualClock
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import Entry, EntryId
+from wrasse.streams.consumer import Flights
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.flights import Flights
 from wrasse.streams.received import Received
 
 TIMEOUT = timedelta(seconds=30)

@@ -16,7 +16,7 @@ from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.groups import Ack, Answer, DeadLetter, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Draft, EntryId
-from wrasse.streams.outbox import Outbox
+from wrasse.streams.consumer import Outbox
 
 PATIENCE = 20
 

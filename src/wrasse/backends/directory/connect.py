@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wrasse.backends.bucket.named_records import BucketRecords
-from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.files import Files, Mount
 from wrasse.backends.directory.locks import Locks
-from wrasse.backends.directory.mount import Mount
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.namespaces import DirectoryNamespaces
 from wrasse.backends.directory.objects import DirectoryObjects, ObjectFiles

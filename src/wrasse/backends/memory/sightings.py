@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from wrasse.clock import Clock
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.sighting_rows import raw
-from wrasse.ports.sightings import ROUNDS_KEPT, Change, Mark, Round, Seen, Sighting, Standing, State, check_marks
+from wrasse.ports.sightings import ROUNDS_KEPT, Change, Mark, Round, Seen, Sighting, Standing, State, check_marks, raw
 
 
 @dataclass(slots=True)

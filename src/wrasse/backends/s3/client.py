@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from asyncio import TaskGroup
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 from wrasse.backends.s3.failures import failure_in
 from wrasse.backends.s3.replies import (
@@ -35,7 +37,7 @@ from wrasse.backends.s3.replies import (
     parse_versions,
 )
 from wrasse.backends.s3.wire import Ask, Body, NoAnswer, Reply, Wire
-from wrasse.errors import StoreBroken
+from wrasse.errors import StoreBroken, first_error
 
 PAGE_MAX = 1_000
 _MISSING = (404, 412, 304)
@@ -248,3 +250,33 @@ def _seen(reply: Reply, where: str) -> Seen:
         return Seen(_etag(reply, where), parse_size(size), parse_date(reply.headers["last-modified"]), reply.headers)
     except (KeyError, ValueError):
         raise StoreBroken(f"{where} answered without size or time", do="check that the endpoint is an S3") from None
+
+
+AT_ONCE = 16
+"""Requests of one call in flight."""
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+async def abreast(ask: Callable[[A], Awaitable[T]], asked: Sequence[A]) -> list[T]:
+    """Asks for each; the first error that any of them meets is raised as it is."""
+
+    async def one(each: A) -> T:
+        return await ask(each)
+
+    answers: list[T] = []
+    for begin in range(0, len(asked), AT_ONCE):
+        async with together() as tasks:
+            running = [tasks.create_task(one(each)) for each in asked[begin : begin + AT_ONCE]]
+        answers += [task.result() for task in running]
+    return answers
+
+
+@asynccontextmanager
+async def together() -> AsyncIterator[TaskGroup]:
+    """A TaskGroup whose first error comes out by itself: whoever called asked for one thing, not for a group."""
+    try:
+        async with TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None

@@ -32,8 +32,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from wrasse.backends.rounds import Rounds
-from wrasse.backends.s3.abreast import AT_ONCE, abreast, together
-from wrasse.backends.s3.client import ABSENT, Client, Condition
+from wrasse.backends.s3.client import ABSENT, AT_ONCE, Client, Condition, abreast, together
 from wrasse.backends.s3.conditions import PROBES, Conditions
 from wrasse.backends.s3.failures import Denied
 from wrasse.backends.s3.listing import Lister, nameable

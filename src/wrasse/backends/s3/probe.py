@@ -12,8 +12,7 @@ import secrets
 from contextlib import suppress
 from datetime import timedelta
 
-from wrasse.backends.s3.abreast import abreast
-from wrasse.backends.s3.client import ABSENT, Client, Condition
+from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast
 from wrasse.backends.s3.conditions import PROBES, Conditions
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import NoAnswer

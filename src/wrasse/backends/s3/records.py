@@ -25,8 +25,7 @@ from datetime import datetime, timedelta
 from wrasse.backends.bucket.envelope import DAMAGED, Kept, Writes, listed, pack, unpack
 from wrasse.backends.bucket.named_records import Answer, BucketRecords, Change, DueSpot
 from wrasse.backends.rounds import Rounds
-from wrasse.backends.s3.abreast import abreast, together
-from wrasse.backends.s3.client import ABSENT, Client, Condition
+from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast, together
 from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.due_index import DueIndex
 from wrasse.backends.s3.listing import Lister, nameable

@@ -25,7 +25,7 @@ from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, stored_name
-from wrasse.ports.sighting_rows import whole
+from wrasse.ports.sightings import whole
 
 TABLES = ("wrasse_sightings", "wrasse_orphan_rounds", "wrasse_orphan_roots", "wrasse_records")
 SCHEMA = """

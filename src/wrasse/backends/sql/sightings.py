@@ -21,8 +21,9 @@ from wrasse.errors import ConfigError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection
-from wrasse.ports.sighting_rows import COLUMNS, KINDS, raw, sighting, values, whole
 from wrasse.ports.sightings import (
+    COLUMNS,
+    KINDS,
     ROUNDS_KEPT,
     Change,
     Mark,
@@ -33,6 +34,10 @@ from wrasse.ports.sightings import (
     State,
     Unseen,
     check_marks,
+    raw,
+    sighting,
+    values,
+    whole,
 )
 
 T = TypeVar("T")

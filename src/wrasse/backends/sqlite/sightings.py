@@ -23,8 +23,8 @@ from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.sighting_rows import COLUMNS, raw, values
 from wrasse.ports.sightings import (
+    COLUMNS,
     ROUNDS_KEPT,
     Change,
     Evidence,
@@ -36,6 +36,8 @@ from wrasse.ports.sightings import (
     State,
     Unseen,
     check_marks,
+    raw,
+    values,
 )
 
 PAGE_MAX = 10_000
