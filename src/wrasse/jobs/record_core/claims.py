@@ -21,9 +21,10 @@ from typing import Generic, Protocol, TypeVar
 from wrasse.bounded import LATEST
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreUnavailable, WrasseError
-from wrasse.ports import job_transitions as rules, store_time
+from wrasse.ports import job_transitions as rules
 from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Hold
+from wrasse.ports.store_time import StoreTime
 
 T = TypeVar("T")
 ABREAST_MAX = 32
@@ -58,7 +59,7 @@ _STALE = 5.0  # seconds after which the store is asked again
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-class StoreTime(store_time.StoreTime):
+class MillisecondTime(StoreTime):
     """What the time is at a store, without asking it each time."""
 
     def __init__(self, clock: Clock, ask: Callable[[], Awaitable[datetime]]) -> None:
@@ -109,7 +110,7 @@ class RecordStore(Protocol[S]):
     """The records of jobs: read, and written if they are still what was read."""
 
     @property
-    def time(self) -> StoreTime: ...
+    def time(self) -> MillisecondTime: ...
 
     async def load(self, key: str) -> S | None:
         """The job of this key."""

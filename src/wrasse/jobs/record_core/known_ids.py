@@ -6,7 +6,7 @@ import hashlib
 import re
 from datetime import datetime
 
-from wrasse.jobs.record_core.claims import StoreTime
+from wrasse.jobs.record_core.claims import MillisecondTime
 from wrasse.ports.records import Records
 
 _OLD_MAX = 100  # forgotten at one keeping
@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")
 class KnownIds:
     """Ids of lasting jobs that were deleted, each until its own moment."""
 
-    def __init__(self, records: Records, time: StoreTime) -> None:
+    def __init__(self, records: Records, time: MillisecondTime) -> None:
         self._records, self._time = records, time
 
     async def known(self, id: str, at: datetime) -> bool:

@@ -31,9 +31,9 @@ from wrasse.jobs.record_core.claims import (
     ABREAST_MAX,
     Claim,
     Claims,
+    MillisecondTime,
     RecordStore,
     S,
-    StoreTime,
     abreast,
     by_id,
     changing,
@@ -93,7 +93,7 @@ _decode = msgspec.json.Decoder(WorkerState).decode
 class RecordedWorkers:
     """The workers of all types."""
 
-    def __init__(self, records: Records, time: StoreTime) -> None:
+    def __init__(self, records: Records, time: MillisecondTime) -> None:
         self._records = records
         self._time = time
         self._versions: dict[str, str] = {}  # of the records that this process writes

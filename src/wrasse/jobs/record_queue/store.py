@@ -35,7 +35,7 @@ import msgspec
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
-from wrasse.jobs.record_core.claims import StoreTime, whole
+from wrasse.jobs.record_core.claims import MillisecondTime, whole
 from wrasse.jobs.record_core.known_ids import plain
 from wrasse.ports.job_transitions import StoredJob, check_stored
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Place
@@ -206,7 +206,7 @@ class RecordedStore:
 
     def __init__(self, records: Records, objects: Objects, names: Names, clock: Clock) -> None:
         self._records, self._objects, self.names, self._clock = records, objects, names, clock
-        self.time = StoreTime(clock, self._asked)
+        self.time = MillisecondTime(clock, self._asked)
         self._versions: OrderedDict[str, str] = OrderedDict()  # of signs that were made or seen here
         self._later: set[asyncio.Task[None]] = set()
         self.changes = 0

@@ -29,7 +29,7 @@ from functools import partial
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, UnknownName
-from wrasse.jobs.record_core.claims import Claim, Claims, StoreTime, abreast, whole_up
+from wrasse.jobs.record_core.claims import Claim, Claims, MillisecondTime, abreast, whole_up
 from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
 from wrasse.jobs.stream_tasks.events import (
     Post,
@@ -237,7 +237,7 @@ class StreamedJobs(RecordQueue[Task]):
         thresholds = {each.name: each.threshold for each in types}
         spans = thresholds, ports.kept, ports.threshold
         parts = StoreParts(records, ports.streams, ports.objects, ports.post, emits, *spans)
-        self._store = TaskStore(parts, StoreTime(ports.clock, lambda: _asked(records)))
+        self._store = TaskStore(parts, MillisecondTime(ports.clock, lambda: _asked(records)))
         self.search = TaskSearch(self._store, self._follow, turns)
         takes = Takes(self._store, ports.groups, ports.post, self.search)
         super().__init__(self._store, takes, ports.records(KNOWN_IDS), ports.records(WORKERS), ports.clock, turns)

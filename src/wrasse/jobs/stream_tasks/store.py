@@ -20,7 +20,7 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import Gone, StoreBroken, TooLarge
-from wrasse.jobs.record_core.claims import StoreTime
+from wrasse.jobs.record_core.claims import MillisecondTime
 from wrasse.jobs.stream_tasks.events import Post, Said
 from wrasse.jobs.stream_tasks.fields import (
     FAR,
@@ -107,7 +107,7 @@ class StoreParts:
 class TaskStore:
     """The records of all tasks."""
 
-    def __init__(self, parts: StoreParts, time: StoreTime) -> None:
+    def __init__(self, parts: StoreParts, time: MillisecondTime) -> None:
         self._records = parts.records
         self.shelves = parts.records.shelves
         self._streams = parts.streams
