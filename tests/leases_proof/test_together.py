@@ -390,8 +390,8 @@ async def test_an_id_that_is_none_is_refused(place: Place) -> None:
 async def test_who_cannot_be_sure_to_find_the_first_key_refuses_to_join(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.leases.transactions.LOOKED_MAX", 3)
-    monkeypatch.setattr("wrasse.leases.transactions.PAGE", 3)
+    monkeypatch.setattr("wrasse.leases.enlistment.LOOKED_MAX", 3)
+    monkeypatch.setattr("wrasse.leases.enlistment.PAGE", 3)
     leases, other = await place.process(), await place.process()
     for n in range(7):
         await leases.acquire(f"k/{n}", "me", ttl=timedelta(minutes=5))
