@@ -20,8 +20,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from wrasse.app.addresses import parse_address
-from wrasse.app.cli_archives_look import moment_of
-from wrasse.app.cli_streams_read import start_at
+from wrasse.app.cli_archives import moment_of
+from wrasse.app.cli_streams import start_at
 from wrasse.app.config import load
 from wrasse.app.leases_http import asking, wire, wire_queues, wire_transactions
 from wrasse.app.leases_http.failures import WireError

@@ -15,8 +15,7 @@ import pytest
 
 import wrasse as package
 from app.typed import typed, wrasse
-from wrasse.app.cli import wrasse as root
-from wrasse.app.cli_group import LazyGroup
+from wrasse.app.cli import LazyGroup, wrasse as root
 
 pytestmark = pytest.mark.usefixtures("place")
 

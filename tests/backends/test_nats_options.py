@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.app.config import load
-from wrasse.app.homes import homes
 from wrasse.app.nats_settings import Nats, NatsTls, nats_options
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions, Tls
@@ -109,7 +108,7 @@ def test_settings_of_nats_that_nothing_uses_are_told() -> None:
 def test_a_home_on_nats_is_reached_as_the_section_says_and_keeps_the_journal() -> None:
     objects = {"backends.objects": "file:wrasse-data"}
     told = objects | {"backends.streams": "nats://a,b", "nats.creds": "user.creds", "archival": "[{stream: orders.*}]"}
-    where = homes(load(os.devnull, environ={}, overrides=told))
+    where = load(os.devnull, environ={}, overrides=told).homes
     options = NatsOptions.of(where.streams)
     assert (options.creds, options.patterns, where.engine) == ("user.creds", ("orders.*",), where.streams)
     assert (where.records, where.journal, where.serves("jobs")) == (where.streams, where.streams, False)

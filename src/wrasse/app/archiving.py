@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.redaction import hide
 from wrasse.app.settings import Settings
 from wrasse.app.wiring import Stores
@@ -38,7 +37,7 @@ async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: st
 
 async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePorts:
     """What archivers work on. Cursors and leases live where engines on all hosts look."""
-    where = homes(config)
+    where = config.homes
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
     lessor = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
     return ArchivePorts(
@@ -49,7 +48,7 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
 async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
     """The rules with their stores, opened."""
     found = []
-    for each, (_, home) in zip(archive_streams(config.settings), homes(config).archives, strict=True):
+    for each, (_, home) in zip(archive_streams(config.settings), config.homes.archives, strict=True):
         url = home.opened()
         limits = BatchLimits(each.batch_size, each.batch_bytes, each.batch_timeout)
         objects = await stores.open_objects(url)
@@ -70,7 +69,7 @@ async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:
     rules = await build_rules(config, stores)
     places = {(rule.destination, rule.prefix): rule for rule in rules}
     if not places:
-        url = homes(config).objects
+        url = config.homes.objects
         return (Rule(">", await stores.open_objects(url), hide(url), PREFIX),)
     return tuple(places.values())
 

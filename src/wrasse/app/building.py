@@ -17,7 +17,6 @@ from functools import partial
 
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.leasing import open_leasing
 from wrasse.app.orphaning import ORPHANS as ORPHAN_SWEEP, instance_of, open_desk
 from wrasse.app.own_sweeps import load_sweep
@@ -95,7 +94,7 @@ IDLE = "idle"  # the group of sweeps that keep away from traffic
 
 async def open_homes(config: Config, stores: Stores, *needs: str, into: Opened | None = None) -> Opened:
     """Opens what is needed and not yet open; equal backends once."""
-    where, home = homes(config), task_home(config)
+    where, home = config.homes, task_home(config)
     opened = into or Opened(types=tuple(config.settings.task_types))
     if home is not None and opened.open_tasks is None:
         opened.open_tasks = partial(_open_tasks, config, stores, opened)
@@ -128,7 +127,7 @@ async def open_homes(config: Config, stores: Stores, *needs: str, into: Opened |
 
 def is_served(config: Config, need: str) -> bool:
     """Whether a server is part of this need, which a daemon waits for."""
-    where, settings = homes(config), config.settings
+    where, settings = config.homes, config.settings
     port, _, root = need.partition("/")
     if port == ORPHANS:
         own = settings.orphans[root]
@@ -162,7 +161,7 @@ class Family:
 
 def families(config: Config, clock: Clock, only: Collection[str] | None = None) -> Sequence[Family]:
     """The sweeps named in `only`, or all: wrasse's, then one's own."""
-    settings, where = config.settings, homes(config)
+    settings, where = config.settings, config.homes
     wanted = [name for name in config.catalogue if only is None or name in only]
     apart = (ORPHAN_SWEEP, *LEASE_SWEEPS, *STREAM_SWEEPS)
     found = []
@@ -345,7 +344,7 @@ def build_worker(
         breaker=breaker_settings(config.settings.circuit_breaker),
         breaker_pause=own.breaker_pause,
     )
-    url = parse_store(homes(config).jobs)
+    url = parse_store(config.homes.jobs)
     # What lives in this process's memory no child could reach. A path is made absolute: handlers may change directory.
     beats: Beats = (
         LoopBeats(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildBeats(url.resolved().url, tally)

@@ -7,24 +7,9 @@ from dataclasses import asdict
 import click
 
 from wrasse.app.cli_asked import Asked, asks
-from wrasse.app.cli_group import LazyGroup
 from wrasse.app.cli_table import show_table
 from wrasse.app.homes import table
 from wrasse.app.shown import Shown, shown, written
-
-config = LazyGroup(
-    "config",
-    {
-        "show": ("cli_config", "every setting, its value and where it came from"),
-        "check": ("cli_config", "whether the configuration is right"),
-    },
-    about="Show or check the configuration.",
-    examples="""\b
-Examples:
-  wrasse config show
-  wrasse config check --config=production.yaml
-""",
-)
 
 
 @click.command()

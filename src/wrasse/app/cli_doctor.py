@@ -10,7 +10,6 @@ from wrasse.app.config import Config
 from wrasse.app.declared import declared, kind_of, table
 from wrasse.app.doctor import examine
 from wrasse.app.handler_app import with_app
-from wrasse.app.homes import homes
 from wrasse.app.redaction import hide
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, UsageError, WrasseError
@@ -51,7 +50,7 @@ def _show(rows: list[tuple[str, str, str, str]], kinds: list[str]) -> None:
 def _kinds(config: Config) -> list[str]:
     """The kinds of backends in use; none where the settings contradict each other, which is told above."""
     try:
-        return list(dict.fromkeys(kind_of(url) for url in homes(config).stores()))
+        return list(dict.fromkeys(kind_of(url) for url in config.homes.stores()))
     except WrasseError:
         return []
 

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from wrasse.app.ago import ago
 from wrasse.app.building import Opened, open_homes
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_jobs_look import show_record
+from wrasse.app.cli_jobs import show_record
 from wrasse.app.cli_journal import LINE_COLUMNS, line_row
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.job_text import record_json
 from wrasse.app.outlook import outlook
 from wrasse.app.plain import line_json
@@ -53,7 +52,7 @@ async def _explain(asked: Asked, id: str) -> None:
     clock = SystemClock()
     stores = Stores(clock, done_max=config.settings.worker.done_max, create=False)
     try:
-        where = homes(config)
+        where = config.homes
         needs = [port for port in (JOBS, RECORDS) if where.serves(port)]
         opened = await open_homes(config, stores, ENGINE, *(LEASES if port == RECORDS else port for port in needs))
         record = await opened.queue.get(id) if JOBS in needs else None

@@ -1,4 +1,4 @@
-"""wrasse jobs requeue, cancel, purge: changing jobs, each under its precondition and only what was asked for.
+"""wrasse jobs requeue, cancel, purge, replay, fsck: changes jobs, each under its precondition.
 
 What cannot be undone is refused without --yes, and every one of these shows with --dry-run what it would change.
 """
@@ -12,11 +12,14 @@ from datetime import timedelta
 import click
 
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_jobs import opened_queue
-from wrasse.app.cli_jobs_look import PLACES, REASONS, known_job, place_of
-from wrasse.app.cli_table import printable
+from wrasse.app.cli_jobs import PLACES, REASONS, died_within, known_job, opened, opened_queue, place_of
+from wrasse.app.cli_table import printable, show_table
 from wrasse.app.progress import progress
+from wrasse.clock import SystemClock
 from wrasse.errors import Refused, UsageError
+from wrasse.jobs.rates import parse_rate
+from wrasse.jobs.replay import Plan, Replay, Replayed
+from wrasse.ports.damage import Damage
 from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, Reason, Revive
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
@@ -202,3 +205,155 @@ async def _purge(asked: Asked, name: str, where: JobFilter, older: timedelta | N
             else:
                 changes.add(states, await store.jobs.delete([Delete(state.hold, state.place) for state in states]))
     _tell(asked, "delete" if dry_run else "deleted", changes, dry_run)
+
+
+_MOMENT = timedelta(milliseconds=1)
+
+
+@click.command()
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--kind", help="Only jobs of this kind.")
+@click.option("--reason", type=click.Choice(REASONS), help="Only jobs that died for this reason.")
+@click.option("--error", "error_contains", metavar="TEXT", help="Only jobs whose error contains this.")
+@click.option("--since", type=DURATION, help="Only jobs that died within this time.")
+@click.option("--until", type=DURATION, help="Only jobs that died longer ago than this.")
+@click.option("--rate", metavar="JOBS/TIME", help="No faster than this, such as 10/s.  [default: no limit]")
+@click.option("--canary", default=10, show_default=True, type=click.IntRange(0, 500), help="How many go first.")
+@click.option("--watch", type=DURATION, default="30s", show_default=True, help="How long these are watched at most.")
+@click.option(
+    "--share", default=0.2, show_default=True, type=click.FloatRange(0, 1), help="Which share of them may fail again."
+)
+@click.option("--yes", is_flag=True, help="Really make them ready.")
+@click.option("--dry-run", is_flag=True, help="Show how many would be made ready, and change nothing.")
+@asks
+def replay(
+    asked: Asked,
+    queue: str | None,
+    kind: str | None,
+    reason: str | None,
+    error_contains: str | None,
+    since: timedelta | None,
+    until: timedelta | None,
+    rate: str | None,
+    canary: int,
+    watch: timedelta,
+    share: float,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Make dead jobs ready again: a few first, and the rest if not too many of those fail again.
+
+    It ends with 3 and leaves the rest dead if they do. Begun again after an interruption, it goes on with what is left.
+
+    \b
+    Examples:
+      wrasse jobs replay --reason=failed --since=1h --dry-run
+      wrasse jobs replay --kind=mail --rate=10/s --yes
+    """
+    if not (yes or dry_run):
+        raise Refused("a replay runs many jobs again", do="look with --dry-run, then say --yes")
+    where = JobFilter(queue, kind, None if reason is None else Reason(reason), error_contains)
+    plan = Plan(canary, watch, share, None if rate is None else parse_rate("", rate))
+    finish(_replay(asked, where, (since, until), plan, dry_run))
+
+
+async def _replay(
+    asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], plan: Plan, dry_run: bool
+) -> None:
+    async with opened_queue(asked.config(), create=not dry_run) as store:
+        # Dead letters that another program pushed are dated when they are first seen, which is in this call.
+        now = (await store.jobs.counts()).at + _MOMENT
+        run = Replay(store.jobs, SystemClock(), died_within(where, now, *span), now, plan)
+        if dry_run:
+            count = 0
+            async for page in run.pages():
+                count += len(page)
+            asked.answer({"count": count, "dry_run": True}, lambda: click.echo(f"would replay {jobs_text(count)}"))
+            return
+        with progress("jobs") as seen:
+            done = await run.run(seen)
+    asked.answer(_replayed_json(done), lambda: _tell_replayed(done))
+    if done.why:
+        raise Refused(
+            f"the replay stopped: {done.why}",
+            do="see `wrasse jobs dead --since=5m`, and whether a worker runs; then mend the cause and replay again",
+        )
+
+
+def _replayed_json(done: Replayed) -> dict[str, object]:
+    canaries = {"count": done.canaries.count, "done": done.canaries.done, "failed": done.canaries.failed}
+    return {"revived": done.revived, "lost": done.lost, "canaries": canaries, "why": done.why, "dry_run": False}
+
+
+def _tell_replayed(done: Replayed) -> None:
+    if done.canaries.count:
+        click.echo(f"of {done.canaries.count} canaries {done.canaries.done} are done, {done.canaries.failed} failed")
+    click.echo(f"replayed {jobs_text(done.revived)}")
+    if done.lost:
+        click.echo(f"left {jobs_text(done.lost)} alone, since they changed meanwhile")
+
+
+def jobs_text(count: int) -> str:
+    """1 job, 2 jobs."""
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+NOTHING_TO_CHECK = "this backend keeps a job in one record, which cannot contradict another: there is nothing to check"
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Repair what is found. Without it, nothing is changed.")
+@asks
+def fsck(asked: Asked, repair: bool) -> None:
+    """Look for damage in what is kept of jobs: what other programs, evictions or lost keys left contradictory.
+
+    Safe while workers run; a repair loses no job, though one may run again. It ends with 1 if there is damage that was
+    not repaired. A backend that keeps every job in one record has nothing to check.
+
+    \b
+    Examples:
+      wrasse jobs fsck
+      wrasse jobs fsck --json
+      wrasse jobs fsck --repair
+    """
+    finish(_fsck(asked, repair))
+
+
+async def _fsck(asked: Asked, repair: bool) -> None:
+    config = asked.config()
+    async with opened(config) as store:
+        if store.damages is None:
+            asked.answer(
+                {"checked": False, "damage": [], "repaired": False, "why": NOTHING_TO_CHECK},
+                lambda: click.echo(NOTHING_TO_CHECK),
+            )
+            return
+        with progress("looked at") as seen:
+            found = await store.damages.check(repair=repair, silence=config.settings.worker.heartbeat_ttl, seen=seen)
+    answer = {"checked": True, "damage": [_damage_json(each) for each in found], "repaired": repair}
+    asked.answer(answer, lambda: _tell_damage(found, repair))
+    if any(each.repaired < each.count for each in found):
+        raise click.exceptions.Exit(1)
+
+
+def _damage_json(each: Damage) -> dict[str, object]:
+    return {
+        "kind": each.kind,
+        "about": each.about,
+        "repair": each.repair,
+        "count": each.count,
+        "repaired": each.repaired,
+        "names": each.names,
+    }
+
+
+def _tell_damage(found: Sequence[Damage], repair: bool) -> None:
+    if not found:
+        click.echo("no damage")
+        return
+    rows = [(each.kind, each.count, each.about, each.repair) for each in found]
+    show_table(("damage", "count", "what it is", "what was done" if repair else "what --repair does"), rows)
+    for each in found:
+        click.echo(f"{each.kind}: {', '.join(printable(name) for name in each.names)}")
+    if not repair:
+        click.echo("nothing was changed; repair it with: wrasse jobs fsck --repair")

@@ -9,7 +9,6 @@ import click
 from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import show_table
-from wrasse.app.homes import homes
 from wrasse.app.plain import line_json
 from wrasse.app.wiring import journal_of, open_store
 from wrasse.clock import SystemClock
@@ -59,7 +58,7 @@ async def _journal(
     asked: Asked, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
 ) -> None:
     clock = SystemClock()
-    store = await open_store(homes(asked.config()).journal, clock, create=False)
+    store = await open_store(asked.config().homes.journal, clock, create=False)
     try:
         journal = journal_of(store, clock)
         if since is not None:

@@ -9,9 +9,7 @@ import click
 
 from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_group import LazyGroup
 from wrasse.app.cli_table import show_table
-from wrasse.app.homes import homes
 from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.settings import Settings
 from wrasse.app.wiring import open_store
@@ -21,18 +19,6 @@ from wrasse.ports.backend import Backend
 from wrasse.ports.page import pages
 
 PAGE = 500
-
-periodic = LazyGroup(
-    "periodic",
-    {"list": ("cli_periodic:list_periodic", "periodic jobs: their last slot and the next")},
-    about="Jobs that are put again and again, by settings or by a program.",
-    examples="""\b
-Examples:
-  wrasse periodic list
-  wrasse periodic list --json
-""",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -64,7 +50,7 @@ def list_periodic(asked: Asked) -> None:
 
 async def _list(asked: Asked) -> None:
     config = asked.config()
-    store = await open_store(homes(config).jobs, create=False)
+    store = await open_store(config.homes.jobs, create=False)
     try:
         found = await _known(store, config.settings)
         now = (await store.pulse()).at

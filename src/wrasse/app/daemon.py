@@ -37,7 +37,7 @@ from wrasse.app.building import (
     owner_name,
 )
 from wrasse.app.config import Config
-from wrasse.app.homes import homes, table
+from wrasse.app.homes import table
 from wrasse.app.http import Server
 from wrasse.app.leases_http.access import access_of
 from wrasse.app.leases_http.server import LeaseServer
@@ -172,7 +172,7 @@ class Daemon:
         self._clock = clock
         self._log_handler, self._log_tally = logs
         self._handlers = self._with_handlers(orders)
-        served = "worker" in orders.roles or ("all" in orders.roles and homes(config).serves(JOBS))
+        served = "worker" in orders.roles or ("all" in orders.roles and config.homes.serves(JOBS))
         self._works = bool(len(self._handlers)) and served
         self._sweeps = _sweeps_of(orders.roles, config)
         self._streams = self._archived_streams(orders)
@@ -348,7 +348,7 @@ class Daemon:
         return Subject(
             clock=self._clock,
             roles=self._roles,
-            backend=str(homes(self._config).ports["jobs"]),
+            backend=str(self._config.homes.ports["jobs"]),
             jobs=None if jobs is None else with_jobs(jobs),
             queue=None if jobs is None or opened.tasks is None else opened.queue,
             journal=opened.engine_journal,
@@ -374,7 +374,7 @@ class Daemon:
 
     def _open_store(self, port: str) -> Backend | None:
         """The backend of this port, if this process has it open, for this port or for another."""
-        ports = homes(self._config).ports
+        ports = self._config.homes.ports
         same = (store for other, store in self._opened.stores.items() if ports[other].url == ports[port].url)
         return self._opened.stores.get(port) or next(same, None)
 
@@ -425,7 +425,7 @@ class Daemon:
             messages=tuple(each.pattern for each in self._messages),
             producer=bool(self._directory),
             leases=leases,
-            backends={row.port: row.backend for row in table(homes(self._config)) if not row.refused},
+            backends={row.port: row.backend for row in table(self._config.homes) if not row.refused},
             addresses=addresses,
         )
         if self._log_handler.human:

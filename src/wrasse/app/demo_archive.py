@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from wrasse.app.archiving import build_archiver, build_rules
 from wrasse.app.building import owner_name
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.wiring import Stores
 from wrasse.archives.drain import GROUP
 from wrasse.archives.shelf import Shelved, shelved
@@ -36,7 +35,7 @@ async def publish_and_archive(config: Config, clock: Clock) -> Kept:
     """Publishes, archives all of it, and verifies what was written."""
     stores = Stores(clock)
     try:
-        streams = (await stores.open_streams(homes(config).streams)).streams
+        streams = (await stores.open_streams(config.homes.streams)).streams
         messages = [Message(AUDIT, b'{"change": %d}' % number) for number in range(MESSAGES)]
         await Publisher(streams, clock).publish_many(messages)
         await (await build_archiver(config, stores, clock, owner_name())).drain()

@@ -20,7 +20,7 @@ from wrasse.app.ago import ago
 from wrasse.app.building import build_engine, build_handlers, configured, families, open_homes, owner_name
 from wrasse.app.config import Config
 from wrasse.app.file_modes import mode_findings
-from wrasse.app.homes import homes, table
+from wrasse.app.homes import table
 from wrasse.app.left_behind import left_behind
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.settings_leases import LeaseSettings
@@ -54,7 +54,7 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
     for finding in _settings(config):
         yield finding
     try:
-        where = homes(config)
+        where = config.homes
     except WrasseError as why:
         yield Finding("backends", FAIL, why.message, why.do)
         return
@@ -277,7 +277,7 @@ async def _upkeep(config: Config, stores: Stores, clock: Clock) -> AsyncIterator
     """Is what should be running running?"""
     try:
         opened = await open_homes(config, stores, ENGINE)
-        if homes(config).serves(JOBS):
+        if config.homes.serves(JOBS):
             for finding in await _work((await open_homes(config, stores, JOBS, into=opened)).jobs.jobs):
                 yield finding
         engine = build_engine(config.settings, opened, clock, owner_name())

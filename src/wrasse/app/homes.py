@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.nats_settings import is_nats, nats_options
@@ -122,20 +121,6 @@ class Homes:
     def journal(self) -> str:
         """URL of the journal."""
         return self.ports["journal"].opened()
-
-
-class Resolved(Protocol):
-    """A configuration, as it is loaded."""
-
-    @property
-    def homes(self) -> Homes:
-        """Which backend serves each port."""
-        ...
-
-
-def homes(config: Resolved) -> Homes:
-    """Which backend serves each port of this configuration."""
-    return config.homes
 
 
 def resolve(settings: Settings, sources: Mapping[str, str]) -> Homes:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import Stores
@@ -30,7 +29,7 @@ FINISH_SECONDS_MAX = 5.0
 
 async def open_leasing(config: Config, stores: Stores) -> Leasing:
     """Leases where the settings keep records."""
-    own, where = config.settings.leases, homes(config)
+    own, where = config.settings.leases, config.homes
     store = await stores.open(where.records)
     activity = Activity(stores.clock)
     leases = Leases(
@@ -67,7 +66,7 @@ def check_serving(config: Config) -> None:
 
 def check_state_home(config: Config) -> None:
     """Refuses to keep keys where every host sees them and their state where only this one does."""
-    records, objects = parse_store(homes(config).records), homes(config).ports["objects"]
+    records, objects = parse_store(config.homes.records), config.homes.ports["objects"]
     # A bucket keeps state beside its keys.
     if records.served and not records.is_bucket and (objects.refused or objects.by == "default"):
         raise ConfigError(
@@ -82,7 +81,7 @@ def _objects(store: Backend, config: Config, stores: Stores) -> Objects:
 
     async def opened() -> Objects:
         check_state_home(config)
-        return await stores.open_objects(homes(config).objects)
+        return await stores.open_objects(config.homes.objects)
 
     return LateObjects(opened)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.orphan_settings import OrphanRoot, queries_of, root_of
 from wrasse.app.wiring import KeepsRecords, Stores
 from wrasse.clock import Clock
@@ -24,7 +23,7 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     settings = config.settings
     if name not in settings.orphans:
         raise UnknownName(name, settings.orphans, what="root", where="orphans")
-    own, where = settings.orphans[name], homes(config)
+    own, where = settings.orphans[name], config.homes
     store = own.store or where.objects
     root = root_of(name, own, settings.gc, store)
     objects = await stores.open_objects(store)

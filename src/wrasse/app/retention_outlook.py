@@ -8,7 +8,6 @@ from datetime import datetime
 
 from wrasse.app.ago import ago
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.retention_building import retention
 from wrasse.app.wiring import Stores
 from wrasse.clock import from_micros
@@ -64,7 +63,7 @@ async def stream_outlook(config: Config, stores: Stores, id: str) -> StreamOutlo
         check_subject(id)
     except UsageError:
         return None
-    store = await stores.open_streams(homes(config).streams)
+    store = await stores.open_streams(config.homes.streams)
     state = await store.streams.info(id)
     if state is None:
         return None

@@ -9,7 +9,6 @@ from functools import partial
 import msgspec
 
 from wrasse.app.config import Config
-from wrasse.app.homes import homes
 from wrasse.app.leasing import LateObjects
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.app.task_post import TaskPost
@@ -45,7 +44,7 @@ class TaskHome(msgspec.Struct, frozen=True):
 def task_home(config: Config) -> TaskHome | None:
     """Where the tasks of these settings live; None if they name no types and have no `sweeper:` section. With the
     section alone there is nothing to work on, but tasks of any type that another program left are rescued."""
-    settings, where = config.settings, homes(config)
+    settings, where = config.settings, config.homes
     if not settings.task_types and not config.named("sweeper"):
         return None
     types = task_types(settings.task_types, settings.sweeper)

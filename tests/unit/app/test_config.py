@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.app.config import Config, load
-from wrasse.app.homes import homes
 from wrasse.app.schema import leaves
 from wrasse.app.shown import shown, written
 from wrasse.duration import format_duration
@@ -404,7 +403,7 @@ def test_the_engine_keeps_its_state_where_the_first_named_home_is() -> None:
         "backends: {jobs: 'sqlite:j.db', records: 'sqlite:r.db'}": "sqlite:r.db",
         "backends: {records: 'sqlite:r.db'}\nengine: {backend: 'sqlite:e.db'}": "sqlite:e.db",
     }
-    assert {text: homes(loaded(text)).engine for text in named} == named
+    assert {text: loaded(text).homes.engine for text in named} == named
 
 
 def test_what_is_shown_loads_again_to_the_same_settings() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.app.config import Config, load
-from wrasse.app.homes import Homes, homes
+from wrasse.app.homes import Homes
 from wrasse.app.shown import shown
 from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import open_store
@@ -31,11 +31,11 @@ def loaded(place: Path, text: str, environ: Mapping[str, str] | None = None) -> 
 
 
 def jobs(config: Config) -> RedisOptions:
-    return RedisOptions.of(homes(config).jobs)
+    return RedisOptions.of(config.homes.jobs)
 
 
 def where(config: Config) -> Homes:
-    return homes(config)
+    return config.homes
 
 
 # Who selects Redis
