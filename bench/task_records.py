@@ -20,7 +20,7 @@ import msgspec
 
 from bench.measure import Benchmark, Rate, Ratio, Result
 from bench.redis_server import serving
-from wrasse.app.task_post import TaskPost
+from wrasse.app.task_opening import TaskPost
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite

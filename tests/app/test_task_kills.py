@@ -12,8 +12,7 @@ import pytest
 from app.daemons import Daemon, running, until
 from servers.valkey import SHARED, newest
 from wrasse.app.config import load
-from wrasse.app.task_opening import open_tasks, task_home
-from wrasse.app.task_post import TaskPost
+from wrasse.app.task_opening import TaskPost, open_tasks, task_home
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.ports.jobs import Job

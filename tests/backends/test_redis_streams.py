@@ -13,7 +13,7 @@ import pytest
 from servers.proxy import Proxy
 from servers.valkey import SHARED, Valkey, oldest, valkey
 from wrasse.app.config import load
-from wrasse.app.demo_archive import MESSAGES, publish_and_archive
+from wrasse.app.demo import MESSAGES, publish_and_archive
 from wrasse.app.wiring import Stores
 from wrasse.backends.redis import discovery, groups
 from wrasse.backends.redis.connect import Redis

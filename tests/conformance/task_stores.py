@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from wrasse.app.task_post import TaskPost
+from wrasse.app.task_opening import TaskPost
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock

@@ -9,7 +9,7 @@ from tools.docs import capabilities, cli, errors, figures, limits, metrics, port
 from tools.docs.pages import pages
 
 from docs.blocks import ROOT
-from wrasse.app.declared import declared
+from wrasse.app.cli_doctor import declared
 from wrasse.app.schema import leaves
 from wrasse.sweeps import CATALOGUE
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 
 from tools.docs.markdown import code, page, table
-from wrasse.app import declared
+from wrasse.app.cli_doctor import KINDS, capability_table
 from wrasse.ports import capabilities
 
 INTRO = """\
@@ -30,7 +30,7 @@ def meanings() -> Mapping[str, str]:
 
 def render() -> str:
     """The page."""
-    head, rows = declared.table(declared.KINDS)
+    head, rows = capability_table(KINDS)
     told = meanings()
     shown = table(head, [(code(name), *states) for name, *states in rows])
     meant = table(("capability", "meaning"), [(code(name), told[name]) for name, *_ in rows])

@@ -28,7 +28,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "leases.attachments_client",
     ),
     "HTTP servers: status page and lease API": (
-        "app.http_listener", "app.leases_http.asking", "app.leases_http.routes", "app.status_events",
+        "app.http_listener", "app.leases_http.asking", "app.leases_http.routes", "app.http",
     ),
     "What a Redis may send": ("backends.redis.options", "backends.rounds", "backends.redis.wire"),
     "What a NATS server may send": ("backends.nats.wire",),
@@ -56,7 +56,7 @@ MEANINGS = {
     "app.leases_http.routes:KEYS_MAX": "keys in one answer of a listing",
     "app.leases_http.routes:TTL_SECONDS_MAX": "seconds that a call may ask a lease for",
     "app.logs:VALUE_CHARS_MAX": "characters of a message or a value in a log line",
-    "app.status_events:CLIENTS_MAX": "browsers that follow the status page live",
+    "app.http:CLIENTS_MAX": "browsers that follow the status page live",
     "backends.directory.names:NAME_MAX": "bytes of one file name; longer keys are cut into directories",
     "backends.s3.wire:CONNECT_MAX": "seconds to connect",
     "backends.s3.wire:CONNECTIONS_MAX": "connections to one store",

@@ -37,7 +37,7 @@ LOOP_TIME: dict[str, str] = {
 # Where a task is started outside a TaskGroup, each with how it is awaited.
 LONE_TASKS = {
     "app/http_listener.py": "accepts connections beside everything else; closing cancels and awaits it, and handshakes",
-    "app/opening.py": "an attempt to open a backend ends with it or with the process, and is awaited",
+    "app/daemon.py": "an attempt to open a backend ends with it or with the process, and is awaited",
     "backends/redis/groups.py": "a question whose asker was cancelled is awaited, and what it brought is given back",
     "backends/nats/groups.py": "questions to several durables are cancelled when one answers, and gathered",
     "backends/nats/progress.py": "shows how far groups are beside everything else; closing awaits it",

@@ -1,28 +1,24 @@
-"""Jobs as a program puts and watches them: `app.jobs`."""
+"""Jobs as a program enqueues and watches them: `app.jobs`, and the handle that an enqueue gives back.
+
+A result is there for as long as its job is: at least `keep` of its put after the job is done, and otherwise while it is
+among the newest `worker.done_max` done ones.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from wrasse.app.job_handle import Duration as Duration, JobHandle as JobHandle, as_duration as as_duration, result_of
-from wrasse.app.new_job import NewJob as NewJob, encoded, made, made_group
-from wrasse.errors import UsageError
+import msgspec
+
+from wrasse.app.new_job import NO_TIME, Duration, NewJob, as_duration, made, made_group
+from wrasse.errors import JobFailed, UsageError
 from wrasse.jobs.pacing import Pace, put_paced
 from wrasse.jobs.producer import Producer
-from wrasse.ports.jobs import (
-    NOTHING,
-    Cancel,
-    Counts,
-    JobFilter,
-    JobQueue,
-    JobRecord,
-    JobState,
-    Place,
-    Revive,
-)
+from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobQueue, JobRecord, JobState, Place, Revive
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -46,13 +42,13 @@ class Jobs:
         *,
         priority: str | None = None,
         queue: str | None = None,
-        delay: Duration = timedelta(0),
+        delay: Duration = NO_TIME,
         not_before: datetime | None = None,
         id: str | None = None,
         timeout: Duration | None = None,
         headers: Mapping[str, str] = NOTHING,
         unique: str = "",
-        window: Duration = timedelta(0),
+        window: Duration = NO_TIME,
         keep: Duration | None = None,
         rate: int = 0,
     ) -> JobHandle:
@@ -60,25 +56,11 @@ class Jobs:
         already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name
         is not finished, or was put within the `window`. `keep`: how long at least the result is kept. `rate`: as with
         `put_many`."""
+        new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
         if rate:
-            new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
             return (await self.put_many([new], rate=rate))[0]
         producer, _ = await self._open()
-        job = producer.job(
-            kind,
-            encoded(data),
-            id=id,
-            priority=priority,
-            queue=queue,
-            delay=as_duration(delay),
-            not_before=not_before,
-            timeout=None if timeout is None else as_duration(timeout),
-            headers=headers,
-            unique=unique,
-            window=as_duration(window),
-            keep=None if keep is None else as_duration(keep),
-        )
-        put = await producer.put(job)
+        put = await producer.put(made(producer, new))
         return JobHandle(self._queue, put.id, put.new)
 
     async def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
@@ -127,7 +109,7 @@ class Jobs:
         """Stops a job that waits or runs; False if it was finished, or is unknown."""
         return (await (await self._queue()).move([Cancel(id, why)]))[0] is Outcome.DONE
 
-    async def requeue(self, id: str, *, delay: Duration = timedelta(0)) -> bool:
+    async def requeue(self, id: str, *, delay: Duration = NO_TIME) -> bool:
         """Makes a dead job ready again, with its budgets full; False if it is not dead."""
         queue = await self._queue()
         record = await queue.get(id)
@@ -148,3 +130,71 @@ class Jobs:
 
     async def _queue(self) -> JobQueue:
         return (await self._open())[1]
+
+
+_POLL_FIRST, _POLL_MAX = 0.02, 0.5  # seconds
+
+
+class JobHandle:
+    """A job that was put. True when it is new; if it is not, `id` is that of the job that was there already. The
+    handle of a callback may be made before its job is: it is put when its group is finished."""
+
+    __slots__ = ("_open", "_to_come", "id", "new")
+
+    def __init__(self, open: Callable[[], Awaitable[JobQueue]], id: str, new: bool, *, to_come: bool = False) -> None:
+        self._open = open
+        self._to_come = to_come
+        self.id = id
+        self.new = new
+
+    def __bool__(self) -> bool:
+        return self.new
+
+    def __repr__(self) -> str:
+        return f"JobHandle(id={self.id!r}, new={self.new})"
+
+    async def result(self, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
+        """Waits until the job is done and gives its handler's result; JobFailed if it ends dead, TimeoutError if it
+        takes longer."""
+        return await result_of(await self._open(), self.id, as_duration(timeout), to_come=self._to_come)
+
+    async def state(self) -> JobState | None:
+        """Where the job is now; None if it is gone, or still to come."""
+        record = await (await self._open()).get(self.id)
+        return None if record is None else record.state
+
+    async def cancel(self, why: str = "") -> bool:
+        """Stops the job if it waits or runs; False if it was finished, or is gone."""
+        return (await (await self._open()).move([Cancel(self.id, why)]))[0] is Outcome.DONE
+
+
+async def result_of(queue: JobQueue, id: str, timeout: timedelta, *, to_come: bool = False) -> object:
+    """The result of a job, once it is done."""
+    pause = _POLL_FIRST
+    async with asyncio.timeout(timeout.total_seconds()):
+        while True:
+            record = await queue.get(id)
+            if record is None:
+                if not to_come:
+                    raise UsageError(
+                        f"there is no job {id!r}", do="put it first; a done job is gone after a while, see keep="
+                    )
+            elif record.state.place is Place.DONE:
+                return read_result(record.result)
+            elif record.state.place is Place.DEAD:
+                raise JobFailed(
+                    f"the job {id!r} is dead: {record.state.reason}: {record.state.error}".removesuffix(": "),
+                    do=f"see `wrasse jobs show {id}`",
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _POLL_MAX)
+
+
+def read_result(result: bytes | None) -> object:
+    """What a handler returned: read as JSON, or the bytes as they are where they are none."""
+    if result is None:
+        return None
+    try:
+        return msgspec.json.decode(result)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return result

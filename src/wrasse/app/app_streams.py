@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from wrasse.app.job_handle import Duration, as_duration
-from wrasse.app.new_job import encoded
+from wrasse.app.new_job import Duration, as_duration, encoded
 from wrasse.app.signals import on_stop
 from wrasse.clock import Clock
 from wrasse.errors import UsageError

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from wrasse.app.app_jobs import Duration, Jobs, as_duration
+from wrasse.app.app_jobs import Jobs
 from wrasse.app.app_streams import AppStreams
 from wrasse.app.building import (
     JOB_SWEEPS,
@@ -38,14 +38,13 @@ from wrasse.app.building import (
 )
 from wrasse.app.config import Config, load
 from wrasse.app.nats_settings import is_nats
-from wrasse.app.new_job import encoded
+from wrasse.app.new_job import Duration, as_duration, encoded
 from wrasse.app.signals import on_stop
 from wrasse.app.sweep_ports import JOBS, LEASES, STREAMS
-from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.loop import Engine
-from wrasse.errors import UnknownName, UsageError
+from wrasse.errors import UnknownName, UsageError, first_error
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.jobs.pacing import Pace
 from wrasse.jobs.periodic import Cron, Every, Missed, Periodic, parse_cron
@@ -138,7 +137,7 @@ class App(Registering):
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         super().__init__(config, Registry())
         self._clock = clock or SystemClock()
-        self._stores = _stores(config, self._clock)
+        self._stores = Stores.of(config.settings.worker, self._clock)
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
         self._producer: Producer | None = None
@@ -152,7 +151,7 @@ class App(Registering):
     def configure(self, config: Config) -> None:
         """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
         if self._opened is None:
-            self.config, self._stores = config, _stores(config, self._clock)
+            self.config, self._stores = config, Stores.of(config.settings.worker, self._clock)
 
     async def repeater(self) -> Repeater:
         """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
@@ -228,7 +227,7 @@ class App(Registering):
         """Lets go of what was opened without closing it, for a process that was forked: it belongs to the parent, and
         must stay alive here, untouched. The app opens its own on next use."""
         left = (self._stores, self._opened, self._producer, self._loop, self._remote)
-        self._stores = _stores(self.config, self._clock)
+        self._stores = Stores.of(self.config.settings.worker, self._clock)
         self._opening = asyncio.Lock()
         self._opened = self._producer = self._loop = self._remote = None
         return left
@@ -277,11 +276,6 @@ class App(Registering):
         opened = await self.open(JOBS)
         handlers = build_handlers(configured(self.config.settings, self.registry))
         return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency)
-
-
-def _stores(config: Config, clock: Clock) -> Stores:
-    own = config.settings.worker
-    return Stores(clock, done_max=own.done_max, rescues_max=own.rescues_max)
 
 
 class AppWorker:

@@ -18,9 +18,9 @@ from functools import partial
 from wrasse.app.app_streams import AppStreams, Registered
 from wrasse.app.config import Config
 from wrasse.app.leasing import open_leasing
+from wrasse.app.new_job import as_periodic
 from wrasse.app.orphaning import ORPHANS as ORPHAN_SWEEP, instance_of, open_desk
 from wrasse.app.own_sweeps import load_sweep
-from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.retention_building import build_stream_sweep, stream_sweeps
 from wrasse.app.retention_settings import STREAM_SWEEPS
 from wrasse.app.settings import CircuitBreaker, Settings

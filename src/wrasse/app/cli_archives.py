@@ -15,11 +15,9 @@ from wrasse.app.archiving import build_rules, open_ports, shelves
 from wrasse.app.building import owner_name
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_streams import bytes_of, entry_json
-from wrasse.app.cli_table import printable, show_table
+from wrasse.app.cli_table import counted, printable, progress, show_facts, show_table
 from wrasse.app.config import Config
-from wrasse.app.job_text import glimpse
-from wrasse.app.plain import to_json
-from wrasse.app.progress import progress
+from wrasse.app.plain import glimpse, picked, to_json
 from wrasse.app.wiring import Stores
 from wrasse.archives.batch import Facts
 from wrasse.archives.cursor import Cursors
@@ -58,7 +56,7 @@ class BadLines:
 
     def __call__(self, bad: BadLine) -> None:
         """Reports one."""
-        told = {"key": bad.key, "line": bad.line, "what": bad.what}
+        told = picked(bad, "key line what")
         self.count += 1
         if len(self.first) < PROBLEMS_MAX:
             self.first.append(told)
@@ -86,13 +84,10 @@ class Wanted:
 @asynccontextmanager
 async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Places]:
     """The stores of archives and the streams, for the length of a command; one that only reads creates nothing."""
-    stores = Stores(SystemClock(), create=create)
-    try:
+    async with Stores.of(config.settings.worker, create=create) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
         looked_for = await shelves(config, stores)
         yield Places(looked_for, await build_rules(config, stores) or looked_for, streams)
-    finally:
-        await stores.close()
 
 
 @click.command("list")
@@ -134,10 +129,8 @@ async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetim
                     found.append(_row(rule, each, facts))
     columns = ("key", "subject", "first", "last", "count", "bytes")
     asked.answer(
-        {"archives": found, "problems": [{"key": each.key, "what": each.what} for each in problems]},
-        lambda: show_table(columns, [[row[name] for name in columns] for row in found])
-        if found
-        else click.echo("there is no such archive"),
+        {"archives": found, "problems": [picked(each, "key what") for each in problems]},
+        lambda: show_facts(columns, found, empty="there is no such archive"),
     )
     for problem in problems:
         click.echo(f"{printable(problem.key)}: {printable(problem.what)}", err=True)
@@ -148,15 +141,11 @@ async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetim
 def _row(rule: Rule, each: Shelved, facts: Facts) -> Mapping[str, object]:
     return {
         "key": each.info.key,
-        "subject": each.name.subject,
-        "domain": each.name.domain,
-        "epoch": each.name.epoch,
+        **picked(each.name, "subject domain epoch"),
         "start": str(each.name.after),
         "first": str(facts.first),
         "last": str(facts.last),
-        "count": facts.count,
-        "marked": facts.marked,
-        "incomplete": facts.incomplete,
+        **picked(facts, "count marked incomplete"),
         "bytes": each.info.size,
         "destination": rule.destination,
     }
@@ -267,18 +256,10 @@ async def _verify(asked: Asked, pattern: str, since: datetime | None) -> list[Ve
 
 def _verified(each: Verified) -> Mapping[str, object]:
     return {
-        "subject": each.subject,
-        "epoch": each.epoch,
-        "whole": each.whole,
-        "incomplete": each.incomplete,
-        "archives": each.archives,
-        "messages": each.messages,
-        "marked": each.marked,
-        "bytes": each.bytes,
+        **picked(each, "subject epoch whole incomplete archives messages marked bytes waiting"),
         "start": None if each.start is None else str(each.start),
         "last": None if each.last is None else str(each.last),
-        "waiting": each.waiting,
-        "problems": [{"key": problem.key, "what": problem.what} for problem in each.problems],
+        "problems": [picked(problem, "key what") for problem in each.problems],
     }
 
 
@@ -287,18 +268,12 @@ def _called(each: Verified) -> str:
     return f"{name} (incomplete: a work queue)" if each.incomplete else name
 
 
-def _waiting(each: Verified) -> str:
-    return "" if each.waiting is None else str(each.waiting)
-
-
 def _tell_verified(found: Sequence[Verified]) -> None:
-    if not found:
-        click.echo("there is no such archive")
-        return
     rows = [
-        ("ok" if e.whole else "fail", _called(e), e.archives, e.messages, e.last, _waiting(e)) for e in found
+        ("ok" if e.whole else "fail", _called(e), e.archives, e.messages, e.last, e.waiting) for e in found
     ]
-    show_table(("", "stream", "archives", "messages", "up to", "waiting"), rows)
+    columns = ("", "stream", "archives", "messages", "up to", "waiting")
+    show_table(columns, rows, empty="there is no such archive")
     for each in found:
         for problem in each.problems:
             click.echo(f"{printable(problem.key or each.subject)}: {printable(problem.what)}")
@@ -342,7 +317,7 @@ def replay_(
     asked.answer(
         {"messages": done.messages, "bytes": done.bytes, "into": into, "dry_run": dry_run,
          "bad_lines": bad.count, "problems": bad.first},
-        lambda: click.echo(f"{said} {done.messages} message{'' if done.messages == 1 else 's'} of {done.bytes} bytes"),
+        lambda: click.echo(f"{said} {counted(done.messages, 'message')} of {done.bytes} bytes"),
     )  # fmt: skip
     bad.end()
 
@@ -405,8 +380,7 @@ async def _wait_for_turn(turns: Turns, subject: str, clock: Clock) -> None:
 
 async def _restart(asked: Asked, subject: str, dry_run: bool) -> Restart:
     config, clock = asked.config(), SystemClock()
-    stores = Stores(clock, create=not dry_run)
-    try:
+    async with Stores.of(config.settings.worker, clock, create=not dry_run) as stores:
         ports = await open_ports(config, stores, clock)
         rule = next((each for each in await build_rules(config, stores) if matches(each.pattern, subject)), None)
         if rule is None:
@@ -423,5 +397,3 @@ async def _restart(asked: Asked, subject: str, dry_run: bool) -> Restart:
             return planned
         finally:
             await turns.give_back()
-    finally:
-        await stores.close()

@@ -16,9 +16,9 @@ import click
 
 from wrasse.app.config import Config, load
 from wrasse.app.handler_app import unseen_app
-from wrasse.app.lateness import TELL
 from wrasse.app.plain import to_json
 from wrasse.app.store_url import parse_store
+from wrasse.app.wiring import TELL
 from wrasse.duration import parse_duration
 from wrasse.errors import BadDuration, ConfigError, UsageError
 

@@ -8,8 +8,7 @@ import click
 
 from wrasse.app.cli_asked import finish, write_json
 from wrasse.app.cli_table import show_table
-from wrasse.app.demo import Demo, Seen, Told
-from wrasse.app.demo_stage import staged
+from wrasse.app.demo import Demo, Seen, Told, staged
 
 
 @click.command()

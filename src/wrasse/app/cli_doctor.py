@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
 import click
 
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.config import Config
-from wrasse.app.declared import declared, kind_of, table
 from wrasse.app.doctor import examine
 from wrasse.app.handler_app import with_app
 from wrasse.app.redaction import hide
+from wrasse.app.store_url import StoreUrl
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, UsageError, WrasseError
 from wrasse.ports.finding import FAIL, Finding
@@ -44,7 +48,7 @@ def _show(rows: list[tuple[str, str, str, str]], kinds: list[str]) -> None:
     show_table(("state", "check", "what", "do"), rows)
     if kinds:
         click.echo()
-        show_table(*table(kinds))
+        show_table(*capability_table(kinds))
 
 
 def _kinds(config: Config) -> list[str]:
@@ -68,3 +72,33 @@ def _with_app(asked: Asked) -> tuple[Config, list[Finding]]:
 
 async def _examined(config: Config) -> list[Finding]:
     return [finding async for finding in examine(config, SystemClock())]
+
+
+KINDS = {
+    "memory": "memory.connect:Memory",
+    "sqlite": "sqlite.connect:Sqlite",
+    "redis": "redis.connect:Redis",
+    "nats": "nats.connect:Nats",
+    "s3": "s3.connect:S3",
+    "file": "directory.connect:Directory",
+}
+
+
+def kind_of(url: StoreUrl) -> str:
+    """The kind of backend that serves a URL."""
+    return url.scheme if url.scheme in KINDS else "nats" if url.is_nats else "redis"
+
+
+def declared(kind: str) -> Mapping[str, bool]:
+    """The capabilities of a kind of backend, by name."""
+    module, _, name = KINDS[kind].partition(":")
+    backend = getattr(importlib.import_module(f"wrasse.backends.{module}"), name)
+    return asdict(backend.capabilities)
+
+
+def capability_table(kinds: Iterable[str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A head and rows: each capability, and which of these kinds have it."""
+    found = {kind: declared(kind) for kind in kinds}
+    names = dict.fromkeys(name for each in found.values() for name in each)
+    rows = [(name, *("yes" if each[name] else "no" for each in found.values())) for name in names]
+    return ("capability", *found), rows

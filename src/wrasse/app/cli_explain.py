@@ -15,13 +15,10 @@ from wrasse.app.cli_jobs import show_record
 from wrasse.app.cli_journal import LINE_COLUMNS, line_row
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.config import Config
-from wrasse.app.job_text import record_json
-from wrasse.app.outlook import outlook
-from wrasse.app.plain import line_json
-from wrasse.app.retention_outlook import StreamOutlook, stream_outlook
+from wrasse.app.outlook import StreamOutlook, outlook, stream_outlook
+from wrasse.app.plain import line_json, record_json
 from wrasse.app.sweep_ports import ENGINE, JOBS, LEASES, RECORDS, STREAMS
 from wrasse.app.wiring import Stores
-from wrasse.clock import SystemClock
 from wrasse.errors import UsageError
 from wrasse.leases.lease import Lease
 from wrasse.leases.names import DEFAULT_NAMESPACE, BadName, checked_key
@@ -49,9 +46,7 @@ def explain(asked: Asked, id: str) -> None:
 
 async def _explain(asked: Asked, id: str) -> None:
     config = asked.config()
-    clock = SystemClock()
-    stores = Stores(clock, done_max=config.settings.worker.done_max, create=False)
-    try:
+    async with Stores.of(config.settings.worker, create=False) as stores:
         where = config.homes
         needs = [port for port in (JOBS, RECORDS) if where.serves(port)]
         opened = await open_homes(config, stores, ENGINE, *(LEASES if port == RECORDS else port for port in needs))
@@ -63,8 +58,6 @@ async def _explain(asked: Asked, id: str) -> None:
         next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
         known = record is not None or (lease is not None and lease.owner)
         stream = await stream_outlook(config, stores, id) if not known and where.serves(STREAMS) else None
-    finally:
-        await stores.close()
     lines = (*about, *of_run)
     if record is None and lease is None and stream is None and not lines:
         raise UsageError(

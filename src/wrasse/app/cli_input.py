@@ -6,12 +6,12 @@ import base64
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 import click
 import msgspec
 
-from wrasse.app.progress import progress
+from wrasse.app.cli_table import progress
 from wrasse.errors import TooLarge, UnknownName, UsageError, WrasseError
 
 T = TypeVar("T")
@@ -94,3 +94,25 @@ def payload_of(fields: Mapping[str, object]) -> bytes:
         return base64.b64decode(str(fields["payload_b64"]), validate=True)
     except ValueError:
         raise UsageError("payload_b64 is not base 64", do="encode the bytes, or use data") from None
+
+
+class _Sized(Protocol):
+    @property
+    def payload(self) -> bytes: ...
+
+
+SIZED = TypeVar("SIZED", bound=_Sized)
+
+
+def pieces_of(things: Iterator[SIZED], count_max: int, bytes_max: int) -> Iterator[list[SIZED]]:
+    """Jobs or messages in lists that are short enough for one call."""
+    piece: list[SIZED] = []
+    size = 0
+    for thing in things:
+        piece.append(thing)
+        size += len(thing.payload)
+        if len(piece) == count_max or size > bytes_max:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

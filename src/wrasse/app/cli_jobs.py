@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any, TypeVar
 
 import click
 
@@ -15,64 +17,82 @@ from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.config import Config
-from wrasse.app.job_text import glimpse, record_json, state_json, text_of, when
-from wrasse.app.plain import queue_json, shut_json, worker_json
+from wrasse.app.plain import glimpse, queue_json, record_json, shut_json, state_json, text_of, when, worker_json
 from wrasse.app.task_opening import open_tasks, task_home
-from wrasse.app.wiring import Stores, open_store, with_jobs
-from wrasse.clock import SystemClock
+from wrasse.app.wiring import Stores, with_jobs
 from wrasse.errors import UnknownName
 from wrasse.jobs.breakers import SHUT_QUEUES, shut_queues
 from wrasse.jobs.routed import RoutedJobs
 from wrasse.ports.backend import JobStore
 from wrasse.ports.jobs import JobFilter, JobQueue, JobRecord, JobState, Place, QueueCount, Reason
 from wrasse.ports.page import Page
-from wrasse.ports.pulse import Pulse
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQueue:
-    """Jobs and tasks as one queue, and the pulse of where jobs live."""
+    """Jobs and tasks as one queue, and the backend of the jobs."""
 
     jobs: JobQueue
     store: JobStore
-
-    async def pulse(self) -> Pulse:
-        """What time it is there."""
-        return await self.store.pulse()
 
 
 @asynccontextmanager
 async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator[OpenQueue]:
     """Jobs, and the tasks of the types that the settings name, for the length of a command; one that only reads creates
     nothing."""
-    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max, create=create)
-    try:
-        yield await open_queue(config, stores)
-    finally:
-        await stores.close()
-
-
-async def open_queue(config: Config, stores: Stores) -> OpenQueue:
-    """Jobs and tasks, where they live."""
-    store, home = with_jobs(await stores.open(config.homes.jobs)), task_home(config)
-    if home is None:
-        return OpenQueue(store.jobs, store)
-    tasks = partial(open_tasks, home, stores)
-    return OpenQueue(RoutedJobs(store.jobs, tasks, list(config.settings.task_types)), store)
+    async with Stores.of(config.settings.worker, create=create) as stores:
+        store, home = with_jobs(await stores.open(config.homes.jobs)), task_home(config)
+        tasks = None if home is None else partial(open_tasks, home, stores)
+        types = list(config.settings.task_types)
+        yield OpenQueue(store.jobs if tasks is None else RoutedJobs(store.jobs, tasks, types), store)
 
 
 @asynccontextmanager
 async def opened(config: Config) -> AsyncIterator[JobStore]:
     """The backend that holds the jobs, for the length of a command."""
-    store = await open_store(config.homes.jobs, done_max=config.settings.worker.done_max, create=False)
-    try:
-        yield with_jobs(store)
-    finally:
-        await store.close()
+    async with Stores.of(config.settings.worker, create=False) as stores:
+        yield with_jobs(await stores.open(config.homes.jobs))
 
 
+T = TypeVar("T")
 PLACES = ("ready", "delayed", "held", "done", "dead")
 REASONS = tuple(reason.value for reason in Reason)
+Span = tuple[timedelta | None, timedelta | None]  # how long ago at most and at least
+
+
+def job_filters(
+    *, only: str = "Only", error: bool = False, span: bool = False
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Adds the options that choose jobs, which the function gets as `where`; `error` and `span` are for commands about
+    dead ones, and the times between which these died are given as `span`."""
+    reason = "jobs that died for this reason" if error else "dead jobs with this reason"
+    options = [
+        click.option("--queue", help=f"{only} jobs of this queue."),
+        click.option("--kind", help=f"{only} jobs of this kind."),
+        click.option("--reason", type=click.Choice(REASONS), help=f"{only} {reason}."),
+    ]
+    if error:
+        about = f"{only} jobs whose error contains this."
+        options.append(click.option("--error", "error_contains", metavar="TEXT", help=about))
+    if span:
+        options.append(click.option("--since", type=DURATION, help="Only jobs that died within this time."))
+        options.append(click.option("--until", type=DURATION, help="Only jobs that died longer ago than this."))
+
+    def add(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, queue: str | None, kind: str | None, reason: str | None, **given: Any) -> T:
+            died = None if reason is None else Reason(reason)
+            given["where"] = JobFilter(queue, kind, died, given.pop("error_contains", None))
+            if span:
+                given["span"] = given.pop("since"), given.pop("until")
+            return function(*args, **given)
+
+        wrapped: Callable[..., T] = wrapper
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return add
 
 
 def place_of(name: str) -> tuple[Place, bool | None]:
@@ -99,22 +119,13 @@ def _near(id: str, seen: list[str]) -> list[str]:
 
 @click.command("list")
 @click.argument("place", type=click.Choice(PLACES), required=False)
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--kind", help="Only jobs of this kind.")
-@click.option("--reason", type=click.Choice(REASONS), help="Only dead jobs with this reason.")
+@job_filters()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
 @click.option("--after", help="Go on after this cursor, which the last page gave.")
 @click.option("--newest", is_flag=True, help="Newest first.")
 @asks
 def list_jobs(
-    asked: Asked,
-    place: str | None,
-    queue: str | None,
-    kind: str | None,
-    reason: str | None,
-    limit: int,
-    after: str | None,
-    newest: bool,
+    asked: Asked, place: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
     """List jobs of one PLACE, or of all places.
 
@@ -126,7 +137,6 @@ def list_jobs(
     """
     if after is not None and place is None:
         raise click.UsageError("--after needs a place\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
-    where = JobFilter(queue=queue, kind=kind, reason=None if reason is None else Reason(reason))
     finish(_list(asked, (place,) if place else PLACES, where, limit, after, newest))
 
 
@@ -151,12 +161,8 @@ async def _list(
 
 
 def _show_states(states: list[JobState], now: datetime, cursor: str | None) -> None:
-    if not states:
-        click.echo("no jobs")
-        return
-    show_table(("id", "kind", "queue", "place", "attempts", "when", "by / why"), [_row(state, now) for state in states])
-    if cursor:
-        click.echo(f"more: --after={cursor}")
+    columns = ("id", "kind", "queue", "place", "attempts", "when", "by / why")
+    show_table(columns, [_row(state, now) for state in states], empty="no jobs", after=cursor)
 
 
 def _row(state: JobState, now: datetime) -> tuple[object, ...]:
@@ -185,7 +191,7 @@ def show(asked: Asked, id: str, payload: bool, result: bool) -> None:
 async def _show(asked: Asked, id: str, payload: bool, result: bool) -> None:
     async with opened_queue(asked.config()) as store:
         record = await known_job(store.jobs, id)
-        now = (await store.pulse()).at
+        now = (await store.store.pulse()).at
     if payload or result:
         sys.stdout.buffer.write(record.job.payload if payload else record.result or b"")
         sys.stdout.buffer.flush()
@@ -259,9 +265,7 @@ async def _peek(asked: Asked, queue: str | None, count: int) -> None:
     ]
     asked.answer(
         {"jobs": [{**state_json(each.state), "payload": text_of(each.job.payload)} for each in records]},
-        lambda: (
-            show_table(("id", "kind", "queue", "bytes", "payload"), rows) if rows else click.echo("nothing is ready")
-        ),
+        lambda: show_table(("id", "kind", "queue", "bytes", "payload"), rows, empty="nothing is ready"),
     )
 
 
@@ -280,21 +284,14 @@ def stats(asked: Asked) -> None:
 
 async def _stats(asked: Asked) -> None:
     config = asked.config()
-    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max, create=False)
-    try:
-        queue = await open_queue(config, stores)
+    async with opened_queue(config) as queue:
         counts = await queue.jobs.counts()
         beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
         shut = await shut_queues(queue.store.records(SHUT_QUEUES), beating)
-    finally:
-        await stores.close()
 
     def text() -> None:
-        if not counts.queues:
-            click.echo("no jobs")
-        else:
-            rows = [_counted(each, counts.at) for each in counts.queues]
-            show_table(("queue", "ready", "delayed", "held", "done", "dead", "oldest ready"), rows)
+        rows = [_counted(each, counts.at) for each in counts.queues]
+        show_table(("queue", "ready", "delayed", "held", "done", "dead", "oldest ready"), rows, empty="no jobs")
         if counts.workers:
             rows = [
                 (w.info.id, w.info.slots, ago(w.beat_at, counts.at), _alive(w.until, counts.at)) for w in counts.workers
@@ -322,26 +319,11 @@ def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:
 
 
 @click.command()
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--kind", help="Only jobs of this kind.")
-@click.option("--reason", type=click.Choice(REASONS), help="Only jobs that died for this reason.")
-@click.option("--error", "error_contains", metavar="TEXT", help="Only jobs whose error contains this.")
-@click.option("--since", type=DURATION, help="Only jobs that died within this time.")
-@click.option("--until", type=DURATION, help="Only jobs that died longer ago than this.")
+@job_filters(error=True, span=True)
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
 @click.option("--after", help="Go on after this cursor, which the last page gave.")
 @asks
-def dead(
-    asked: Asked,
-    queue: str | None,
-    kind: str | None,
-    reason: str | None,
-    error_contains: str | None,
-    since: timedelta | None,
-    until: timedelta | None,
-    limit: int,
-    after: str | None,
-) -> None:
+def dead(asked: Asked, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
     """List dead jobs, the newest first, and why they died.
 
     \b
@@ -349,15 +331,7 @@ def dead(
       wrasse jobs dead
       wrasse jobs dead --since=1h --reason=failed --error=Timeout
     """
-    finish(
-        _dead(
-            asked,
-            JobFilter(queue, kind, None if reason is None else Reason(reason), error_contains),
-            (since, until),
-            limit,
-            after,
-        )
-    )
+    finish(_dead(asked, where, span, limit, after))
 
 
 def died_within(where: JobFilter, now: datetime, since: timedelta | None, until: timedelta | None) -> JobFilter:
@@ -369,11 +343,9 @@ def died_within(where: JobFilter, now: datetime, since: timedelta | None, until:
     )
 
 
-async def _dead(
-    asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], limit: int, after: str | None
-) -> None:
+async def _dead(asked: Asked, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
     async with opened_queue(asked.config()) as store:
-        where = died_within(where, (await store.pulse()).at, *span)
+        where = died_within(where, (await store.store.pulse()).at, *span)
         page = await store.jobs.page(Place.DEAD, where, after, limit, newest=True)
     asked.answer(
         {"jobs": [state_json(state) for state in page], "next": page.cursor},

@@ -12,15 +12,15 @@ from datetime import timedelta
 import click
 
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_jobs import PLACES, REASONS, died_within, known_job, opened, opened_queue, place_of
-from wrasse.app.cli_table import printable, show_table
-from wrasse.app.progress import progress
+from wrasse.app.cli_jobs import PLACES, Span, died_within, job_filters, known_job, opened, opened_queue, place_of
+from wrasse.app.cli_table import counted, printable, progress, show_table
+from wrasse.app.plain import picked
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused, UsageError
 from wrasse.jobs.rates import parse_rate
 from wrasse.jobs.replay import Plan, Replay, Replayed
 from wrasse.ports.damage import Damage
-from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, Reason, Revive
+from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, Revive
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -32,23 +32,12 @@ SHOWN_MAX = 20
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--all", "everything", is_flag=True, help="All dead jobs that the filters let through.")
-@click.option("--queue", help="With --all: only jobs of this queue.")
-@click.option("--kind", help="With --all: only jobs of this kind.")
-@click.option("--reason", type=click.Choice(REASONS), help="With --all: only jobs that died for this reason.")
-@click.option("--error", "error_contains", metavar="TEXT", help="With --all: only jobs whose error contains this.")
+@job_filters(only="With --all: only", error=True)
 @click.option("--delay", type=DURATION, default="0s", help="Not before this much later.")
 @click.option("--dry-run", is_flag=True, help="Show what would be requeued, and change nothing.")
 @asks
 def requeue(
-    asked: Asked,
-    ids: Sequence[str],
-    everything: bool,
-    queue: str | None,
-    kind: str | None,
-    reason: str | None,
-    error_contains: str | None,
-    delay: timedelta,
-    dry_run: bool,
+    asked: Asked, ids: Sequence[str], everything: bool, where: JobFilter, delay: timedelta, dry_run: bool
 ) -> None:
     """Make dead jobs ready again, with their budgets full.
 
@@ -59,7 +48,6 @@ def requeue(
     """
     if bool(ids) == everything:
         raise click.UsageError("name jobs, or say --all\ndo: wrasse jobs requeue ID..., or wrasse jobs requeue --all")
-    where = JobFilter(queue, kind, None if reason is None else Reason(reason), error_contains)
     finish(_requeue(asked, ids, where, delay, dry_run))
 
 
@@ -121,7 +109,7 @@ def _tell(asked: Asked, verb: str, changes: _Changes, dry_run: bool) -> None:
     def text() -> None:
         for id in changes.changed[:SHOWN_MAX] if dry_run else ():
             click.echo(f"would {verb} {printable(id)}")
-        count = f"{changes.count} job{'' if changes.count == 1 else 's'}"
+        count = counted(changes.count, "job")
         click.echo(f"would {verb} {count}" if dry_run else f"{verb} {count}")
         if changes.lost:
             ids = ", ".join(printable(id) for id in changes.lost[:SHOWN_MAX])
@@ -161,22 +149,13 @@ async def _cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
 
 @click.command()
 @click.argument("place", type=click.Choice([name for name in PLACES if name != "held"]))
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--kind", help="Only jobs of this kind.")
-@click.option("--reason", type=click.Choice(REASONS), help="Only dead jobs with this reason.")
+@job_filters()
 @click.option("--older", type=DURATION, help="Only jobs that finished longer ago than this.")
 @click.option("--yes", is_flag=True, help="Really delete. There is no undo.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
 @asks
 def purge(
-    asked: Asked,
-    place: str,
-    queue: str | None,
-    kind: str | None,
-    reason: str | None,
-    older: timedelta | None,
-    yes: bool,
-    dry_run: bool,
+    asked: Asked, place: str, where: JobFilter, older: timedelta | None, yes: bool, dry_run: bool
 ) -> None:
     """Delete jobs of one PLACE for good. Held jobs are never deleted.
 
@@ -187,7 +166,6 @@ def purge(
     """
     if not (yes or dry_run):
         raise Refused(f"deleting {place} jobs cannot be undone", do="look with --dry-run, then say --yes")
-    where = JobFilter(queue, kind, None if reason is None else Reason(reason))
     finish(_purge(asked, place, where, older, dry_run))
 
 
@@ -197,7 +175,7 @@ async def _purge(asked: Asked, name: str, where: JobFilter, older: timedelta | N
         raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
     changes = _Changes()
     async with opened_queue(asked.config(), create=not dry_run) as store:
-        horizon = (await store.pulse()).at - older if older is not None else None
+        horizon = (await store.store.pulse()).at - older if older is not None else None
         narrowed = replace(where, finished_before=horizon, delayed=delayed)
         async for states in _pages(store.jobs, place, narrowed):
             if dry_run:
@@ -211,12 +189,7 @@ _MOMENT = timedelta(milliseconds=1)
 
 
 @click.command()
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--kind", help="Only jobs of this kind.")
-@click.option("--reason", type=click.Choice(REASONS), help="Only jobs that died for this reason.")
-@click.option("--error", "error_contains", metavar="TEXT", help="Only jobs whose error contains this.")
-@click.option("--since", type=DURATION, help="Only jobs that died within this time.")
-@click.option("--until", type=DURATION, help="Only jobs that died longer ago than this.")
+@job_filters(error=True, span=True)
 @click.option("--rate", metavar="JOBS/TIME", help="No faster than this, such as 10/s.  [default: no limit]")
 @click.option("--canary", default=10, show_default=True, type=click.IntRange(0, 500), help="How many go first.")
 @click.option("--watch", type=DURATION, default="30s", show_default=True, help="How long these are watched at most.")
@@ -228,12 +201,8 @@ _MOMENT = timedelta(milliseconds=1)
 @asks
 def replay(
     asked: Asked,
-    queue: str | None,
-    kind: str | None,
-    reason: str | None,
-    error_contains: str | None,
-    since: timedelta | None,
-    until: timedelta | None,
+    where: JobFilter,
+    span: Span,
     rate: str | None,
     canary: int,
     watch: timedelta,
@@ -252,14 +221,11 @@ def replay(
     """
     if not (yes or dry_run):
         raise Refused("a replay runs many jobs again", do="look with --dry-run, then say --yes")
-    where = JobFilter(queue, kind, None if reason is None else Reason(reason), error_contains)
     plan = Plan(canary, watch, share, None if rate is None else parse_rate("", rate))
-    finish(_replay(asked, where, (since, until), plan, dry_run))
+    finish(_replay(asked, where, span, plan, dry_run))
 
 
-async def _replay(
-    asked: Asked, where: JobFilter, span: tuple[timedelta | None, timedelta | None], plan: Plan, dry_run: bool
-) -> None:
+async def _replay(asked: Asked, where: JobFilter, span: Span, plan: Plan, dry_run: bool) -> None:
     async with opened_queue(asked.config(), create=not dry_run) as store:
         # Dead letters that another program pushed are dated when they are first seen, which is in this call.
         now = (await store.jobs.counts()).at + _MOMENT
@@ -268,7 +234,7 @@ async def _replay(
             count = 0
             async for page in run.pages():
                 count += len(page)
-            asked.answer({"count": count, "dry_run": True}, lambda: click.echo(f"would replay {jobs_text(count)}"))
+            asked.answer({"count": count, "dry_run": True}, lambda: click.echo(f"would replay {counted(count, 'job')}"))
             return
         with progress("jobs") as seen:
             done = await run.run(seen)
@@ -288,14 +254,9 @@ def _replayed_json(done: Replayed) -> dict[str, object]:
 def _tell_replayed(done: Replayed) -> None:
     if done.canaries.count:
         click.echo(f"of {done.canaries.count} canaries {done.canaries.done} are done, {done.canaries.failed} failed")
-    click.echo(f"replayed {jobs_text(done.revived)}")
+    click.echo(f"replayed {counted(done.revived, 'job')}")
     if done.lost:
-        click.echo(f"left {jobs_text(done.lost)} alone, since they changed meanwhile")
-
-
-def jobs_text(count: int) -> str:
-    """1 job, 2 jobs."""
-    return f"{count} job{'' if count == 1 else 's'}"
+        click.echo(f"left {counted(done.lost, 'job')} alone, since they changed meanwhile")
 
 
 NOTHING_TO_CHECK = "this backend keeps a job in one record, which cannot contradict another: there is nothing to check"
@@ -330,30 +291,18 @@ async def _fsck(asked: Asked, repair: bool) -> None:
             return
         with progress("looked at") as seen:
             found = await store.damages.check(repair=repair, silence=config.settings.worker.heartbeat_ttl, seen=seen)
-    answer = {"checked": True, "damage": [_damage_json(each) for each in found], "repaired": repair}
+    damage = [picked(each, "kind about repair count repaired names") for each in found]
+    answer = {"checked": True, "damage": damage, "repaired": repair}
     asked.answer(answer, lambda: _tell_damage(found, repair))
     if any(each.repaired < each.count for each in found):
         raise click.exceptions.Exit(1)
 
 
-def _damage_json(each: Damage) -> dict[str, object]:
-    return {
-        "kind": each.kind,
-        "about": each.about,
-        "repair": each.repair,
-        "count": each.count,
-        "repaired": each.repaired,
-        "names": each.names,
-    }
-
-
 def _tell_damage(found: Sequence[Damage], repair: bool) -> None:
-    if not found:
-        click.echo("no damage")
-        return
     rows = [(each.kind, each.count, each.about, each.repair) for each in found]
-    show_table(("damage", "count", "what it is", "what was done" if repair else "what --repair does"), rows)
+    columns = ("damage", "count", "what it is", "what was done" if repair else "what --repair does")
+    show_table(columns, rows, empty="no damage")
     for each in found:
         click.echo(f"{each.kind}: {', '.join(printable(name) for name in each.names)}")
-    if not repair:
+    if found and not repair:
         click.echo("nothing was changed; repair it with: wrasse jobs fsck --repair")

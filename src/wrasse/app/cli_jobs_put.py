@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 
 import click
 
 from wrasse.app.building import JOBS, build_producer, open_homes
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of
+from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
+from wrasse.app.new_job import NewJob, made
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
-from wrasse.duration import parse_duration
 from wrasse.errors import UsageError, WrasseError
 from wrasse.jobs.producer import Producer, Put
 from wrasse.jobs.tally import Tally
@@ -23,22 +22,6 @@ from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job
 SHOWN_MAX = 20
 LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_MAX
 FIELDS = ("data", "payload_b64", "kind", "id", "queue", "priority", "delay", "timeout", "headers", "unique", "keep")
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the options say about every job of this call."""
-
-    kind: str
-    id: str | None
-    queue: str | None
-    priority: str | None
-    delay: timedelta
-    timeout: timedelta | None
-    headers: Mapping[str, str]
-    unique: str
-    window: timedelta
-    keep: timedelta | None
 
 
 @click.command(context_settings={"allow_extra_args": True})
@@ -88,12 +71,12 @@ def put(
     if id is not None and (lines or json_lines):
         raise click.UsageError("one id cannot name many jobs\ndo: put ids into the lines with --json-lines")
     named = dict(_header(each) for each in headers)
-    given = Given(kind, id, queue, priority, delay, timeout, named, unique, window, keep)
+    new = NewJob(kind, b"", priority, queue, delay, None, id, timeout, named, unique, window, keep)
     if lines or json_lines:
-        finish(_put(asked, lambda producer: _many(producer, given, path, described=json_lines)))
+        finish(_put(asked, lambda producer: _many(producer, new, path, described=json_lines)))
     else:
-        data = one_payload(payload, path, PAYLOAD_BYTES_MAX)
-        finish(_put(asked, lambda producer: iter([_job(producer, given, data)])))
+        one = replace(new, data=one_payload(payload, path, PAYLOAD_BYTES_MAX))
+        finish(_put(asked, lambda producer: iter([made(producer, one)])))
 
 
 def _check_arguments(payload: str | None, more: Sequence[str]) -> None:
@@ -114,43 +97,24 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _job(producer: Producer, given: Given, payload: bytes) -> Job:
-    return producer.job(
-        given.kind,
-        payload,
-        id=given.id,
-        queue=given.queue,
-        priority=given.priority,
-        delay=given.delay,
-        timeout=given.timeout,
-        headers=given.headers,
-        unique=given.unique,
-        window=given.window,
-        keep=given.keep,
-    )
+def _many(producer: Producer, new: NewJob, path: str | None, *, described: bool) -> Iterator[Job]:
+    def job(line: bytes) -> Job:
+        return made(producer, _described(new, line) if described else replace(new, data=line))
+
+    return from_lines(path, job, what="jobs", bytes_max=LINE_BYTES_MAX, spaces=not described)
 
 
-def _many(producer: Producer, given: Given, path: str | None, *, described: bool) -> Iterator[Job]:
-    made = partial(_described if described else _job, producer, given)
-    return from_lines(path, made, what="jobs", bytes_max=LINE_BYTES_MAX, spaces=not described)
-
-
-def _described(producer: Producer, given: Given, line: bytes) -> Job:
+def _described(new: NewJob, line: bytes) -> NewJob:
+    """What a line says of its job, on top of what the options say of all."""
     fields = fields_of(line, FIELDS, '{"kind": ..., "data": ...}')
-    timeout, keep = fields.get("timeout"), fields.get("keep")
-    return producer.job(
-        str(fields.get("kind", given.kind)),
-        payload_of(fields),
-        id=None if fields.get("id") is None else str(fields["id"]),
-        queue=given.queue if fields.get("queue") is None else str(fields["queue"]),
-        priority=given.priority if fields.get("priority") is None else str(fields["priority"]),
-        delay=parse_duration(str(fields["delay"])) if "delay" in fields else given.delay,
-        timeout=given.timeout if timeout is None else parse_duration(str(timeout)),
-        headers={**given.headers, **_headers(fields.get("headers"))},
-        unique=str(fields.get("unique", given.unique)),
-        window=given.window,
-        keep=given.keep if keep is None else parse_duration(str(keep)),
-    )
+    given = {name: str(fields[name]) for name in ("kind", "unique", "delay") if name in fields}
+    given |= {
+        name: str(fields[name])
+        for name in ("id", "queue", "priority", "timeout", "keep")
+        if fields.get(name) is not None
+    }
+    headers = {**new.headers, **_headers(fields.get("headers"))}
+    return replace(new, data=payload_of(fields), headers=headers, **given)  # type: ignore[arg-type]  # by name
 
 
 def _headers(value: object) -> Mapping[str, str]:
@@ -162,41 +126,25 @@ def _headers(value: object) -> Mapping[str, str]:
 
 
 async def _put(asked: Asked, jobs: Callable[[Producer], Iterator[Job]]) -> None:
-    config = asked.config()
-    clock = SystemClock()
-    stores = Stores(clock, done_max=config.settings.worker.done_max)
+    config, clock = asked.config(), SystemClock()
     answers: list[Put] = []
     count = known = 0
     try:
-        producer = build_producer(config.settings, await open_homes(config, stores, JOBS), clock, Tally())
-        for piece in _pieces(jobs(producer)):
-            for answer in await producer.put_many(piece):
-                count, known = count + answer.new, known + (not answer.new)
-                if len(answers) < BATCH_MAX:
-                    answers.append(answer)
+        async with Stores.of(config.settings.worker, clock) as stores:
+            producer = build_producer(config.settings, await open_homes(config, stores, JOBS), clock, Tally())
+            for piece in pieces_of(jobs(producer), BATCH_MAX, PAYLOAD_BYTES_MAX):
+                for answer in await producer.put_many(piece):
+                    count, known = count + answer.new, known + (not answer.new)
+                    if len(answers) < BATCH_MAX:
+                        answers.append(answer)
     except WrasseError as why:
         if count:
             # Whoever puts all of them once more would put these twice.
             why.message = f"{why.message}; {count} jobs before it were put and stay"
             why.do = why.do if isinstance(why, UsageError) else f"{why.do.partition(';')[0]}, then put the rest"
         raise
-    finally:
-        await stores.close()
     listed = [{"id": each.id, "new": each.new} for each in answers]
     asked.answer({"put": count, "known": known, "jobs": listed}, lambda: _tell(answers, count, known))
-
-
-def _pieces(jobs: Iterator[Job]) -> Iterator[list[Job]]:
-    piece: list[Job] = []
-    size = 0
-    for job in jobs:
-        piece.append(job)
-        size += len(job.payload)
-        if len(piece) == BATCH_MAX or size > PAYLOAD_BYTES_MAX:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
 
 
 def _tell(answers: Sequence[Put], count: int, known: int) -> None:

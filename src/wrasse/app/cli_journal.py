@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import click
@@ -10,8 +11,7 @@ from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.plain import line_json
-from wrasse.app.wiring import journal_of, open_store
-from wrasse.clock import SystemClock
+from wrasse.app.wiring import Stores
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -57,16 +57,12 @@ def journal(
 async def _journal(
     asked: Asked, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
 ) -> None:
-    clock = SystemClock()
-    store = await open_store(asked.config().homes.journal, clock, create=False)
-    try:
-        journal = journal_of(store, clock)
+    config = asked.config()
+    async with Stores.of(config.settings.worker, create=False) as stores:
         if since is not None:
-            horizon = (await store.pulse()).at - since
-            where = LineFilter(where.sweep, where.run, where.suspect, where.outcome, where.open, since=horizon)
-        page = await journal.page(where, after, limit, newest=not oldest)
-    finally:
-        await store.close()
+            horizon = (await (await stores.open(config.homes.journal)).pulse()).at - since
+            where = replace(where, since=horizon)
+        page = await (await stores.open_journal(config.homes.journal)).page(where, after, limit, newest=not oldest)
     asked.answer({"lines": [line_json(line) for line in page], "next": page.cursor}, lambda: _text(page))
 
 
@@ -82,9 +78,5 @@ LINE_COLUMNS = ("when", "sweep", "did", "to", "outcome", "why")
 
 
 def _text(page: Page[Line]) -> None:
-    if not page.items:
-        click.echo("the journal has no such line")
-        return
-    show_table(LINE_COLUMNS, [line_row(line, page.at) for line in page])
-    if page.cursor:
-        click.echo(f"more: --after={page.cursor}")
+    rows = [line_row(line, page.at) for line in page]
+    show_table(LINE_COLUMNS, rows, empty="the journal has no such line", after=page.cursor)

@@ -13,12 +13,11 @@ import click
 
 from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_table import show_pairs, show_table
+from wrasse.app.cli_table import progress, show_pairs, show_table
 from wrasse.app.config import Config
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.leases_http.queues_desk import QueueDesk
 from wrasse.app.leasing import open_leasing
-from wrasse.app.progress import progress
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
@@ -67,11 +66,8 @@ async def lease_operations(asked: Asked, *, create: bool = True) -> AsyncIterato
 
 @asynccontextmanager
 async def _store(config: Config, *, create: bool = False) -> AsyncIterator[Leasing]:
-    stores = Stores(SystemClock(), done_max=config.settings.worker.done_max, create=create)
-    try:
+    async with Stores.of(config.settings.worker, create=create) as stores:
         yield await open_leasing(config, stores)
-    finally:
-        await stores.close()
 
 
 NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="Where the key is.  [default: default]")
@@ -128,9 +124,7 @@ def _show_keys(
 ) -> None:
     rows: list[tuple[object, ...]] = [(key, meta.version, meta.token or "", *_held(meta, now)) for key, meta in found]
     rows += [(key, "", "", "invalid", why) for key, why in invalid]
-    show_table(("key", "version", "token", "owner", "ends"), rows)
-    if cursor is not None:
-        click.echo(f"more: --after={cursor}")
+    show_table(("key", "version", "token", "owner", "ends"), rows, after=cursor)
 
 
 @click.command()

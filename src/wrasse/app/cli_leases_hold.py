@@ -19,8 +19,7 @@ import msgspec
 from wrasse.app.building import owner_name
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_leases import NAMESPACE, lease_operations
-from wrasse.app.cli_table import show_pairs, show_table
-from wrasse.app.progress import progress
+from wrasse.app.cli_table import progress, show_pairs, show_table
 from wrasse.errors import UsageError
 from wrasse.leases.attachments import CONTENT_TYPE, Attached, Sent
 from wrasse.leases.attachments_client import FilePieces, write_file

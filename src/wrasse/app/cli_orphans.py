@@ -11,11 +11,10 @@ import msgspec
 
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_sweep import exit_code
-from wrasse.app.cli_table import printable, show_table
+from wrasse.app.cli_table import printable, show_facts, show_table
 from wrasse.app.orphan_running import Yard, carry_out, given, look, planned, the_root, yard
 from wrasse.app.orphaning import instance_of
-from wrasse.app.plain import plain
-from wrasse.app.status_json import report_json
+from wrasse.app.plain import picked, plain, report_json
 from wrasse.duration import format_duration
 from wrasse.engine.report import Report
 from wrasse.errors import Refused, UnknownName
@@ -27,7 +26,7 @@ from wrasse.orphans.passing import known_of, live, name_of, raw, text, unit_of
 from wrasse.orphans.plan import check_plan, read_plan, write_plan
 from wrasse.orphans.root import Root
 from wrasse.orphans.verdict import RESTORE, Suspected
-from wrasse.ports.journal import Line, LineFilter
+from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import Sighting, Standing, State
 
@@ -333,29 +332,13 @@ async def _facts(here: Yard, desk: Desk, key: str) -> Mapping[str, object]:
         **facts,
         "unit": name_of(unit),
         "files": [{"key": info.key, "bytes": info.size, "modified_at": info.modified_at} for info in listed],
-        "reference": None
-        if reference is None
-        else {
-            "key": reference.key,
-            "rule": reference.rule,
-            "owner": reference.owner,
-            "ended_at": reference.ended_at,
-            "started_at": reference.started_at,
-        },
+        "reference": None if reference is None else picked(reference, "key rule owner ended_at started_at"),
         "sighting": None if sighting is None else _sighting(sighting, desk.root, standing),
-        "journal": [_line(line) for line in lines],
+        "journal": [
+            {"at": each.intended_at, **picked(each.intent, "run verb reason"), "outcome": each.outcome}
+            for each in lines
+        ],
         "verdict": _verdict(protects, sighting, desk.root, standing, bool(listed)),
-    }
-
-
-def _line(line: Line) -> Mapping[str, object]:
-    told = line.intent
-    return {
-        "at": line.intended_at,
-        "run": told.run,
-        "verb": told.verb,
-        "reason": told.reason,
-        "outcome": line.outcome,
     }
 
 
@@ -437,16 +420,8 @@ async def _roots(asked: Asked) -> None:
     async with yard(asked.config(), create=False) as here:
         found = [await _root(desk) for desk in here.desks]
     columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
-    asked.answer(
-        {"roots": found},
-        lambda: show_table(columns, [[_cell(row[name]) for name in columns] for row in found])
-        if found
-        else click.echo("no root of orphans is configured; see docs/how-to/reclaim-storage.md"),
-    )
-
-
-def _cell(value: object) -> object:
-    return ("no", "yes")[value] if isinstance(value, bool) else plain(value)
+    empty = "no root of orphans is configured; see docs/how-to/reclaim-storage.md"
+    asked.answer({"roots": found}, lambda: show_facts(columns, found, empty=empty))
 
 
 async def _root(desk: Desk) -> Mapping[str, object]:
@@ -480,7 +455,5 @@ async def _sightings(asked: Asked, root: str, state: str | None, limit: int) -> 
     columns = ("unit", "evidence", "state", "since", "looks", "bytes")
     asked.answer(
         {"sightings": found, "more": page.more},
-        lambda: show_table(columns, [[plain(row[name]) for name in columns] for row in found])
-        if found
-        else click.echo("nothing is noted there"),
+        lambda: show_facts(columns, found, empty="nothing is noted there"),
     )

@@ -10,9 +10,9 @@ import click
 from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import show_table
-from wrasse.app.periodic_settings import as_periodic
+from wrasse.app.new_job import as_periodic
 from wrasse.app.settings import Settings
-from wrasse.app.wiring import open_store
+from wrasse.app.wiring import Stores
 from wrasse.jobs.periodic import read_when
 from wrasse.jobs.repeating import PERIODIC, Mark, read_mark
 from wrasse.ports.backend import Backend
@@ -50,23 +50,18 @@ def list_periodic(asked: Asked) -> None:
 
 async def _list(asked: Asked) -> None:
     config = asked.config()
-    store = await open_store(config.homes.jobs, create=False)
-    try:
+    async with Stores.of(config.settings.worker, create=False) as stores:
+        store = await stores.open(config.homes.jobs)
         found = await _known(store, config.settings)
         now = (await store.pulse()).at
-    finally:
-        await store.close()
     rows = [
         (each.name, each.kind, each.when, each.missed, f"{each.next_after(now):%Y-%m-%d %H:%M:%S}Z", *_last(each, now))
         for each in found
     ]
+    columns = ("name", "kind", "when", "missed", "next", "last", "last job")
     asked.answer(
         {"periodic": [_json(each, now) for each in found]},
-        lambda: (
-            show_table(("name", "kind", "when", "missed", "next", "last", "last job"), rows)
-            if rows
-            else click.echo("no periodic jobs")
-        ),
+        lambda: show_table(columns, rows, empty="no periodic jobs"),
     )
 
 

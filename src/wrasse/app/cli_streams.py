@@ -10,9 +10,9 @@ import asyncio
 import base64
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -20,13 +20,12 @@ import click
 
 from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of
+from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.config import Config
-from wrasse.app.job_text import glimpse, text_of
-from wrasse.app.plain import stream_json, to_json
+from wrasse.app.plain import glimpse, stream_json, text_of, to_json
 from wrasse.app.signals import on_stop
-from wrasse.app.wiring import open_store, with_streams
+from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock, from_micros, to_micros
 from wrasse.duration import parse_duration
 from wrasse.errors import BadDuration, StoreBroken, UsageError
@@ -43,27 +42,14 @@ from wrasse.streams.publisher import Message, Publisher
 @asynccontextmanager
 async def opened(config: Config, *, create: bool = False) -> AsyncIterator[StreamStore]:
     """The backend that holds the streams, for the length of a command; one that only reads creates nothing."""
-    store = await open_store(config.homes.streams, create=create)
-    try:
-        await store.check_streams()
-        yield with_streams(store)
-    finally:
-        await store.close()
+    async with Stores.of(config.settings.worker, create=create) as stores:
+        yield await stores.open_streams(config.homes.streams)
 
 
 BATCH_MAX = 1_000
 SHOWN_MAX = 20
 LINE_BYTES_MAX = 2 * PAYLOAD_BYTES_MAX
 FIELDS = ("subject", "data", "payload_b64", "key", "trace_id")
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the options say about every message of this call."""
-
-    subject: str
-    key: str
-    trace_id: str | None
 
 
 @click.command()
@@ -97,12 +83,12 @@ def publish(
     check_sources(payload, path, lines=lines, json_lines=json_lines)
     if key and (lines or json_lines):
         raise click.UsageError("one key cannot name many messages\ndo: put keys into the lines with --json-lines")
-    given = Given(subject, key, trace_id)
+    given = Message(subject, b"", key, trace_id)
     if lines or json_lines:
-        made = partial(_checked, _described if json_lines else _bare, given)
+        made = partial(_of_line, given, described=json_lines)
         messages = from_lines(path, made, what="messages", bytes_max=LINE_BYTES_MAX)
     else:
-        messages = iter([_bare(given, one_payload(payload, path, PAYLOAD_BYTES_MAX))])
+        messages = iter([replace(given, payload=one_payload(payload, path, PAYLOAD_BYTES_MAX))])
     finish(_publish(asked, messages))
 
 
@@ -112,7 +98,7 @@ async def _publish(asked: Asked, messages: Iterator[Message]) -> None:
     async with opened(asked.config(), create=True) as store:
         publisher = Publisher(store.streams, SystemClock())
         try:
-            for piece in _pieces(messages):
+            for piece in pieces_of(messages, BATCH_MAX, PAYLOAD_BYTES_MAX):
                 sent = await publisher.publish_many(piece)
                 count += len(sent)
                 ids += sent[: BATCH_MAX - len(ids)]
@@ -130,39 +116,16 @@ def _tell_published(ids: list[str], count: int) -> None:
         click.echo(id)
 
 
-def _checked(made: Callable[[Given, bytes], Message], given: Given, line: bytes) -> Message:
-    message = made(given, line)
+def _of_line(given: Message, line: bytes, *, described: bool) -> Message:
+    """A message with what its line says, on top of what the options say of all."""
+    message = replace(given, payload=line)
+    if described:
+        fields = fields_of(line, FIELDS, '{"data": ...}')
+        said = {name: str(fields[name]) for name in ("subject", "key", "trace_id") if fields.get(name) is not None}
+        message = replace(given, payload=payload_of(fields), **said)
     check_subject(message.subject)
     check_payload(message.payload, message.subject)
     return message
-
-
-def _bare(given: Given, payload: bytes) -> Message:
-    return Message(given.subject, payload, given.key, given.trace_id)
-
-
-def _described(given: Given, line: bytes) -> Message:
-    fields = fields_of(line, FIELDS, '{"data": ...}')
-    trace_id = fields.get("trace_id", given.trace_id)
-    return Message(
-        str(fields.get("subject", given.subject)),
-        payload_of(fields),
-        str(fields.get("key", "")),
-        None if trace_id is None else str(trace_id),
-    )
-
-
-def _pieces(messages: Iterator[Message]) -> Iterator[list[Message]]:
-    piece: list[Message] = []
-    size = 0
-    for message in messages:
-        piece.append(message)
-        size += len(message.payload)
-        if len(piece) == BATCH_MAX or size > PAYLOAD_BYTES_MAX:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
 
 
 PAGE = 100
@@ -399,14 +362,11 @@ async def _info(asked: Asked, pattern: str, after: str | None, limit: int) -> No
 
 
 def _tell_info(found: Sequence[StreamState], more: str | None) -> None:
-    if not found:
-        click.echo("there is no such stream")
-        return
     rows = [
         (state.subject, state.length, state.bytes, _age(state.first, state), state.appended, _age(state.last, state))
         for state in found
     ]
-    show_table(("stream", "length", "bytes", "oldest", "ever", "newest"), rows)
+    show_table(("stream", "length", "bytes", "oldest", "ever", "newest"), rows, empty="there is no such stream")
     groups = [
         (state.subject, g.name, g.floor, g.pending, "" if g.lag is None else g.lag, g.consumers)
         for state in found

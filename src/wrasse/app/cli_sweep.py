@@ -9,10 +9,9 @@ import click
 
 from wrasse.app.building import LEASE_SWEEPS, open_engine
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
-from wrasse.app.cli_table import printable, show_table
+from wrasse.app.cli_table import printable, progress, show_table
 from wrasse.app.config import Config
-from wrasse.app.progress import progress
-from wrasse.app.status_json import report_json
+from wrasse.app.plain import report_json
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.duration import format_duration
@@ -95,10 +94,9 @@ async def _sweep(
 ) -> tuple[list[Report], Refused | None]:
     """The reports, and why one could not be had: another process is at that sweep. The rest is done all the same."""
     clock = SystemClock()
-    stores = Stores(clock, done_max=config.settings.worker.done_max, create=not dry_run)
     reports: list[Report] = []
     refused: Refused | None = None
-    try:
+    async with Stores.of(config.settings.worker, clock, create=not dry_run) as stores:
         engine, _ = await open_engine(config, stores, clock, names)
         with progress("sweeps", len(names)) as seen:
             for name in engine.names:
@@ -107,8 +105,6 @@ async def _sweep(
                 except Refused as why:
                     refused = why
                 seen(1)
-    finally:
-        await stores.close()
     return reports, refused
 
 

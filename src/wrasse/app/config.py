@@ -8,7 +8,9 @@ other programs' files carry, which only warn.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +20,6 @@ from pathlib import Path
 import yaml
 
 from wrasse.app.convert import Unfit, convert
-from wrasse.app.environment import from_environment, strays
 from wrasse.app.homes import SERVERS, Homes, resolve
 from wrasse.app.nats_settings import idle_nats_names
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
@@ -35,6 +36,58 @@ from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar
 from wrasse.duration import format_duration
 from wrasse.errors import ConfigError, UnknownName, UsageError, WrasseError
 from wrasse.sweeps import CATALOGUE, Catalogued
+
+_PREFIX = "WRASSE_"
+# Set by us for commands and tests, or read elsewhere than in the settings.
+_OTHERS = (
+    "WRASSE_CONFIG",
+    "WRASSE_JOB_",
+    "WRASSE_ATTEMPT",
+    "WRASSE_QUEUE",
+    "WRASSE_KIND",
+    "WRASSE_PRIORITY",
+    "WRASSE_TOKEN",
+    "WRASSE_TEST_",
+    "WRASSE_BENCH_",
+)
+_INJECTED = re.compile(r"_SERVICE_(HOST|PORT.*)$|_PORT(_\d+_(TCP|UDP).*)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One setting in the environment and the variable it came from."""
+
+    leaf: Leaf
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A variable that names no setting; `near` is the one that was probably meant."""
+
+    name: str
+    near: str | None
+
+
+def from_environment(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[Found]:
+    """Every setting the environment holds; our own name wins over the bare one."""
+    for leaf in leaves.values():
+        for name in (leaf.env, leaf.seed_env):
+            if name is not None and name in environ:
+                yield Found(leaf, name, environ[name])
+                break
+
+
+def strays(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[Stray]:
+    """Variables with our prefix that are no setting."""
+    known = {leaf.env for leaf in leaves.values()}
+    for name in sorted(environ):
+        if not name.startswith(_PREFIX) or name in known or name.startswith(_OTHERS) or _INJECTED.search(name):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+        yield Stray(name, near[0] if near else None)
+
 
 DEFAULT_FILE = "wrasse.yaml"
 _ALL = "see `wrasse config show`, which names every setting"

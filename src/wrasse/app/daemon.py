@@ -11,9 +11,10 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from wrasse import __version__
 from wrasse.app.addresses import Address, parse_address
@@ -43,19 +44,17 @@ from wrasse.app.leases_http.access import access_of
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.app.leasing import check_serving
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
-from wrasse.app.opening import Waiting
 from wrasse.app.process import hand_over_sooner
 from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing_directory
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
 from wrasse.app.sweep_ports import ARCHIVES, ENGINE, JOBS, LEASES, RECORDS, STREAMS, TASKS, Opened
 from wrasse.app.task_working import build_task_workers
-from wrasse.app.unwrap import first_error
 from wrasse.app.wiring import Stores, with_jobs
 from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
 from wrasse.engine.loop import Engine
-from wrasse.errors import UnknownName, UsageError
+from wrasse.errors import StoreUnavailable, UnknownName, UsageError, first_error
 from wrasse.jobs.breakers import SHUT_QUEUES
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.repeating import Repeater
@@ -64,8 +63,62 @@ from wrasse.jobs.worker import Worker
 from wrasse.ports.backend import Backend
 from wrasse.streams.tally import StreamTally
 
-ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
+T = TypeVar("T")
+_PAUSE = 1.0  # seconds between two tries
+_SAID_EVERY = 30  # tries between two lines that say so
 _log = logging.getLogger("wrasse.daemon")
+
+
+class Waiting:
+    """What the parts of a process wait for."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self.parts: dict[str, str] = {}  # part -> why its backend cannot be had
+        self._stop = stop
+
+    async def opened(
+        self, part: str, open: Callable[[], Awaitable[T]], tried: asyncio.Event, *, served: bool
+    ) -> T | None:
+        """What `open` gives, as soon as its servers answer; None if the process is stopped before that. `tried` is set
+        after the first try. A file is not waited for."""
+        tries = 0
+        try:
+            while not self._stop.is_set():
+                try:
+                    return await self._unless_stopped(open())
+                except StoreUnavailable as error:
+                    if not served:
+                        raise
+                    self._note(part, f"{error.message}; {error.do}", tries)
+                    tried.set()
+                tries += 1
+                await self._unless_stopped(asyncio.sleep(_PAUSE))
+            return None
+        finally:
+            tried.set()
+            self.parts.pop(part, None)
+
+    def _note(self, part: str, error: str, tries: int) -> None:
+        said = [each for other, each in self.parts.items() if other != part]
+        self.parts[part] = error
+        # Of parts that wait for one server only the first says so.
+        if tries % _SAID_EVERY == 0 and error not in said:
+            _log.warning("waiting for the backend", extra={"role": part, "error": error})
+
+    async def _unless_stopped(self, what: Awaitable[T]) -> T | None:
+        """Waits for this, or for the end of the process: a connection attempt may take long."""
+        task = asyncio.ensure_future(what)
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for each in (task, stop):
+                each.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+
+ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,22 +281,20 @@ class Daemon:
     async def run(self) -> None:
         """Runs until a signal, or until something fails that a restart may mend."""
         settings = self._config.settings
-        own = settings.worker
-        stores = Stores(self._clock, done_max=own.done_max, rescues_max=own.rescues_max)
         try:
             # Signals are heard from here on: whoever reads that it has started may stop it at once.
-            with on_stop(self._stop):
-                self._opened = await open_homes(self._config, stores)
-                server = Server(Watch(self._subject, settings.observability.queue_sample_interval))
-                try:
-                    addresses = await self._listen(server)
-                    await self._live(self._parts(stores), addresses)
-                finally:
-                    if self._lease_server is not None:
-                        await self._lease_server.close(settings.worker.grace)
-                    await server.close()
+            async with Stores.of(settings.worker, self._clock) as stores:
+                with on_stop(self._stop):
+                    self._opened = await open_homes(self._config, stores)
+                    server = Server(Watch(self._subject, settings.observability.queue_sample_interval))
+                    try:
+                        addresses = await self._listen(server)
+                        await self._live(self._parts(stores), addresses)
+                    finally:
+                        if self._lease_server is not None:
+                            await self._lease_server.close(settings.worker.grace)
+                        await server.close()
         finally:
-            await stores.close()
             self._log_handler.settle()
 
     def _parts(self, stores: Stores) -> Sequence[Part]:

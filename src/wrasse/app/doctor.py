@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
+import sqlite3
+import stat
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 
 from wrasse import __version__
 from wrasse.app.addresses import parse_address
-from wrasse.app.age_findings import age_findings
 from wrasse.app.ago import ago
 from wrasse.app.building import build_engine, build_handlers, configured, families, open_homes, owner_name
 from wrasse.app.config import Config
-from wrasse.app.file_modes import mode_findings
 from wrasse.app.homes import table
-from wrasse.app.left_behind import left_behind
 from wrasse.app.redis_settings import is_redis
+from wrasse.app.retention_building import retention, surveys_of
+from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
 from wrasse.app.settings_leases import LeaseSettings
+from wrasse.app.shown import has_secrets
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.app.sweep_ports import ENGINE, JOBS
 from wrasse.app.traces import INSTALL, missing_for_tracing
@@ -32,11 +36,14 @@ from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ids import Ids
-from wrasse.ports.backend import Backend
+from wrasse.ports.backend import Backend, StreamStore
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.pulse import Examined
 from wrasse.ports.records import Collection
+from wrasse.ports.streams import StreamState
+from wrasse.streams.retention import Retention, server_age_for
+from wrasse.sweeps.aged_entries import AgedEntries
 
 ANSWER_MAX = 10.0  # seconds
 _MUTE = "see that it is up and can be reached from here, and what else uses it"
@@ -60,9 +67,8 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
         return
     for finding in (*mode_findings(config, where.stores()), *left_behind(config)):
         yield finding
-    stores = Stores(clock, done_max=config.settings.worker.done_max, create=False)
     opened: dict[str, Backend] = {}
-    try:
+    async with Stores.of(config.settings.worker, clock, create=False) as stores:
         for row in table(where):
             yield Finding("place", OK, f"{row.port}: {row.refused or f'{row.backend} ({row.by})'}")
         asked = [where.ports[port] for port in ("jobs", "records", "engine", "streams")]
@@ -84,8 +90,6 @@ async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
             for catalog in stores.examined:
                 for finding in await _asked(catalog):
                     yield finding
-    finally:
-        await stores.close()
 
 
 def _settings(config: Config) -> Iterator[Finding]:
@@ -305,3 +309,136 @@ async def _upkeep(config: Config, stores: Stores, clock: Clock) -> AsyncIterator
         else:
             last = "has never run" if each.last is None else f"ran {ago(each.last.ended_at, clock.now())}"
             yield Finding("sweeps", OK, f"{each.name} {last}")
+
+
+LOOK = 1_000  # streams; the sweep sees all
+_NAMED = 3
+_BY_HAND = "nats stream edit --max-age=0"
+
+
+async def age_findings(settings: Settings, store: StreamStore) -> Sequence[Finding]:
+    """The findings about a backend of streams; none where servers remove nothing by themselves."""
+    if store.ages is None:
+        return ()
+    page = await surveys_of(store).survey(">", None, LOOK)
+    return tuple(judged(page.items, retention(settings), enabled=settings.sweeps[AgedEntries.name].enabled))
+
+
+def judged(streams: Sequence[StreamState], rules: Retention, *, enabled: bool) -> Iterator[Finding]:
+    """What is to be said of these streams. Pure."""
+    aged = [state for state in streams if state.server_age is not None and state.server_age.age is not None]
+    ours = [state for state in aged if state.server_age is not None and state.server_age.ours]
+    if unasked := [state for state in aged if state not in ours and _protected(state, rules)]:
+        what = f"the server removes entries by age that an archiver or workers may still need: {_subjects(unasked)}"
+        yield Finding("retention", WARN, what, f"take the maximal age away: {_BY_HAND}")
+    if ours and not enabled:
+        what = f"aged_entries is disabled, and the server goes on removing entries by age: {_subjects(ours)}"
+        do = f"take their rules away and run `wrasse sweep aged-entries` once, or {_BY_HAND}"
+        yield Finding("retention", WARN, what, do)
+    elif other := [state for state in ours if _is_other(state, rules)]:
+        what = f"the server keeps streams to another age than retention says: {_subjects(other)}"
+        yield Finding("retention", WARN, what, "run `wrasse sweep aged-entries`, or wait for its next run")
+    elif ours:
+        yield Finding("retention", OK, f"the server itself keeps {len(ours)} streams to their age")
+
+
+def _protected(state: StreamState, rules: Retention) -> bool:
+    bound = rules.of(state.subject)
+    return bool(rules.protecting(state.subject, None if bound is None else bound.rule))
+
+
+def _is_other(state: StreamState, rules: Retention) -> bool:
+    assert state.server_age is not None, "asked of those that have an age"
+    return state.server_age.age != server_age_for(state, rules.of(state.subject))
+
+
+def _subjects(streams: Sequence[StreamState]) -> str:
+    more = f" and {len(streams) - _NAMED} more" if len(streams) > _NAMED else ""
+    return ", ".join(state.subject for state in streams[:_NAMED]) + more
+
+
+_DATABASE = ("", "-wal", "-shm")
+
+
+def mode_findings(config: Config, stores: Iterable[StoreUrl]) -> Iterator[Finding]:
+    """Every path of this configuration that is open to all users; one line if none is."""
+    files, folders = set[str](), {each.spool for each in config.settings.orphans.values()}
+    for store in stores:
+        if store.scheme == "sqlite":
+            files |= {store.path + ending for ending in _DATABASE}
+        elif store.scheme == "file":
+            folders.add(store.path)
+    wide = [path for path in sorted(files) if _mode(path) & stat.S_IRWXO]
+    entered = [path for path in sorted(folders) if _mode(path) & stat.S_IRWXO]
+    told = config.file is not None and has_secrets(config) and _mode(config.file) & stat.S_IRWXO
+    if wide:
+        names = shlex.join(wide)
+        yield Finding(
+            "modes", WARN, f"every user of this machine may read {names}: payloads are in it", f"chmod 600 {names}"
+        )
+    for path in entered:
+        name = shlex.quote(path)
+        do = f"chmod 700 {name}; for a group of readers: chgrp GROUP {name} && chmod 2750 {name}"
+        yield Finding("modes", WARN, f"every user of this machine may look into {name} (mode {_mode(path):04o})", do)
+    if told and config.file is not None:
+        name = shlex.quote(str(config.file))
+        yield Finding(
+            "modes", WARN, f"every user of this machine may read {name}, and it holds secrets", f"chmod 600 {name}"
+        )
+    if (files or folders) and not (wide or entered or told):
+        yield Finding("modes", OK, "files and directories are closed to other users of this machine")
+
+
+def _mode(path: str | Path) -> int:
+    """The permissions; 0 for what is not there."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        return 0
+
+
+_HOW = "how to move it: docs/how-to/move-the-database.md"
+_COUNTS = {
+    "jobs": "SELECT count(*) FROM jobs",
+    "records": "SELECT count(*) FROM records WHERE value IS NOT NULL AND collection NOT LIKE '.wrasse/%'",
+    "streams": "SELECT count(*) FROM entries",
+}
+
+
+def left_behind(config: Config) -> Iterator[Finding]:
+    """A default database or directory that holds data and is used by no part of these settings."""
+    used = {*_used(config)}
+    database, objects = (Path(url.partition(":")[2]).absolute() for url in (EMBEDDED, EMBEDDED_OBJECTS))
+    if database.is_file() and database.resolve() not in used and (held := _held(database)):
+        ports = ", ".join(f"backends.{port}: {EMBEDDED}" for port in held)
+        counts = ", ".join(f"{count} {port}" for port, count in held.items())
+        yield Finding(
+            "place", WARN, f"{database.name} in the working directory holds {counts}, and these settings do not use it",
+            f"to go on using it write {ports}; {_HOW}; if it is not needed, remove it",
+        )  # fmt: skip
+    if objects.is_dir() and objects.resolve() not in used and any(objects.iterdir()):
+        yield Finding(
+            "place", WARN, f"{objects.name} in the working directory holds objects, and these settings do not use it",
+            f"to go on using it write backends.objects: {EMBEDDED_OBJECTS}; if it is not needed, remove it",
+        )  # fmt: skip
+
+
+def _used(config: Config) -> Iterator[Path]:
+    """The files and directories that the settings name."""
+    where, roots = config.homes, config.settings.orphans.values()
+    homes = (*where.ports.values(), *where.sightings.values(), *(home for _, home in where.archives))
+    for url in (*(home.url for home in homes), *(text for own in roots for text in (own.store, own.database))):
+        if url.startswith(("sqlite:", "file:")):
+            with suppress(WrasseError):  # a URL of SQLAlchemy may have another form
+                yield Path((parse_objects if url.startswith("file:") else parse_store)(url).path).absolute().resolve()
+
+
+def _held(database: Path) -> dict[str, int]:
+    """How much of what is in a database of wrasse; nothing in any other. Neither file nor directory changes."""
+    # Without a -wal file no process has it open, and reading it as it is creates none.
+    state = "mode=ro" if database.with_name(f"{database.name}-wal").exists() else "immutable=1"
+    found = {}
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.as_uri()}?{state}", uri=True)) as opened:
+        for port, query in _COUNTS.items():
+            found[port] = int(opened.execute(query).fetchone()[0])
+    return {port: count for port, count in found.items() if count}

@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 
 from wrasse import __version__
 from wrasse.app.logs import LogTally
-from wrasse.app.orphan_metrics import ABOUT, GAUGES, LAG, LOOKED_AT, OrphanFacts, gauges, lags
 from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.engine.report import Totals
@@ -25,9 +24,49 @@ from wrasse.engine.state import Held
 from wrasse.jobs.breakers import BreakerFacts
 from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
 from wrasse.leases.store import LeaseTally
+from wrasse.orphans import lag
 from wrasse.ports.jobs import Counts, QueueCount
+from wrasse.ports.sightings import Round
 from wrasse.streams.tally import StreamTally
 from wrasse.streams.trimmer import RetentionTally
+
+_ORPHANS: Mapping[str, tuple[tuple[str, ...], str]] = {  # to names of what a look counts
+    "objects": (("listed",), "objects below the root at the last complete look"),
+    "bytes": (("bytes",), "bytes of those that have the shape of its template"),
+    "protected": (("protected",), "units that a reference protects"),
+    "unreferenced": (("found", "restarted", "waiting", "due"), "units that are orphans, due or not"),
+    "foreign": (("foreign",), "objects of another shape, which are never touched"),
+    "due": (("due",), "units that were to be taken away after that look"),
+    "due_bytes": (("due_bytes",), "bytes of these"),
+    "quarantined": (("in_quarantine", "purged", "healed", "written_again"), "units in quarantine"),
+}
+_LOOKED_AT = "last_look_timestamp_seconds"
+_ORPHAN_LAG = "commit_lag"
+_ABOUT_ORPHANS = {
+    _LOOKED_AT: "when a look was last complete, unix time",
+    _ORPHAN_LAG: "units whose first reference the last complete look met, by how long after their last write it came",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanFacts:
+    """One root and its last complete look."""
+
+    root: str
+    last: Round
+
+
+def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
+    """Each gauge by its name, with a sample for every root."""
+    for name, (parts, _) in _ORPHANS.items():
+        yield name, [((each.root,), sum(each.last.counts.get(part, 0) for part in parts)) for each in facts]
+    yield _LOOKED_AT, [((each.root,), each.last.at.timestamp()) for each in facts]
+
+
+def _orphan_lags(facts: Sequence[OrphanFacts]) -> list[tuple[tuple[str, ...], float]]:
+    """How many references came so late, by root and bound."""
+    return [((each.root, bound), count) for each in facts for bound, count in lag.histogram(each.last.counts)]
+
 
 STUCK_JOBS = "stuck_jobs"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -141,9 +180,9 @@ METRICS: Mapping[str, Described] = {
             "calls of the lease API by the name of the caller's token, empty without one, and status; 499: the caller "
             "left before the answer",
         ),
-        *(Described(f"wrasse_orphans_{name}", "gauge", ("root",), doc) for name, (_, doc) in GAUGES.items()),
-        Described(f"wrasse_orphans_{LOOKED_AT}", "gauge", ("root",), ABOUT[LOOKED_AT]),
-        Described(f"wrasse_orphans_{LAG}", "gauge", ("root", "within"), ABOUT[LAG]),
+        *(Described(f"wrasse_orphans_{name}", "gauge", ("root",), doc) for name, (_, doc) in _ORPHANS.items()),
+        Described(f"wrasse_orphans_{_LOOKED_AT}", "gauge", ("root",), _ABOUT_ORPHANS[_LOOKED_AT]),
+        Described(f"wrasse_orphans_{_ORPHAN_LAG}", "gauge", ("root", "within"), _ABOUT_ORPHANS[_ORPHAN_LAG]),
         Described("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
         Described("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
         Described("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
@@ -328,9 +367,9 @@ def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:
 
 
 def _orphans(facts: Sequence[OrphanFacts]) -> Iterator[Metric]:
-    for name, samples in gauges(facts):
+    for name, samples in _orphan_gauges(facts):
         yield _family(f"wrasse_orphans_{name}", samples)
-    yield _family(f"wrasse_orphans_{LAG}", lags(facts))
+    yield _family(f"wrasse_orphans_{_ORPHAN_LAG}", _orphan_lags(facts))
 
 
 def _retention(tally: RetentionTally | None) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""A job as a program describes it, before it is put: a value, and how it becomes a job of the queue."""
+"""A job as a program or the settings describe it, before it is put: a value, and how it becomes a job of the queue."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from wrasse.app.job_handle import Duration, as_duration
-from wrasse.errors import UsageError
+from wrasse.app.settings import PeriodicSettings
+from wrasse.duration import format_duration, parse_duration
+from wrasse.errors import ConfigError, UsageError
+from wrasse.jobs.periodic import Every, Missed, Periodic, parse_cron
 from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import NOTHING, Job, JobGroup
 
-_NO_TIME = timedelta(0)
-_NO_TIMES = (None, None, None)
+Duration = timedelta | str  # 30s, 5m, 1h30m, or a timedelta
+NO_TIME = timedelta(0)
+_UNSET = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +29,20 @@ class NewJob:
     data: object = b""
     priority: str | None = None
     queue: str | None = None
-    delay: Duration = _NO_TIME
+    delay: Duration = NO_TIME
     not_before: datetime | None = None
     id: str | None = None
     timeout: Duration | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     unique: str = ""
-    window: Duration = _NO_TIME
+    window: Duration = NO_TIME
     keep: Duration | None = None
 
 
 def made(producer: Producer, new: NewJob) -> Job:
     """The job of the queue that this describes."""
     times = (new.not_before, new.timeout, new.keep)
-    if new.id is None and new.delay is _NO_TIME and new.window is _NO_TIME and times == _NO_TIMES:
+    if new.id is None and new.delay is NO_TIME and new.window is NO_TIME and times == _UNSET:
         # Most jobs ask for nothing special: what is not handed over need not be looked at.
         return producer.job(
             new.kind,
@@ -101,3 +104,24 @@ def encoded(data: object) -> bytes:
             f"data of type {type(data).__name__} cannot be written as JSON: {why}",
             do="give bytes, or something made of dicts, lists, texts and numbers",
         ) from None
+
+
+def as_duration(value: Duration) -> timedelta:
+    """A duration as a person or a program gives it."""
+    duration = parse_duration(value) if isinstance(value, str) else value
+    if duration < NO_TIME:
+        raise UsageError(f"a duration of {format_duration(duration)}", do="give zero or more")
+    return duration
+
+
+def as_periodic(name: str, own: PeriodicSettings) -> Periodic:
+    """The periodic job that these settings describe."""
+    if bool(own.cron) == (own.every is not None):
+        raise ConfigError(
+            f"the periodic job {name!r} has {'both cron and every' if own.cron else 'neither cron nor every'}",
+            do='write one of them, such as cron: "0 3 * * *" or every: 5m',
+        )
+    if own.every is not None and own.tz != "UTC":
+        raise ConfigError(f"the periodic job {name!r} has every and a time zone", do="tz goes with cron")
+    schedule = Every(own.every) if own.every is not None else parse_cron(own.cron, own.tz)
+    return Periodic(name, schedule, own.kind or name, encoded(own.data), own.priority or None, Missed(own.missed))

@@ -68,12 +68,9 @@ async def yard(config: Config, *, create: bool = True) -> AsyncIterator[Yard]:
     """The yard, for the length of a command; one that only reads creates nothing."""
     clock = SystemClock()
     create = create and bool(config.settings.orphans)
-    stores = Stores(clock, done_max=config.settings.worker.done_max, create=create)
-    try:
+    async with Stores.of(config.settings.worker, clock, create=create) as stores:
         opened = await open_homes(config, stores, ORPHANS, ENGINE)
         yield Yard(config, opened, clock, opened.orphans)
-    finally:
-        await stores.close()
 
 
 @asynccontextmanager

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.building import build_pace, build_producer
+from wrasse.app.cli_table import progress
 from wrasse.app.config import Config
-from wrasse.app.progress import progress
 from wrasse.app.sweep_ports import Opened
 from wrasse.clock import Clock
 from wrasse.errors import UsageError

@@ -15,8 +15,8 @@ from wrasse.app.addresses import in_clear, parse_address
 from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.homes import PORTS, Homes, resolve
 from wrasse.app.nats_settings import is_nats, nats_options
+from wrasse.app.new_job import as_periodic
 from wrasse.app.orphan_settings import clashing, root_of
-from wrasse.app.periodic_settings import as_periodic
 from wrasse.app.redis_settings import contradictions, is_redis, redis_options
 from wrasse.app.retention_settings import retention_rules
 from wrasse.app.setting_key import named_in

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from wrasse.app.lease_ports import Leasing
 from wrasse.app.logs import LogTally, describe
-from wrasse.app.metrics import Facts, LeaseFacts, SweepFacts
-from wrasse.app.orphan_metrics import OrphanFacts
+from wrasse.app.metrics import Facts, LeaseFacts, OrphanFacts, SweepFacts
 from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Lag, Tally as ArchiveTally
 from wrasse.clock import Clock

@@ -25,9 +25,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from wrasse.app.app_jobs import Duration, JobHandle as AsyncJobHandle, Jobs as AsyncJobs
+from wrasse.app.app_jobs import JobHandle as AsyncJobHandle, Jobs as AsyncJobs
 from wrasse.app.application import App as AsyncApp, AppWorker, Registering, connect as connect_async
 from wrasse.app.config import Config
+from wrasse.app.new_job import Duration
 from wrasse.app.sync_hold import Changing, Held, Waiting, waiting, waiting_for, waiting_for_each, waiting_within
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware

@@ -11,14 +11,44 @@ import msgspec
 from wrasse.app.config import Config
 from wrasse.app.leasing import LateObjects
 from wrasse.app.store_url import parse_objects, parse_store
-from wrasse.app.task_post import TaskPost
 from wrasse.app.task_settings import task_types
 from wrasse.app.wiring import Stores
-from wrasse.clock import Clock, SystemClock
+from wrasse.clock import Clock, SystemClock, to_micros
+from wrasse.errors import StoreBroken
+from wrasse.ids import Ids
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept
+from wrasse.ports.groups import DeadLetter, Delivery
 from wrasse.ports.jobs import JobQueue
+from wrasse.ports.streams import Draft, Entry
+from wrasse.streams.envelope import Envelope, decode, encode
+from wrasse.streams.letters import dead_letter
 from wrasse.sweeps.finished_jobs import FinishedJobs
+
+
+class TaskPost:
+    """Seals and opens envelopes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ids = Ids(clock)
+
+    def seal(self, subject: str, payload: bytes, key: str) -> Draft:
+        """A message with this payload, ready to append."""
+        at = to_micros(self._clock.now()) // 1_000
+        return Draft(subject, encode(Envelope(self._ids.new(), subject, at, payload)), key)
+
+    def open(self, entry: Entry) -> bytes | None:
+        """The payload of an entry; None if it carries no message."""
+        try:
+            return decode(entry.body).payload
+        except StoreBroken:
+            return None
+
+    def set_aside(self, delivery: Delivery, reason: str) -> DeadLetter:
+        """The answer that makes an entry which nobody can read a dead letter."""
+        return dead_letter(delivery, reason, deliveries=delivery.number)
+
 
 SCHEME = "tasks:"
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
 
-from wrasse.app.lateness import told_if_late
 from wrasse.app.redaction import hide
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.clock import Clock, SystemClock
@@ -30,7 +31,9 @@ from wrasse.ports.records import Collection, Records
 from wrasse.ports.sightings import Sightings
 
 if TYPE_CHECKING:
+    from wrasse.app.settings import WorkerSettings
     from wrasse.jobs.record_queue.queue import RecordedJobs
+
 
 DONE_MAX = 10_000
 RESCUES_MAX = 3
@@ -201,6 +204,19 @@ class Stores:
         self.examined: list[Examined] = []  # catalogs with something to tell the doctor
         self._endings: list[Callable[[], Awaitable[None]]] = []
 
+    @classmethod
+    def of(cls, own: WorkerSettings, clock: Clock | None = None, *, create: bool = True) -> Stores:
+        """Those of a process with these settings. A command that only reads creates nothing."""
+        return cls(clock or SystemClock(), done_max=own.done_max, rescues_max=own.rescues_max, create=create)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
     @property
     def clock(self) -> Clock:
         """The clock that its backends were given."""
@@ -291,3 +307,21 @@ class Stores:
         self._open.clear()
         self._objects.clear()
         await self._stack.aclose()
+
+
+LATE_S = 2.0
+TELL: ContextVar[Callable[[str], None] | None] = ContextVar("TELL", default=None)
+
+
+@contextmanager
+def told_if_late(where: str) -> Iterator[None]:
+    """Tells whoever set TELL that `where` has not answered, once, if what is inside takes long."""
+    tell = TELL.get()
+    if tell is None:
+        yield
+        return
+    timer = asyncio.get_running_loop().call_later(LATE_S, tell, where)
+    try:
+        yield
+    finally:
+        timer.cancel()

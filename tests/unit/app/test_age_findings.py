@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wrasse.app.age_findings import judged
+from wrasse.app.doctor import judged
 from wrasse.ports.finding import OK, WARN
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import StreamState

@@ -12,10 +12,18 @@ from pathlib import Path
 import pytest
 
 import wrasse
-from wrasse.app.app_jobs import NewJob
-from wrasse.app.unwrap import first_error
+from wrasse.app.new_job import NewJob
 from wrasse.clock import ManualClock
-from wrasse.errors import BadDuration, ConfigError, JobFailed, LeaseLost, UnknownName, UsageError, WrasseError
+from wrasse.errors import (
+    BadDuration,
+    ConfigError,
+    JobFailed,
+    LeaseLost,
+    UnknownName,
+    UsageError,
+    WrasseError,
+    first_error,
+)
 
 
 @pytest.fixture

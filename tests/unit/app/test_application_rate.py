@@ -10,9 +10,9 @@ import pytest
 
 import wrasse
 from unit.jobs.working import eventually
-from wrasse.app.app_jobs import NewJob
 from wrasse.app.application import App
 from wrasse.app.config import load
+from wrasse.app.new_job import NewJob
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wrasse
-from wrasse.app.app_jobs import NewJob
+from wrasse.app.new_job import NewJob
 from wrasse.errors import JobFailed, UsageError
 
 

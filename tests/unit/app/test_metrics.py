@@ -13,8 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exposition import complaints
 from wrasse.app.logs import LogTally
-from wrasse.app.metrics import METRICS, Facts, LeaseFacts, SweepFacts, exposition
-from wrasse.app.orphan_metrics import OrphanFacts
+from wrasse.app.metrics import METRICS, Facts, LeaseFacts, OrphanFacts, SweepFacts, exposition
 from wrasse.app.traces import SpanTally
 from wrasse.archives.tally import Tally as ArchiveTally
 from wrasse.breaker import BreakerState

@@ -12,11 +12,10 @@ from importlib.resources import files
 import pytest
 
 from unit.app.shown import NASTY, Shown
+from wrasse.app.http import snapshot_json
 from wrasse.app.plain import to_json
 from wrasse.app.status import LEASES as LEASES_MAX
-from wrasse.app.status_html import ROWS_MAX
-from wrasse.app.status_json import snapshot_json
-from wrasse.app.status_page import tables
+from wrasse.app.status_page import ROWS_MAX, tables
 from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Job
 from wrasse.ports.streams import Draft

@@ -10,10 +10,10 @@ import pytest
 
 from unit.app.shown import SILENCE, Shown
 from unit.jobs.working import eventually
+from wrasse.app.http import snapshot_json
 from wrasse.app.metrics import exposition
 from wrasse.app.plain import to_json
 from wrasse.app.status import Check
-from wrasse.app.status_json import snapshot_json
 from wrasse.jobs.breakers import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.holds import Work
 from wrasse.ports.jobs import (

@@ -15,8 +15,7 @@ from aiohttp import web
 
 from unit.app.shown import Shown
 from wrasse.app.addresses import Address
-from wrasse.app.http import Server
-from wrasse.app.status_events import Feed
+from wrasse.app.http import Feed, Server
 from wrasse.ports.jobs import Job
 
 QUICK = timedelta(milliseconds=10)
@@ -160,7 +159,7 @@ async def test_a_client_that_leaves_gives_its_place_back() -> None:
 
 
 async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wrasse.app.status_events.WRITE_MAX", 0.2)
+    monkeypatch.setattr("wrasse.app.http.WRITE_MAX", 0.2)
     async with stage() as at:
         host, port = at.url.removeprefix("http://").removesuffix("/events").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1)

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from wrasse.app.ago import ago
 from wrasse.app.cli_table import printable, show_table
-from wrasse.app.job_text import glimpse
+from wrasse.app.plain import glimpse
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from conformance.desk import Desk
 from faults import FaultyRecords, Network
-from wrasse.app.task_post import TaskPost
+from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
