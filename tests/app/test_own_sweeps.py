@@ -14,9 +14,9 @@ import pytest
 from app.daemons import running, until
 from app.typed import wrasse
 from wrasse.app.application import connect
-from wrasse.app.building import build_sweep
 from wrasse.app.config import load
-from wrasse.app.sweep_ports import Opened
+from wrasse.app.opened import Opened
+from wrasse.app.sweep_building import build_sweep
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.app.config import load
-from wrasse.app.nats_settings import Nats, NatsTls, nats_options
+from wrasse.app.redis_settings import nats_options
+from wrasse.app.settings import Nats, NatsTls
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions, Tls
 from wrasse.errors import ConfigError

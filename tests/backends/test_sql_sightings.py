@@ -11,7 +11,7 @@ import pytest
 
 from conformance.sightings_stores import fresh_postgres
 from servers.postgres import postgres
-from wrasse.app.sweep_ports import sweep_home
+from wrasse.app.opened import sweep_home
 from wrasse.backends.sql.catalog import SqlCatalog
 from wrasse.backends.sql.records import SCHEMA
 from wrasse.backends.sql.sightings import PostgresSightings

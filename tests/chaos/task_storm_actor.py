@@ -20,12 +20,9 @@ from app.kill_actor import CLOCK, log, waited_for, work_off
 from chaos.storm_actor import put_on
 from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store
 from wrasse.app.config import load
-from wrasse.app.retention_building import build_stream_sweep
-from wrasse.app.retention_settings import STREAM_SWEEPS, RetentionSettings
-from wrasse.app.settings import Settings
-from wrasse.app.sweep_ports import Opened
-from wrasse.app.task_settings import StuckTasksSettings, TaskTypeSettings
-from wrasse.app.task_sweeping import build_task_sweeps
+from wrasse.app.opened import Opened
+from wrasse.app.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
+from wrasse.app.sweep_building import build_stream_sweep, build_task_sweep
 from wrasse.app.wiring import journal_of
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE
@@ -71,8 +68,8 @@ async def run_engine(url: str, silence: timedelta) -> None:
     ports = ("jobs", "records", "engine", "streams")
     opened = Opened(dict.fromkeys(ports, backend), engine_journal=journal, tasks=store.jobs, types=(TYPE,))
     sweeps = [
-        *build_task_sweeps(settings, opened, CLOCK, {"stuck_jobs"}),
-        *(build_stream_sweep(name, settings, opened, CLOCK) for name in STREAM_SWEEPS),
+        build_task_sweep("stuck_jobs", settings, opened, CLOCK),
+        *(made for name in STREAM_SWEEPS if (made := build_stream_sweep(name, settings, opened, CLOCK)) is not None),
     ]
     log("engine")
     await Engine(

@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.app.building import Working, build_handlers, build_worker, configured, open_homes
+from wrasse.app.building import Working, build_handlers, build_worker, configured
 from wrasse.app.cli_admin import AdminOrders, Bench
 from wrasse.app.cli_asked import Asked, write_json
 from wrasse.app.cli_jobs import opened
 from wrasse.app.cli_jobs_change import PAGE
 from wrasse.app.cli_table import progress
 from wrasse.app.config import Config
-from wrasse.app.sweep_ports import JOBS
+from wrasse.app.opened import JOBS, open_homes
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.duration import format_duration

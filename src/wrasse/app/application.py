@@ -23,8 +23,6 @@ from typing import Self, TypeVar
 from wrasse.app.app_jobs import Jobs
 from wrasse.app.app_streams import AppStreams
 from wrasse.app.building import (
-    JOB_SWEEPS,
-    Opened,
     Working,
     build_handlers,
     build_pace,
@@ -32,15 +30,14 @@ from wrasse.app.building import (
     build_repeater,
     build_worker,
     configured,
-    open_engine,
-    open_homes,
     owner_name,
 )
 from wrasse.app.config import Config, load
-from wrasse.app.nats_settings import is_nats
 from wrasse.app.new_job import Duration, as_duration, encoded
+from wrasse.app.opened import JOBS, LEASES, STREAMS, Opened, open_homes
+from wrasse.app.redis_settings import is_nats
 from wrasse.app.signals import on_stop
-from wrasse.app.sweep_ports import JOBS, LEASES, STREAMS
+from wrasse.app.sweep_building import JOB_SWEEPS, open_engine
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.loop import Engine

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.config import Config
 from wrasse.app.redaction import hide
-from wrasse.app.settings import Settings
+from wrasse.app.settings import ArchiveStream, Settings
 from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits

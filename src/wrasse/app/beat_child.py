@@ -123,15 +123,24 @@ async def end_commands(board: Board, parent: Parent) -> None:
 
 async def open_patiently(orders: Orders, parent: Parent) -> JobQueue | None:
     """The backend, as soon as it can be opened; None if the parent is gone before that."""
-    from wrasse.app.wiring import open_jobs
-
     while not parent.gone():
         try:
-            return await open_jobs(orders.url)
+            return await _open_jobs(orders.url)
         except StoreUnavailable:
             say(Down())
             await asyncio.sleep(orders.silence.total_seconds() / BEATS_PER_SILENCE**2)
     return None
+
+
+async def _open_jobs(url: str) -> JobQueue:
+    """The job queue of a URL, for as long as the process lives. What it needs is imported when the worker has asked."""
+    if url.startswith("tasks:"):
+        from wrasse.app.task_opening import open_task_jobs
+
+        return await open_task_jobs(url)
+    from wrasse.app.wiring import open_store, with_jobs
+
+    return with_jobs(await open_store(url)).jobs
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wrasse.app.cli_asked import DURATION, Asked, finish
+from wrasse.app.cli_asked import DURATION
 
 T = TypeVar("T")
 ADMIN = "admin"
@@ -82,14 +82,3 @@ def admin_options(function: Callable[..., T]) -> Callable[..., T]:
     return wrapper
 
 
-def administer(asked: Asked, roles: str, orders: AdminOrders) -> None:
-    """Runs the admin command."""
-    from wrasse.app.admin import admin  # here: a worker needs nothing of it
-
-    if roles != ADMIN:
-        raise click.UsageError("--admin-cmd is for --role=admin alone\ndo: write --role=admin")
-    if orders.command not in COMMANDS:
-        known = f"use one of: {', '.join(COMMANDS)}"
-        wrong = f"there is no admin command {orders.command!r}" if orders.command else "--role=admin needs --admin-cmd"
-        raise click.UsageError(f"{wrong}\ndo: {known}")
-    finish(admin(asked, orders))

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import click
 
-from wrasse.app.building import JOBS, build_producer, open_homes
+from wrasse.app.building import build_producer
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.app.new_job import NewJob, made
+from wrasse.app.opened import JOBS, open_homes
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import UsageError, WrasseError

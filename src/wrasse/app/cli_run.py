@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from wrasse.app.cli_admin import ADMIN, AdminOrders, admin_options, administer
-from wrasse.app.cli_asked import Asked, asks
+from wrasse.app.cli_admin import ADMIN, COMMANDS, AdminOrders, admin_options
+from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.config import load
 from wrasse.app.handler_app import with_app
 from wrasse.app.logs import start_logging
@@ -47,6 +47,19 @@ def lease_flags(function: Callable[..., T]) -> Callable[..., T]:
         flag = f"--{name.replace('_', '-')}"
         wrapped = click.option(flag, metavar=metavar, help=f"{about}; the setting leases.{name}.")(wrapped)
     return wrapped
+
+
+def administer(asked: Asked, roles: str, orders: AdminOrders) -> None:
+    """Runs the admin command."""
+    from wrasse.app.admin import admin  # here: a worker needs nothing of it
+
+    if roles != ADMIN:
+        raise click.UsageError("--admin-cmd is for --role=admin alone\ndo: write --role=admin")
+    if orders.command not in COMMANDS:
+        known = f"use one of: {', '.join(COMMANDS)}"
+        wrong = f"there is no admin command {orders.command!r}" if orders.command else "--role=admin needs --admin-cmd"
+        raise click.UsageError(f"{wrong}\ndo: {known}")
+    finish(admin(asked, orders))
 
 
 @click.command()

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import click
 
-from wrasse.app.building import LEASE_SWEEPS, open_engine
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import printable, progress, show_table
 from wrasse.app.config import Config
 from wrasse.app.plain import report_json
+from wrasse.app.sweep_building import LEASE_SWEEPS, open_engine
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.duration import format_duration

@@ -21,15 +21,13 @@ import yaml
 
 from wrasse.app.convert import Unfit, convert
 from wrasse.app.homes import SERVERS, Homes, resolve
-from wrasse.app.nats_settings import idle_nats_names
 from wrasse.app.own_sweeps import installed_sweeps, own_sweep
 from wrasse.app.redaction import remember
-from wrasse.app.redis_settings import idle_keys, idle_names, is_redis, with_redis_names
-from wrasse.app.retention_settings import STREAM_SWEEPS
+from wrasse.app.redis_settings import idle_keys, idle_names, idle_nats_names, is_redis, with_redis_names
 from wrasse.app.rules import Broken, broken_rules, unserved
 from wrasse.app.schema import Leaf, leaves, sections
 from wrasse.app.setting_key import named_in
-from wrasse.app.settings import Settings, SweepSettings
+from wrasse.app.settings import STREAM_SWEEPS, Settings, SweepSettings
 from wrasse.app.settings_leases import followed
 from wrasse.app.store_url import parse_store
 from wrasse.app.yaml_file import entries, is_null, read_yaml, scalar

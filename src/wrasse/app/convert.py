@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import yaml
 
+from wrasse.app.setting_key import key_of
 from wrasse.app.yaml_file import entries, is_null, parse_yaml, plain_value
 from wrasse.duration import parse_duration
 from wrasse.errors import ConfigError, UnknownName
@@ -126,15 +127,15 @@ def _struct(node: yaml.Node, want: type, number: int | str) -> object:
         node = yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)], node.start_mark, node.end_mark)
     if not isinstance(node, yaml.MappingNode):
         raise Unfit(f"has an entry {number} that is not a map", "write {name: value}")
-    hints = typing.get_type_hints(want, include_extras=True)
+    hints, fields = typing.get_type_hints(want), {each.name: each for each in dataclasses.fields(want)}
     values: dict[str, object] = {}
     for entry in entries(node):
-        if entry.name not in hints:
-            why = UnknownName(entry.name, hints, where=f"its entry {number}")
+        if entry.name not in fields:
+            why = UnknownName(entry.name, fields, where=f"its entry {number}")
             raise Unfit(f"is not right: {why.message}", why.do)
-        kind, key = typing.get_args(hints[entry.name])
+        key = key_of(fields[entry.name])
         try:
-            value = values[entry.name] = convert(entry.value, kind)
+            value = values[entry.name] = convert(entry.value, hints[entry.name])
         except Unfit as wrong:
             raise Unfit(f"has an entry {number} whose {entry.name} {wrong.what}", wrong.do) from wrong
         if key.choices and value not in key.choices:

@@ -22,19 +22,13 @@ from wrasse.app.app_streams import Registered, listen
 from wrasse.app.archiving import archive_streams, build_archiver
 from wrasse.app.building import (
     DEFAULT_LEASES,
-    JOB_SWEEPS,
-    LEASE_SWEEPS,
-    Family,
     Working,
-    build_engine,
     build_handlers,
     build_repeater,
+    build_task_workers,
     build_worker,
     configured,
-    families,
-    is_served,
     message_handlers,
-    open_homes,
     owner_name,
 )
 from wrasse.app.config import Config
@@ -44,12 +38,12 @@ from wrasse.app.leases_http.access import access_of
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.app.leasing import check_serving
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
+from wrasse.app.opened import ARCHIVES, ENGINE, JOBS, LEASES, RECORDS, STREAMS, TASKS, Opened, is_served, open_homes
 from wrasse.app.process import hand_over_sooner
 from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing_directory
 from wrasse.app.signals import on_stop
 from wrasse.app.status import Subject, Watch
-from wrasse.app.sweep_ports import ARCHIVES, ENGINE, JOBS, LEASES, RECORDS, STREAMS, TASKS, Opened
-from wrasse.app.task_working import build_task_workers
+from wrasse.app.sweep_building import JOB_SWEEPS, LEASE_SWEEPS, Family, build_engine, families
 from wrasse.app.wiring import Stores, with_jobs
 from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock

@@ -20,16 +20,16 @@ from pathlib import Path
 from wrasse import __version__
 from wrasse.app.addresses import parse_address
 from wrasse.app.ago import ago
-from wrasse.app.building import build_engine, build_handlers, configured, families, open_homes, owner_name
+from wrasse.app.building import build_handlers, configured, owner_name
 from wrasse.app.config import Config
 from wrasse.app.homes import table
+from wrasse.app.opened import ENGINE, JOBS, open_homes
 from wrasse.app.redis_settings import is_redis
-from wrasse.app.retention_building import retention, surveys_of
 from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
 from wrasse.app.settings_leases import LeaseSettings
 from wrasse.app.shown import has_secrets
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
-from wrasse.app.sweep_ports import ENGINE, JOBS
+from wrasse.app.sweep_building import build_engine, families, retention, surveys_of
 from wrasse.app.traces import INSTALL, missing_for_tracing
 from wrasse.app.wiring import Stores, existing
 from wrasse.clock import Clock

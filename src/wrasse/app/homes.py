@@ -17,12 +17,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wrasse.app.archive_settings import ArchiveStream
-from wrasse.app.nats_settings import is_nats, nats_options
 from wrasse.app.redaction import hide
-from wrasse.app.redis_settings import is_redis, redis_options, same_server, section_source
+from wrasse.app.redis_settings import is_nats, is_redis, nats_options, redis_options, same_server, section_source
 from wrasse.app.setting_key import named_in
-from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
+from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, ArchiveStream, Settings
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.redis.options import RedisOptions

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from wrasse.app.config import Config
-from wrasse.app.lease_ports import Leasing
 from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import Stores
 from wrasse.engine.guard import Activity
@@ -20,9 +20,21 @@ from wrasse.errors import ConfigError
 from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
 from wrasse.ports.backend import Backend
+from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+
+
+@dataclass(frozen=True, slots=True)
+class Leasing:
+    """Leases, which namespaces there are, and whether anybody uses them."""
+
+    leases: Leases
+    namespaces: Namespaces
+    activity: Activity
+    requests: Callable[[], int | None] = lambda: None  # how many were sent to a bucket so far
+
 
 FINISH_SECONDS_MAX = 5.0
 

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wrasse.app.building import open_homes, owner_name
+from wrasse.app.building import owner_name
 from wrasse.app.config import Config
+from wrasse.app.opened import ENGINE, ORPHANS, Opened, open_homes
 from wrasse.app.orphaning import instance_of
-from wrasse.app.sweep_ports import ENGINE, ORPHANS, Opened
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock
 from wrasse.engine.budget import Budget

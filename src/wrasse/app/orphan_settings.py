@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 from wrasse.app.redaction import hide
-from wrasse.app.setting_key import Key
+from wrasse.app.setting_key import setting
 from wrasse.app.store_url import parse_objects
 from wrasse.errors import ConfigError
 from wrasse.orphans.presets import Workspaces, workspaces_queries
@@ -30,52 +30,50 @@ T = TypeVar("T")
 class OrphanSeed:
     """The two settings of the archives' design document, in seconds, for roots with the preset `workspaces`."""
 
-    interval: Annotated[int, Key("seconds between two runs of orphan_archives; 0: its own interval", seed=True)] = 0
-    orphan_delay: Annotated[
-        int, Key("seconds for which an archive must have been an orphan; 0: 7200", seed=True)
-    ] = 0
+    interval: int = setting(0, "seconds between two runs of orphan_archives; 0: its own interval", seed=True)
+    orphan_delay: int = setting(0, "seconds for which an archive must have been an orphan; 0: 7200", seed=True)
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanRoot:
     """One place to look for orphans."""
 
-    store: Annotated[str, Key("URL of the store; empty: backends.objects")] = ""
-    template: Annotated[str, Key("the shape of keys")] = ""
-    unit: Annotated[str, Key("what lives and dies together", choices=("directory", "object"))] = "directory"
-    owner: Annotated[str, Key("which name of the template says whose a unit is; none: nothing does")] = ""
-    marker: Annotated[str, Key("how the file ends that says a unit is whole")] = ".meta"
-    preset: Annotated[str, Key("where references are", choices=("", WORKSPACES))] = ""
-    database: Annotated[str, Key("URL of the database with the references")] = ""
-    table: Annotated[str, Key("the table of the preset")] = WORKSPACES
-    columns: Annotated[tuple[str, ...], Key("which of operation and op_started_at the table has")] = ()
-    queries: Annotated[tuple[str, ...], Key("tables, or queries with a column key")] = ()
-    pins: Annotated[str, Key("a table with more keys to keep, in the same database")] = ""
-    pins_file: Annotated[str, Key("a file with more keys to keep, one a line; a directory ends in /")] = ""
-    lock: Annotated[str, Key("name of an advisory lock of PostgreSQL that a run must hold, too")] = ""
-    superseded: Annotated[timedelta | None, Key("grace of what its owner replaced")] = None
-    soft_deleted: Annotated[timedelta | None, Key("grace of what belongs to a row with an end")] = None
-    owner_unknown: Annotated[timedelta | None, Key("grace of what belongs to nobody")] = None
-    age_min: Annotated[timedelta | None, Key("how old objects must be before they are judged")] = None
-    keep_newest: Annotated[int | None, Key("how many of the newest units of a living owner are kept")] = None
-    quarantine: Annotated[timedelta, Key("how long they can be brought back; 0: they are deleted")] = timedelta(days=7)
-    quarantine_by: Annotated[str, Key("move to .trash/, or mark in place", choices=("move", "mark"))] = "move"
-    uploads_after: Annotated[timedelta, Key("how old an unfinished upload must be to be given up; 0: never")] = (
-        timedelta(days=7)
+    store: str = setting("", "URL of the store; empty: backends.objects")
+    template: str = setting("", "the shape of keys")
+    unit: str = setting("directory", "what lives and dies together", choices=("directory", "object"))
+    owner: str = setting("", "which name of the template says whose a unit is; none: nothing does")
+    marker: str = setting(".meta", "how the file ends that says a unit is whole")
+    preset: str = setting("", "where references are", choices=("", WORKSPACES))
+    database: str = setting("", "URL of the database with the references")
+    table: str = setting(WORKSPACES, "the table of the preset")
+    columns: tuple[str, ...] = setting((), "which of operation and op_started_at the table has")
+    queries: tuple[str, ...] = setting((), "tables, or queries with a column key")
+    pins: str = setting("", "a table with more keys to keep, in the same database")
+    pins_file: str = setting("", "a file with more keys to keep, one a line; a directory ends in /")
+    lock: str = setting("", "name of an advisory lock of PostgreSQL that a run must hold, too")
+    superseded: timedelta | None = setting(None, "grace of what its owner replaced")
+    soft_deleted: timedelta | None = setting(None, "grace of what belongs to a row with an end")
+    owner_unknown: timedelta | None = setting(None, "grace of what belongs to nobody")
+    age_min: timedelta | None = setting(None, "how old objects must be before they are judged")
+    keep_newest: int | None = setting(None, "how many of the newest units of a living owner are kept")
+    quarantine: timedelta = setting(timedelta(days=7), "how long they can be brought back; 0: they are deleted")
+    quarantine_by: str = setting("move", "move to .trash/, or mark in place", choices=("move", "mark"))
+    uploads_after: timedelta = setting(
+        timedelta(days=7), "how old an unfinished upload must be to be given up; 0: never"
     )
-    objects_max: Annotated[int, Key("a plan beyond this many objects and beyond share_max is held")] = 1_000
-    share_max: Annotated[float, Key("a plan beyond this share of all objects is held")] = 0.01
-    bytes_max: Annotated[int, Key("a plan beyond this many bytes and beyond share_max is held")] = 100 << 30
-    group_max: Annotated[int, Key("a plan with more units than this of one owner is held")] = 1_000
-    rows_share_min: Annotated[float, Key("least share of the references of the last run")] = 0.8
-    match_share_min: Annotated[float, Key("least share of the matches of the last run")] = 0.95
-    vanished_max: Annotated[int, Key("units that may lose their owner between two runs")] = 50
-    vanished_share_max: Annotated[float, Key("or this share of the protected ones")] = 0.01
-    writer_timeout: Annotated[timedelta, Key("how long one try of a writer may take")] = timedelta(minutes=30)
-    writer_retries: Annotated[int, Key("how often a writer tries again")] = 3
-    interval: Annotated[timedelta | None, Key("how often it is looked at; without: as the sweep says")] = None
-    sightings: Annotated[str, Key("sqlite: or postgresql: URL for sightings; empty: the journal's home")] = ""
-    spool: Annotated[str, Key("directory for the files of a run")] = "wrasse-spool"
+    objects_max: int = setting(1_000, "a plan beyond this many objects and beyond share_max is held")
+    share_max: float = setting(0.01, "a plan beyond this share of all objects is held")
+    bytes_max: int = setting(100 << 30, "a plan beyond this many bytes and beyond share_max is held")
+    group_max: int = setting(1_000, "a plan with more units than this of one owner is held")
+    rows_share_min: float = setting(0.8, "least share of the references of the last run")
+    match_share_min: float = setting(0.95, "least share of the matches of the last run")
+    vanished_max: int = setting(50, "units that may lose their owner between two runs")
+    vanished_share_max: float = setting(0.01, "or this share of the protected ones")
+    writer_timeout: timedelta = setting(timedelta(minutes=30), "how long one try of a writer may take")
+    writer_retries: int = setting(3, "how often a writer tries again")
+    interval: timedelta | None = setting(None, "how often it is looked at; without: as the sweep says")
+    sightings: str = setting("", "sqlite: or postgresql: URL for sightings; empty: the journal's home")
+    spool: str = setting("wrasse-spool", "directory for the files of a run")
 
 
 ROOT_KEYS = "store, template, unit, preset, database, queries, pins, superseded, soft_deleted, quarantine"

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from wrasse.app.ago import ago
 from wrasse.app.config import Config
-from wrasse.app.retention_building import retention
 from wrasse.app.settings import Settings
+from wrasse.app.sweep_building import retention
 from wrasse.app.wiring import Stores
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration

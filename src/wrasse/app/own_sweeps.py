@@ -1,4 +1,7 @@
-"""Sweeps of one's own: found by `use: module:Class` or by an installed entry point, checked before anything runs.
+"""What the class of a sweep asks for and can be told. Sweeps of one's own are checked before anything runs.
+
+Fields without a default are ports, those with one are settings. Records are asked for together with their collection:
+`carts: Annotated[Records, Collection.named("carts")]`.
 
 A class that is no sweep is refused with everything it lacks at once. An installed sweep (entry point of the group
 `wrasse.sweeps`) runs only once its name stands under `sweeps:` in the file: installing a package deletes nothing.
@@ -12,15 +15,22 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.app.settings import SweepSettings
-from wrasse.app.sweep_ports import PORTS, port_fields, setting_fields
 from wrasse.engine.run import AnySweep
 from wrasse.errors import ConfigError
 from wrasse.jobs.loading import load_named
+from wrasse.ports.groups import Groups
+from wrasse.ports.jobs import JobQueue
+from wrasse.ports.journal import Journal
+from wrasse.ports.objects import Objects
+from wrasse.ports.records import Collection, Records
+from wrasse.ports.streams import Streams
 from wrasse.sweeps import Catalogued
 
+PORTS: tuple[type, ...] = (JobQueue, Records, Streams, Groups, Objects, Journal)
 GROUP = "wrasse.sweeps"
 INTERVAL = timedelta(minutes=1)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -116,3 +126,51 @@ def _can_be_set(hint: object) -> bool:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return arms == (str, str)
     return hint in _SCALARS
+
+
+@dataclass(frozen=True, slots=True)
+class PortField:
+    """A field that wants a port."""
+
+    field: str
+    kind: object
+    collection: Collection | None = None
+
+    @property
+    def wants_collection(self) -> bool:
+        """Whether the port is handed out per collection."""
+        return self.kind is Records
+
+
+@dataclass(frozen=True, slots=True)
+class SettingField:
+    """A field that is a setting."""
+
+    field: str
+    hint: object
+    default: object
+
+
+def port_fields(sweep: type) -> Iterator[PortField]:
+    """The fields without a default."""
+    hints = typing.get_type_hints(sweep, include_extras=True)
+    for field in dataclasses.fields(sweep):
+        if _required(field):
+            hint = hints[field.name]
+            extras = getattr(hint, "__metadata__", ())
+            kind = typing.get_args(hint)[0] if extras else hint
+            yield PortField(field.name, kind, next((e for e in extras if isinstance(e, Collection)), None))
+
+
+def setting_fields(sweep: type) -> Iterator[SettingField]:
+    """The fields with one, but for those that are wired."""
+    hints = typing.get_type_hints(sweep)
+    for field in dataclasses.fields(sweep):
+        if not _required(field) and not field.metadata.get("wired"):
+            made = field.default_factory
+            default = field.default if made is dataclasses.MISSING else made()
+            yield SettingField(field.name, hints[field.name], default)
+
+
+def _required(field: dataclasses.Field[object]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -16,7 +16,7 @@ from datetime import timedelta
 from wrasse.app.building import build_pace, build_producer
 from wrasse.app.cli_table import progress
 from wrasse.app.config import Config
-from wrasse.app.sweep_ports import Opened
+from wrasse.app.opened import Opened
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.jobs.files import FileRules

@@ -1,8 +1,11 @@
-"""What the settings say about Redis, as the one value that opens it.
+"""What the settings say about Redis and about NATS, each as the one value that opens it.
 
 A `redis:` section or REDIS_ADDR names Redis for jobs, records and streams; a URL such as `backends.jobs: redis://…`
 takes from the section what it leaves open. Where the two name different servers, or different databases of one server,
 that is a contradiction. Names of keys that are not set follow from the root.
+
+`backends.streams: nats://…` or `backends.records: nats://…` makes a NATS a home; the section `nats:` says what the URL
+leaves open. Where both say it, the URL goes first.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from wrasse.app.redaction import hide
 from wrasse.app.setting_key import named_in
-from wrasse.app.settings import Redis, Settings
+from wrasse.app.settings import Nats, Redis, Settings
+from wrasse.backends.nats.options import SCHEMES as NATS_SCHEMES, NatsOptions, Tls as NatsTls
 from wrasse.backends.redis.options import SCHEMES, RedisOptions, Tls, parse_addresses
 from wrasse.errors import WrasseError
 
@@ -193,3 +197,37 @@ def _tls(own: Redis) -> Tls:
 
 def _pool_size(own: Redis) -> int:
     return max(2, own.pool_size_multiplier * (os.cpu_count() or 1))
+
+
+_LOGINS = ("username", "password", "token", "nkey", "creds")
+_OTHERS = ("name", "domain", "root", "storage", "replicas", "dial_timeout", "read_timeout", "ping_interval")
+
+
+def is_nats(url: str) -> bool:
+    """Whether the URL is that of a NATS."""
+    return url.partition(":")[0] in NATS_SCHEMES
+
+
+def nats_options(own: Nats, named: Callable[[str], bool], url: str, patterns: tuple[str, ...] = ()) -> NatsOptions:
+    """How to reach NATS and what is called how there: by the URL, and by the section what it leaves open. `patterns`
+    are those that are archived: each is one stream there."""
+    base, plain = NatsOptions.of(url), NatsOptions()
+    changed: dict[str, object] = {
+        name: getattr(own, name)
+        for name in _OTHERS
+        if named(f"nats.{name}") and getattr(base, name) == getattr(plain, name)
+    }
+    if not any(getattr(base, name) for name in _LOGINS):
+        changed |= {name: getattr(own, name) for name in _LOGINS}
+    if named("nats.tls") and (base.tls is None or base.tls == NatsTls()):
+        tls = own.tls
+        changed["tls"] = NatsTls(tls.ca, tls.cert, tls.key, tls.verify, tls.first)
+    changed["patterns"] = base.patterns or patterns
+    return dataclasses.replace(base, **changed)  # type: ignore[arg-type]  # by name
+
+
+def idle_nats_names(homes: Iterable[str], sources: Mapping[str, str]) -> tuple[str, ...]:
+    """What somebody set for NATS while nothing lives there."""
+    if any(is_nats(url) for url in homes):
+        return ()
+    return tuple(sorted(path for path in sources if path.startswith("nats.")))

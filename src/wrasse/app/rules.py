@@ -12,26 +12,34 @@ from datetime import timedelta
 from functools import partial
 
 from wrasse.app.addresses import in_clear, parse_address
-from wrasse.app.archive_settings import ArchiveStream
 from wrasse.app.homes import PORTS, Homes, resolve
-from wrasse.app.nats_settings import is_nats, nats_options
 from wrasse.app.new_job import as_periodic
 from wrasse.app.orphan_settings import clashing, root_of
-from wrasse.app.redis_settings import contradictions, is_redis, redis_options
-from wrasse.app.retention_settings import retention_rules
+from wrasse.app.redis_settings import contradictions, is_nats, is_redis, nats_options, redis_options
 from wrasse.app.setting_key import named_in
-from wrasse.app.settings import ProducerSettings, ReaperSettings, Settings, SweepSettings, WorkerSettings
+from wrasse.app.settings import (
+    ArchiveStream,
+    ProducerSettings,
+    ReaperSettings,
+    RetentionSettings,
+    Settings,
+    StuckTasksSettings,
+    SweepSettings,
+    TaskTypeSettings,
+    WorkerSettings,
+)
 from wrasse.app.settings_leases import lease_rules
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store, parse_streams
-from wrasse.app.task_settings import task_rules
 from wrasse.app.traces import endpoint
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.backends.redis.options import parse_addresses
 from wrasse.duration import format_duration
-from wrasse.errors import WrasseError
+from wrasse.errors import UsageError, WrasseError
 from wrasse.jobs.files import parse_globs
 from wrasse.jobs.handler_url import check_url, is_url
 from wrasse.jobs.rates import parse_rate, parse_weight
+from wrasse.jobs.stream_tasks.fields import check_task_type
+from wrasse.ports.groups import check_group
 from wrasse.ports.limiter import RATE_MAX as LIMITER_MAX
 from wrasse.ports.subjects import check_pattern
 
@@ -379,3 +387,55 @@ def _sweep(sweep: SweepSettings) -> _Rules:
         least = 1 if name == "batch_max" else 0
         if isinstance(value, int):
             yield value >= least, name, f"is {value}", f"use {least} or more"
+
+
+def task_rules(
+    types: Mapping[str, TaskTypeSettings], own_sweep: StuckTasksSettings, queues: Mapping[str, str]
+) -> Iterator[tuple[bool, str, str, str]]:
+    """What is right: whether it is, of which setting, what is wrong, and what to write."""
+    for name, own in types.items():
+        try:
+            check_task_type(name)
+        except UsageError as why:
+            yield False, "task_types", f"has {why.message}", why.do
+        path = f"task_types.{name}"
+        yield (
+            name not in queues.values(),
+            "task_types",
+            f"has the type {name!r}, which is a queue of worker.queues too",
+            "give one of them another name",
+        )
+        yield own.workers >= 1, "task_types", f"{path}.workers is {own.workers}", "use 1 or more"
+        yield own.max_retries >= 0, "task_types", f"{path}.max_retries is {own.max_retries}", "use 0 or more"
+        span = (own.step_timeout or own_sweep.stuck_threshold)
+        yield (
+            span >= SILENCE_MIN,
+            "task_types",
+            f"{path}.step_timeout is {format_duration(span)}: a busy machine would lose its tasks to others",
+            "use 5s or more",
+        )
+    for name in ("interval", "lock_ttl", "stuck_threshold"):
+        yield getattr(own_sweep, name) > ZERO, f"sweeper.{name}", "is 0", "use a time such as 30s"
+
+
+def retention_rules(rules: Mapping[str, RetentionSettings]) -> Iterator[tuple[bool, str, str, str]]:
+    """What is right: whether it is, of which setting, what is wrong, and what to write."""
+    for pattern, own in rules.items():
+        why = _unfit_rule(pattern, own)
+        yield why is None, "retention", f"is not right: {why.message if why else ''}", why.do if why else ""
+        yield (
+            own.age > timedelta(0),
+            "retention",
+            f"keeps nothing of {pattern!r}: its age is missing or 0",
+            "write a duration such as 7d, or remove the line: without a rule nothing is trimmed",
+        )
+
+
+def _unfit_rule(pattern: str, own: RetentionSettings) -> WrasseError | None:
+    try:
+        check_pattern(pattern)
+        for group in own.protect:
+            check_group("a", group)
+    except WrasseError as why:
+        return why
+    return None

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from wrasse.app.settings import Key, Settings, SweepSettings
-from wrasse.app.sweep_ports import setting_fields
+from wrasse.app.own_sweeps import setting_fields
+from wrasse.app.setting_key import Key, key_of
+from wrasse.app.settings import Settings, SweepSettings
 from wrasse.sweeps import CATALOGUE, Catalogued
 
 # What the fields of sweeps mean as settings. One word has one meaning, whichever sweep has the field.
@@ -72,14 +73,13 @@ def leaves(own: tuple[Catalogued, ...] = ()) -> Mapping[str, Leaf]:
 
 
 def _of_struct(prefix: str, struct: type, plain: object) -> Iterator[Leaf]:
-    hints = typing.get_type_hints(struct, include_extras=True)
+    hints = typing.get_type_hints(struct)
     for field in dataclasses.fields(struct):
         hint, value = hints[field.name], getattr(plain, field.name)
         if dataclasses.is_dataclass(value):
             yield from _of_struct(f"{prefix}{field.name}.", type(value), value)
             continue
-        key = next((extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Key)), Key(""))
-        yield Leaf(prefix + field.name, typing.get_args(hint)[0] if key.doc else hint, value, key)
+        yield Leaf(prefix + field.name, hint, value, key_of(field))
 
 
 def _of_sweep(prefix: str, sweep: type) -> Iterator[Leaf]:

@@ -1,9 +1,13 @@
-"""What is known about a setting besides its name, type and default."""
+"""How a setting is written down: a field with its default, what it means and what else is known about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+_KEY = "wrasse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +18,23 @@ class Key:
     seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
     secret: bool = False  # never shown
     choices: tuple[str, ...] = ()
+
+
+def setting(
+    default: T, doc: str, *, seed: bool = False, secret: bool = False, choices: tuple[str, ...] = ()
+) -> T:
+    """A field of the settings: its default, and what is known about it."""
+    metadata = {_KEY: Key(doc, seed, secret, choices)}
+    made: T = field(default=default, metadata=metadata)
+    if isinstance(default, dict):
+        made = field(default_factory=lambda: default, metadata=metadata)  # nobody changes it
+    return made
+
+
+def key_of(field: Field[object]) -> Key:
+    """What is known about a field of the settings."""
+    found: Key = field.metadata.get(_KEY, Key(""))
+    return found
 
 
 def named_in(sources: Mapping[str, str]) -> Callable[[str], bool]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated
 
-from wrasse.app.setting_key import Key
+from wrasse.app.setting_key import setting
 from wrasse.leases.names import BadName, checked_namespace
 
 ZERO = timedelta(0)
@@ -36,55 +35,55 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 class TokenSettings:
     """One token of the lease API, known by its name."""
 
-    token: Annotated[str, Key("what the caller shows", secret=True)] = ""
-    token_file: Annotated[str, Key("file that holds it instead")] = ""
-    role: Annotated[str, Key("what it may do: read, change, or everything", choices=tuple(Role))] = Role.WRITER
-    namespaces: Annotated[tuple[str, ...], Key("where it may do that; empty: everywhere")] = ()
+    token: str = setting("", "what the caller shows", secret=True)
+    token_file: str = setting("", "file that holds it instead")
+    role: str = setting(Role.WRITER, "what it may do: read, change, or everything", choices=tuple(Role))
+    namespaces: tuple[str, ...] = setting((), "where it may do that; empty: everywhere")
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
     """Leases and state: who may ask for them over HTTP, and when they are tidied."""
 
-    listen: Annotated[str, Key("address of the lease API, which the role leases serves")] = "127.0.0.1:9342"
-    token: Annotated[str, Key("what callers show as Authorization: Bearer …, for everything", secret=True)] = ""
-    tokens: Annotated[
-        Mapping[str, TokenSettings], Key(f"more tokens, with rights of their own: a map from a name to {TOKEN_KEYS}")
-    ] = field(default_factory=dict)
-    insecure: Annotated[bool, Key("whether tokens may go beyond this machine without TLS, for all to read")] = False
-    tls_cert: Annotated[str, Key("file of the server's certificate")] = ""
-    tls_key: Annotated[str, Key("file of its key")] = ""
-    tls_ca: Annotated[str, Key("file of the authorities whose certificates callers may show instead of a token")] = ""
-    server: Annotated[
-        str, Key("URL of a lease API that programs ask for leases, such as http://locks:9342; empty: backends.records")
-    ] = ""
-    server_ca: Annotated[str, Key("file of the authorities that such a server's certificate is checked by")] = ""
-    client_cert: Annotated[str, Key("file of the certificate that programs show to such a server")] = ""
-    client_key: Annotated[str, Key("file of its key")] = ""
-    margin: Annotated[
-        timedelta,
-        Key("how far clocks may be off: contenders wait that much longer, holders stop that much earlier"),
-    ] = ZERO
-    lock_delay: Annotated[timedelta, Key("how long a key stays closed after a lease that ended by itself")] = ZERO
-    ttl_max: Annotated[timedelta, Key("how long a lease may last without renewal")] = timedelta(minutes=30)
-    txn_replay_interval: Annotated[
-        timedelta, Key("how often, amid traffic, transactions that a crash left open are finished; 0s: only when idle")
-    ] = timedelta(seconds=5)
-    sweeper_interval: Annotated[timedelta, Key("how often the idle sweeps run; sweeps.expired_leases.interval")] = (
-        timedelta(minutes=5)
+    listen: str = setting("127.0.0.1:9342", "address of the lease API, which the role leases serves")
+    token: str = setting("", "what callers show as Authorization: Bearer …, for everything", secret=True)
+    tokens: Mapping[str, TokenSettings] = setting(
+        {}, f"more tokens, with rights of their own: a map from a name to {TOKEN_KEYS}"
     )
-    idle_sweep_grace: Annotated[timedelta, Key("how long no lease may have been asked for before they start")] = (
-        timedelta(minutes=5)
+    insecure: bool = setting(False, "whether tokens may go beyond this machine without TLS, for all to read")
+    tls_cert: str = setting("", "file of the server's certificate")
+    tls_key: str = setting("", "file of its key")
+    tls_ca: str = setting("", "file of the authorities whose certificates callers may show instead of a token")
+    server: str = setting(
+        "", "URL of a lease API that programs ask for leases, such as http://locks:9342; empty: backends.records"
     )
-    idle_sweep_max_ops: Annotated[int, Key("how many actions one run of them may take together")] = 1_000
-    idle_sweep_max_runtime: Annotated[timedelta, Key("how long one run may take")] = timedelta(seconds=30)
-    idle_sweep_op_delay: Annotated[timedelta, Key("rest after every entry")] = timedelta(milliseconds=100)
-    disk_retention: Annotated[
-        timedelta, Key("how long a key that nobody touches is kept, with its state; 0s: for ever; not on s3://")
-    ] = ZERO
-    disk_janitor_interval: Annotated[
-        timedelta, Key("how often aged keys are looked for; 0s: half of disk_retention, at least 1m and at most 1h")
-    ] = ZERO
+    server_ca: str = setting("", "file of the authorities that such a server's certificate is checked by")
+    client_cert: str = setting("", "file of the certificate that programs show to such a server")
+    client_key: str = setting("", "file of its key")
+    margin: timedelta = setting(
+        ZERO, "how far clocks may be off: contenders wait that much longer, holders stop that much earlier"
+    )
+    lock_delay: timedelta = setting(ZERO, "how long a key stays closed after a lease that ended by itself")
+    ttl_max: timedelta = setting(timedelta(minutes=30), "how long a lease may last without renewal")
+    txn_replay_interval: timedelta = setting(
+        timedelta(seconds=5),
+        "how often, amid traffic, transactions that a crash left open are finished; 0s: only when idle",
+    )
+    sweeper_interval: timedelta = setting(
+        timedelta(minutes=5), "how often the idle sweeps run; sweeps.expired_leases.interval"
+    )
+    idle_sweep_grace: timedelta = setting(
+        timedelta(minutes=5), "how long no lease may have been asked for before they start"
+    )
+    idle_sweep_max_ops: int = setting(1_000, "how many actions one run of them may take together")
+    idle_sweep_max_runtime: timedelta = setting(timedelta(seconds=30), "how long one run may take")
+    idle_sweep_op_delay: timedelta = setting(timedelta(milliseconds=100), "rest after every entry")
+    disk_retention: timedelta = setting(
+        ZERO, "how long a key that nobody touches is kept, with its state; 0s: for ever; not on s3://"
+    )
+    disk_janitor_interval: timedelta = setting(
+        ZERO, "how often aged keys are looked for; 0s: half of disk_retention, at least 1m and at most 1h"
+    )
 
 
 def followed(own: LeaseSettings) -> Mapping[str, Mapping[str, object]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +10,7 @@ from datetime import timedelta
 from wrasse.app.config import Config
 from wrasse.app.redaction import hide
 from wrasse.app.schema import Leaf, leaves
-from wrasse.app.setting_key import Key
+from wrasse.app.setting_key import key_of
 from wrasse.app.settings import SweepSettings
 from wrasse.duration import format_duration
 
@@ -113,6 +112,4 @@ def _form(value: object, *, secret: bool) -> object:
 
 def _secret_fields(kind: type) -> frozenset[str]:
     """The settings of an entry that are never shown."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    keys = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return frozenset(name for name, found in keys.items() if any(isinstance(k, Key) and k.secret for k in found))
+    return frozenset(each.name for each in dataclasses.fields(kind) if key_of(each).secret)

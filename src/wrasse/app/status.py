@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from wrasse.app.lease_ports import Leasing
+from wrasse.app.leasing import Leasing
 from wrasse.app.logs import LogTally, describe
 from wrasse.app.metrics import Facts, LeaseFacts, OrphanFacts, SweepFacts
 from wrasse.app.traces import SpanTally

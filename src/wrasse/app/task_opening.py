@@ -3,6 +3,7 @@ large for a record where objects are. Where the first two are one backend, a sta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 
@@ -10,8 +11,8 @@ import msgspec
 
 from wrasse.app.config import Config
 from wrasse.app.leasing import LateObjects
+from wrasse.app.settings import StuckTasksSettings, TaskTypeSettings
 from wrasse.app.store_url import parse_objects, parse_store
-from wrasse.app.task_settings import task_types
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock, SystemClock, to_micros
 from wrasse.errors import StoreBroken
@@ -109,3 +110,13 @@ async def open_task_jobs(url: str, clock: Clock | None = None) -> JobQueue:
     """The queue of tasks that a text of `url` names, for as long as the process lives; for the beat child."""
     home = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskHome)
     return await open_tasks(home, Stores(clock or SystemClock()))
+
+
+def threshold(own: TaskTypeSettings, own_sweep: StuckTasksSettings) -> timedelta:
+    """How long a task of this type may go without a sign of life."""
+    return own.step_timeout or own_sweep.stuck_threshold
+
+
+def task_types(types: Mapping[str, TaskTypeSettings], own_sweep: StuckTasksSettings) -> tuple[TaskType, ...]:
+    """The types, as the queue of tasks wants them."""
+    return tuple(TaskType(name, own.max_retries, threshold(own, own_sweep)) for name, own in types.items())

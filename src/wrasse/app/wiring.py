@@ -23,7 +23,6 @@ from wrasse.errors import ConfigError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
 from wrasse.ports.catalog import Catalog, Query
 from wrasse.ports.finding import Finding
-from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.pulse import Examined, Pulse
@@ -130,15 +129,6 @@ def existing(url: StoreUrl) -> StoreUrl:
     if url.scheme == "sqlite" and not os.path.isdir(os.path.dirname(url.path) or "."):
         return url
     return StoreUrl("memory")
-
-
-async def open_jobs(url: str) -> JobQueue:
-    """The job queue of a URL, for as long as the process lives; for the beat child."""
-    if url.startswith("tasks:"):
-        from wrasse.app.task_opening import open_task_jobs
-
-        return await open_task_jobs(url)
-    return with_jobs(await open_store(url)).jobs
 
 
 async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Backend:

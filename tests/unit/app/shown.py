@@ -6,10 +6,12 @@ from datetime import timedelta
 
 from faults import Network, Script
 from stream_faults import FaultyStreams
-from wrasse.app.building import DEFAULT_LEASES as LEASES, JOB_SWEEPS, Opened, build_engine, build_sweep
+from wrasse.app.building import DEFAULT_LEASES as LEASES
 from wrasse.app.config import load
+from wrasse.app.opened import Opened
 from wrasse.app.status import Snapshot, Subject, Watch
 from wrasse.app.status_page import page
+from wrasse.app.sweep_building import JOB_SWEEPS, build_engine, build_sweep
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import ManualClock

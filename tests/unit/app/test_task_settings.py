@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wrasse.app.building import open_engine
 from wrasse.app.config import load
+from wrasse.app.sweep_building import open_engine
 from wrasse.app.task_opening import TaskHome, open_task_jobs, task_home
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
