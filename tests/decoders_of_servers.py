@@ -23,8 +23,8 @@ from wrasse.app.addresses import parse_address
 from wrasse.app.cli_archives import moment_of
 from wrasse.app.cli_streams import start_at
 from wrasse.app.config import load
-from wrasse.app.leases_http import asking, wire, wire_queues, wire_transactions
-from wrasse.app.leases_http.failures import WireError
+from wrasse.app.leases_http import asking, wire
+from wrasse.app.leases_http.answers import WireError
 from wrasse.app.redaction import hide
 from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.naming import parse_name
@@ -127,8 +127,8 @@ def _js_answer(data: bytes) -> object:
 def _lease_body(data: bytes) -> object:
     kinds = (
         wire.AcquireBody, wire.KeepaliveBody, wire.ReleaseBody, wire.MetadataBody, wire.NamespaceBody,
-        wire_queues.EnqueueMeta, wire_queues.DequeueBody, wire_queues.MessageBody, wire_queues.StatsBody,
-        wire_transactions.TransactionBody,
+        wire.EnqueueMeta, wire.DequeueBody, wire.MessageBody, wire.StatsBody,
+        wire.TransactionBody,
     )  # fmt: skip
     return [_answered(lambda kind=kind: asking.decoded(data, kind, "the body")) for kind in kinds]
 

@@ -12,10 +12,9 @@ from aiohttp import ClientSession
 from lease_api.test_server import running
 from wrasse.app.addresses import Address
 from wrasse.app.config import load
-from wrasse.app.leases_http.access import Access, access_of, check_access
-from wrasse.app.leases_http.caller import Caller
-from wrasse.app.leases_http.calling import client_tls
+from wrasse.app.leases_http.access import Access, Caller, access_of, check_access
 from wrasse.app.leases_http.openapi import CALLS
+from wrasse.app.leasing import client_tls
 from wrasse.app.settings_leases import LeaseSettings, Role
 from wrasse.app.shown import shown
 from wrasse.errors import ConfigError

@@ -13,9 +13,8 @@ from aiohttp import ClientSession, FormData
 
 from lease_api.test_server import running
 from wrasse.app.leases_http.access import Access
-from wrasse.app.leases_http.openapi import CALLS, document
-from wrasse.app.leases_http.openapi_call import Call
-from wrasse.app.leases_http.wire_queues import EnqueueMeta, MessageBody
+from wrasse.app.leases_http.openapi import CALLS, Call, document
+from wrasse.app.leases_http.wire import EnqueueMeta, MessageBody
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 JSON = [

@@ -15,8 +15,7 @@ from lease_api.test_server import running
 from wrasse.app import http_listener
 from wrasse.app.http_listener import Caps, caps_within
 from wrasse.app.leases_http import asking, server as serving
-from wrasse.app.leases_http.access import Access
-from wrasse.app.leases_http.caller import Caller
+from wrasse.app.leases_http.access import Access, Caller
 
 HEAD = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 SECRET = b"SECRET-IN-THE-URL"

@@ -13,8 +13,7 @@ from aiohttp import ClientSession
 from wrasse.app import http_listener
 from wrasse.app.addresses import Address
 from wrasse.app.leases_http import asking
-from wrasse.app.leases_http.access import Access
-from wrasse.app.leases_http.caller import Caller
+from wrasse.app.leases_http.access import Access, Caller
 from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock

@@ -17,8 +17,7 @@ from leases_proof.between import behind
 from leases_proof.places import NS, Place
 from leases_proof.test_together_crashes import AtWrite, deaths_are_no_news
 from leases_proof.together import name_of
-from wrasse.app.leases_http.queues_desk import QueueDesk, Shown, failure
-from wrasse.app.leases_http.queues_keys import state_key
+from wrasse.app.leases_http.queues_desk import QueueDesk, Shown, failure, state_key
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs.record_queue.store import Names
 from wrasse.leases.core import leases_in

@@ -33,6 +33,7 @@ from wrasse.app.building import (
     owner_name,
 )
 from wrasse.app.config import Config, load
+from wrasse.app.leasing import lease_client
 from wrasse.app.new_job import Duration, as_duration, encoded
 from wrasse.app.opened import JOBS, LEASES, STREAMS, Opened, open_homes
 from wrasse.app.redis_settings import is_nats
@@ -247,9 +248,6 @@ class App(Registering):
             return leasing.leases
         await self.open()
         if self._remote is None:
-            # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
-            from wrasse.app.leases_http.calling import lease_client
-
             client = lease_client(own, self._clock)
             self._stores.finish_first(client.close)
             self._remote = client

@@ -16,7 +16,7 @@ from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import progress, show_pairs, show_table
 from wrasse.app.config import Config
 from wrasse.app.leases_http.queues_desk import QueueDesk
-from wrasse.app.leasing import Leasing, open_leasing
+from wrasse.app.leasing import Leasing, lease_client, open_leasing
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
@@ -56,9 +56,6 @@ async def lease_operations(asked: Asked, *, create: bool = True) -> AsyncIterato
         async with _store(config, create=create) as leasing:
             yield leasing.leases
         return
-    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
-    from wrasse.app.leases_http.calling import lease_client
-
     async with lease_client(config.settings.leases, SystemClock()) as client:
         yield client
 

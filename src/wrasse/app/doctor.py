@@ -118,7 +118,7 @@ def _settings(config: Config) -> Iterator[Finding]:
 def _lease_api(own: LeaseSettings) -> Iterator[Finding]:
     # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
     from wrasse.app.leases_http.access import access_of, check_access, in_clear
-    from wrasse.app.leases_http.calling import client_tls, token_in_clear
+    from wrasse.app.leasing import client_tls, token_in_clear
 
     try:
         access = access_of(own)

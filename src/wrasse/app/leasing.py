@@ -7,14 +7,20 @@ when the first state is written or looked for: who only takes turns needs none.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from wrasse.app.addresses import in_clear
 from wrasse.app.config import Config
+from wrasse.app.settings_leases import LeaseSettings
 from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import Stores
+from wrasse.clock import Clock
 from wrasse.engine.guard import Activity
 from wrasse.errors import ConfigError
 from wrasse.leases.lease import Terms
@@ -35,6 +41,9 @@ class Leasing:
     activity: Activity
     requests: Callable[[], int | None] = lambda: None  # how many were sent to a bucket so far
 
+
+if TYPE_CHECKING:
+    from wrasse.leases.client import LeaseClient
 
 FINISH_SECONDS_MAX = 5.0
 
@@ -96,6 +105,42 @@ def _objects(store: Backend, config: Config, stores: Stores) -> Objects:
         return await stores.open_objects(config.homes.objects)
 
     return LateObjects(opened)
+
+
+def token_in_clear(own: LeaseSettings) -> bool:
+    """Whether this program's token leaves the machine unencrypted."""
+    return bool(own.token) and in_clear(own.server)
+
+
+def client_tls(own: LeaseSettings) -> ssl.SSLContext | None:
+    """The settings' own way; None where they leave it to the system's. Refuses to send a token in clear text."""
+    if token_in_clear(own) and not own.insecure:
+        raise ConfigError(
+            "leases.token would travel to leases.server without TLS, for all on the way to read",
+            do="use https:// in leases.server, or set leases.insecure: true",
+        )
+    if bool(own.client_cert) != bool(own.client_key):
+        raise ConfigError("leases.client_cert and leases.client_key belong together", do="name both files, or none")
+    if not own.server_ca and not own.client_cert:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=own.server_ca or None)
+        if own.client_cert:
+            context.load_cert_chain(own.client_cert, own.client_key)
+    except (OSError, ssl.SSLError) as error:
+        names = ", ".join(Path(each).name for each in (own.server_ca, own.client_cert, own.client_key) if each)
+        raise ConfigError(
+            f"the TLS files {names} cannot be used: {error}", do="check leases.server_ca, client_cert and client_key"
+        ) from None
+    return context
+
+
+def lease_client(own: LeaseSettings, clock: Clock) -> LeaseClient:
+    """The client of `leases.server`."""
+    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    from wrasse.leases.client import LeaseClient
+
+    return LeaseClient(own.server, clock, token=own.token, tls=client_tls(own))
 
 
 class LateObjects:

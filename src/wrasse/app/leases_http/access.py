@@ -10,28 +10,54 @@ import hmac
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from wrasse.app.addresses import Address
-from wrasse.app.leases_http.caller import CALLER, Caller
-from wrasse.app.leases_http.failures import WireError, failed
+from wrasse.app.leases_http.answers import Unnamed, WireError, failed
 from wrasse.app.leases_http.openapi import CALLS
 from wrasse.app.settings_leases import LeaseSettings, Role
 from wrasse.errors import ConfigError
+from wrasse.leases.names import checked_namespace
+
+_log = logging.getLogger("wrasse.leases")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The owner of a token. Without namespaces it may use all."""
+
+    name: str
+    token: bytes = field(repr=False)
+    role: Role = Role.ADMIN
+    namespaces: frozenset[str] = frozenset()
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Who makes the request that is being answered; None where no token is asked for."""
+
+
+def allowed_namespace(text: str) -> str:
+    """The namespace as it is stored, if the caller may use it."""
+    name = checked_namespace(text)
+    caller = CALLER.get()
+    if caller is not None and caller.namespaces and name not in caller.namespaces:
+        extra = {"owner": caller.name, "namespace": name}
+        _log.warning("the lease API refused a call to a namespace that its token does not allow", extra=extra)
+        raise WireError("forbidden", "the token does not allow this namespace", status=403)
+    return name
+
 
 _HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _RANKS = {role: rank for rank, role in enumerate(Role)}
 _NEEDS = {(call.method.upper(), call.path): call.role for call in CALLS}
 _LEFT = 499  # counted for a call whose client left before the answer; never sent
-_log = logging.getLogger("wrasse.leases")
 Call = tuple[str, int]
 """The name of a caller's token, empty where it has none, and the status of the answer."""
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +141,7 @@ def middleware(access: Access, calls: Counter[Call], *, loopback: bool) -> Middl
     """Asks every caller, and counts the answers."""
 
     @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check(request: web.Request, handler: Unnamed) -> web.StreamResponse:
         caller = _known(access.callers, request.headers.get("Authorization", ""))
         refused = _refused(access, caller, request, loopback=loopback)
         CALLER.set(caller)

@@ -19,8 +19,8 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from wrasse.app.leases_http.caller import allowed_namespace
-from wrasse.app.leases_http.failures import WireError
+from wrasse.app.leases_http.access import allowed_namespace
+from wrasse.app.leases_http.answers import WireError
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.leases.lease import Lease, shown

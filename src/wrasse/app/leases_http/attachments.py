@@ -4,66 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
-import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http import asking
-from wrasse.app.leases_http.failures import WireError
+from wrasse.app.leases_http.answers import WireError, Wrap, answered
+from wrasse.app.leases_http.wire import (
+    AttachAnswer,
+    AttachmentInfo,
+    AttachmentList,
+    AttachmentRemoved,
+    AttachmentsRemoved,
+)
 from wrasse.errors import WrasseError
 from wrasse.leases.attachments import BYTES_MAX, CONTENT_TYPE, AttachmentTooLarge, Fetched, Sent
 from wrasse.leases.lease import Attachment, Lease, public
 from wrasse.leases.leases import Leases
 
-Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
-WebHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_JSON = "application/json"
 _TRUE = ("1", "true")
 _log = logging.getLogger("wrasse.leases")
-
-
-class AttachmentInfo(msgspec.Struct):
-    """One attachment."""
-
-    id: str
-    name: str
-    size: int
-    plaintext_sha256: str
-    content_type: str
-    created_at_unix: int
-    updated_at_unix: int
-
-
-class AttachAnswer(msgspec.Struct, omit_defaults=True):
-    """The answer to POST /v1/attachments. `noop`: there was one of this name, and it was to stay."""
-
-    attachment: AttachmentInfo | None
-    version: int | None
-    noop: bool = False
-
-
-class AttachmentList(msgspec.Struct):
-    """The answer to GET /v1/attachments."""
-
-    namespace: str
-    key: str
-    attachments: tuple[AttachmentInfo, ...] | None
-
-
-class AttachmentRemoved(msgspec.Struct, omit_defaults=True):
-    """The answer to DELETE /v1/attachment."""
-
-    deleted: bool | None
-    version: int = 0
-
-
-class AttachmentsRemoved(msgspec.Struct, omit_defaults=True):
-    """The answer to DELETE /v1/attachments."""
-
-    deleted: int | None
-    version: int = 0
 
 
 class AttachmentApi:
@@ -72,7 +32,7 @@ class AttachmentApi:
     def __init__(self, leases: Leases) -> None:
         self._attachments = leases.attachments
 
-    def routes(self, call: Callable[[Handler], WebHandler]) -> list[web.RouteDef]:
+    def routes(self, call: Wrap) -> list[web.RouteDef]:
         """What to serve; `call` turns errors into answers."""
         return [
             web.post("/v1/attachments", call(self._attach)),
@@ -92,13 +52,13 @@ class AttachmentApi:
         info = _info(attached.attachment)
         answer = AttachAnswer(info, attached.version, noop=not attached.staged)
         headers = {"X-Attachment-ID": info.id, "X-Key-Version": str(attached.version)}
-        return web.Response(body=msgspec.json.encode(answer), headers=headers, content_type=_JSON)
+        return answered(answer, headers)
 
     async def _list(self, request: web.Request, name: str) -> web.Response:
         whose = _whose(request)
         found = await self._attachments.list(whose)
         infos = tuple(_info(each) for each in found) or None
-        return _json(AttachmentList(whose.namespace, request.query["key"], infos))
+        return answered(AttachmentList(whose.namespace, request.query["key"], infos))
 
     async def _fetch(self, request: web.Request, name: str) -> web.StreamResponse:
         whose = _whose(request)
@@ -110,11 +70,11 @@ class AttachmentApi:
         asking.named(request)
         wanted, id = _wanted(request)
         count, version = await self._attachments.remove(asking.held(request), name=wanted, id=id)
-        return _json(AttachmentRemoved(bool(count), version if count else 0))
+        return answered(AttachmentRemoved(bool(count), version if count else 0))
 
     async def _remove_all(self, request: web.Request, name: str) -> web.Response:
         count, version = await self._attachments.remove(asking.held(request), every=True)
-        return _json(AttachmentsRemoved(count, version if count else 0))
+        return answered(AttachmentsRemoved(count, version if count else 0))
 
 
 async def _stream(request: web.Request, fetched: Fetched) -> web.StreamResponse:
@@ -189,7 +149,3 @@ def _info(attachment: Attachment) -> AttachmentInfo:
         int(attachment.created_at.timestamp()),
         int(attachment.updated_at.timestamp()),
     )
-
-
-def _json(answer: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type=_JSON)

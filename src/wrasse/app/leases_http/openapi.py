@@ -2,18 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from wrasse import __version__
 from wrasse.app.leases_http import wire
-from wrasse.app.leases_http.attachments_openapi import ATTACHMENT_CALLS
-from wrasse.app.leases_http.openapi_call import HELD, NAMESPACE, NUMBER, SEEN, TOKEN, WHERE, Call, header, query
-from wrasse.app.leases_http.queues_openapi import QUEUE_CALLS
-from wrasse.app.leases_http.transactions import TRANSACTION_CALLS
+from wrasse.app.leases_http.wire import AttachAnswer, AttachmentList, AttachmentRemoved, AttachmentsRemoved
 from wrasse.app.settings_leases import Role
+from wrasse.leases.names import KEY_CHARS_MAX, NAMESPACE_CHARS_MAX
+
+KEY = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX, "example": "orders/42"}
+NAMESPACE = {"type": "string", "maxLength": NAMESPACE_CHARS_MAX, "default": "default"}
+NUMBER = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as the document tells it."""
+
+    method: str
+    path: str
+    about: str
+    answer: type | None
+    body: type | None = None
+    state: bool = False  # the body is the user's JSON
+    sends: str = ""  # the content type of a body that is no JSON
+    gives: str = ""  # the content type of an answer that is no JSON
+    parameters: Sequence[Mapping[str, object]] = ()
+    errors: Sequence[int] = (400, 503)
+    empty: bool = False  # may answer 204
+    role: Role = Role.WRITER  # what its caller's token must allow
+
+
+def query(name: str, schema: Mapping[str, object], *, required: bool = False, about: str = "") -> dict[str, object]:
+    """A parameter in the address."""
+    return {"name": name, "in": "query", "required": required, "schema": schema, "description": about}
+
+
+def header(name: str, *, required: bool, schema: Mapping[str, object] | None = None) -> dict[str, object]:
+    """A parameter in the headers."""
+    return {"name": name, "in": "header", "required": required, "schema": schema or {"type": "string"}}
+
+
+WHERE = (query("key", KEY, required=True), query("namespace", NAMESPACE))
+HELD = (
+    header("X-Lease-ID", required=True),
+    header("X-Fencing-Token", required=True, schema=NUMBER),
+    header("X-Txn-ID", required=True),
+)
+SEEN = (header("X-If-Version", required=False, schema=NUMBER), header("X-If-State-ETag", required=False))
+TOKEN = (header("X-Fencing-Token", required=True, schema=NUMBER),)
+
+
+def _transaction(name: str, about: str, *errors: int, role: Role = Role.WRITER) -> Call:
+    answer, body = wire.TransactionAnswer, wire.TransactionBody
+    return Call("post", f"/v1/txn/{name}", about, answer, body, errors=errors, role=role)
+
+
+TRANSACTION_CALLS = (
+    _transaction("decide", "commit or roll back a transaction; answers what counts", 400, 409, 413, 503),
+    _transaction("commit", "carry out a commit that was decided, or decide for it", 400, 404, 409, 413, 503),
+    _transaction("rollback", "carry out a rollback that was decided, or decide for it", 400, 404, 409, 413, 503),
+    _transaction("replay", "carry a transaction to its end, if it is decided or overdue", 400, 404, 409, 503,
+                 role=Role.ADMIN),
+)  # fmt: skip
+
+
+_BY_NAME = query("name", {"type": "string", "maxLength": 255, "example": "scan.pdf"})
+_BY_ID = query("id", {"type": "string"})
+_READ = (
+    *WHERE,
+    query("public", {"type": "string", "enum": ["0", "1", "true", "false"]}),
+    header("X-Lease-ID", required=False),
+    header("X-Fencing-Token", required=False, schema=NUMBER),
+    header("X-Txn-ID", required=False),
+)
+
+ATTACHMENT_CALLS = (
+    Call(
+        "post", "/v1/attachments", "stage an attachment: the body is its bytes, in pieces", AttachAnswer,
+        sends="application/octet-stream",
+        parameters=(
+            *WHERE, *HELD,
+            query("name", {"type": "string", "minLength": 1, "maxLength": 255, "example": "scan.pdf"}, required=True),
+            query("content_type", {"type": "string", "maxLength": 255}),
+            query("max_bytes", NUMBER),
+            query("prevent_overwrite", {"type": "string", "enum": ["0", "1", "true", "false"]}),
+            header("X-Expected-SHA256", required=False), header("X-Expected-Bytes", required=False, schema=NUMBER),
+        ),
+        errors=(400, 403, 408, 409, 413, 503),
+    ),
+    Call(
+        "get", "/v1/attachments", "attachments: with the lease's headers as staged, with public=1 as committed",
+        AttachmentList, parameters=_READ, errors=(400, 403, 409, 503), role=Role.READER,
+    ),
+    Call(
+        "get", "/v1/attachment", "the bytes of an attachment, by name or id", None, gives="*/*",
+        parameters=(*_READ, _BY_NAME, _BY_ID), errors=(400, 403, 404, 409, 503), role=Role.READER,
+    ),
+    Call(
+        "delete", "/v1/attachment", "stage the removal of an attachment", AttachmentRemoved,
+        parameters=(*WHERE, *HELD, _BY_NAME, _BY_ID), errors=(400, 403, 409, 503),
+    ),
+    Call(
+        "delete", "/v1/attachments", "stage the removal of every attachment", AttachmentsRemoved,
+        parameters=(*WHERE, *HELD), errors=(400, 403, 409, 503),
+    ),
+)  # fmt: skip
+
+
+_MESSAGE = (400, 403, 404, 409, 503)
+
+QUEUE_CALLS = (
+    Call(
+        "post", "/v1/queue/enqueue", "store a message: the parts meta (JSON) and payload", wire.Enqueued,
+        sends="multipart/form-data", errors=(400, 408, 409, 413, 503),
+    ),
+    Call(
+        "post", "/v1/queue/dequeue", "take messages: for each the parts meta and payload", None, wire.DequeueBody,
+        gives="multipart/related", errors=(400, 409, 503),
+    ),
+    Call(
+        "post", "/v1/queue/dequeueWithState", "take a message and the lease of its state", None, wire.DequeueBody,
+        gives="multipart/related", errors=(400, 409, 503),
+    ),
+    Call("post", "/v1/queue/ack", "a message is done, and gone", wire.Acked, wire.MessageBody, errors=_MESSAGE),
+    Call(
+        "post", "/v1/queue/nack", "a message failed, or is put off: visible again after a while, or dead", wire.Nacked,
+        wire.MessageBody, errors=_MESSAGE,
+    ),
+    Call("post", "/v1/queue/extend", "hold a message for longer", wire.Extended, wire.MessageBody, errors=_MESSAGE),
+    Call("post", "/v1/queue/stats", "what waits in a queue", wire.Stats, wire.StatsBody, role=Role.READER),
+)  # fmt: skip
+
 
 _TEMPLATE = "#/components/schemas/{name}"
 _BYTES: Mapping[str, object] = {"type": "string", "format": "binary"}
@@ -27,13 +151,7 @@ _LEASES = (
     Call(
         "post", "/v1/get", "read the state: with the lease's headers what is staged, with public=1 what is committed",
         None,
-        parameters=(
-            *WHERE,
-            query("public", {"type": "string", "enum": ["0", "1", "true", "false"]}),
-            header("X-Lease-ID", required=False),
-            header("X-Fencing-Token", required=False, schema=NUMBER),
-            header("X-Txn-ID", required=False),
-        ),
+        parameters=_READ,
         errors=(400, 403, 409, 503), empty=True, role=Role.READER,
     ),
     Call(

@@ -7,16 +7,19 @@ A consumer shows by the id of its lease how its message was handed out: with its
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import msgspec
-from aiohttp import web
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from wrasse.app.leases_http import asking
-from wrasse.app.leases_http.caller import allowed_namespace
-from wrasse.app.leases_http.failures import WireError
+from wrasse.app.leases_http.access import allowed_namespace
+from wrasse.app.leases_http.answers import WireError, Wrap, named_answer
 from wrasse.app.leases_http.queues_desk import (
     ATTEMPTS,
     ATTRIBUTES_HEADER,
@@ -28,11 +31,10 @@ from wrasse.app.leases_http.queues_desk import (
     Shown,
     attempts_of,
     failure,
+    state_key,
     visibility_of,
 )
-from wrasse.app.leases_http.queues_keys import state_key
-from wrasse.app.leases_http.queues_parts import enqueued, handed_out
-from wrasse.app.leases_http.wire_queues import (
+from wrasse.app.leases_http.wire import (
     SECONDS_MAX,
     Acked,
     DequeueBody,
@@ -47,6 +49,7 @@ from wrasse.app.leases_http.wire_queues import (
     StatsBody,
 )
 from wrasse.clock import Clock
+from wrasse.errors import TooLarge
 from wrasse.ids import uuid7
 from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER
 from wrasse.leases.lease import KeyRecord, shown
@@ -55,6 +58,7 @@ from wrasse.leases.names import checked_key
 from wrasse.leases.xid import Xids
 from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
     Budget,
     Bury,
     Hold,
@@ -68,14 +72,77 @@ from wrasse.ports.jobs import (
     TakenJob,
 )
 
+PARTS_MAX = 8
+_CHUNK = 1 << 16
+_BAD = (HttpProcessingError, web.RequestPayloadError, ValueError, AssertionError, RuntimeError, LookupError)
+
+
+async def enqueued(request: web.Request, reserve: Callable[[int], None]) -> tuple[EnqueueMeta, bytes, str]:
+    """What an enqueue sends: its meta, its payload, and the payload's content type."""
+    asking.plain(request)
+    if not request.content_type.startswith("multipart/"):
+        raise WireError("invalid_content_type", "the body is multipart/related or multipart/form-data")
+    found: dict[str, tuple[bytes, str]] = {}
+    try:
+        async with asyncio.timeout(asking.BODY_SECONDS_MAX):
+            reader = await request.multipart()
+            for number in range(PARTS_MAX):
+                part = await reader.next()
+                if part is None:
+                    break
+                if not isinstance(part, BodyPartReader):
+                    raise WireError("multipart_error", "a part has parts of its own")
+                name = part.name or ("meta", "payload")[min(number, 1)]
+                limit = asking.JSON_BYTES_MAX if name == "meta" else PAYLOAD_BYTES_MAX
+                found[name] = (await _bytes(part, limit, reserve), part.headers.get("Content-Type", ""))
+    except _BAD as error:
+        raise WireError("multipart_error", f"the body is not made of parts: {type(error).__name__}") from None
+    except TimeoutError:
+        raise WireError("body_too_slow", "the body took too long", status=408) from None
+    if "meta" not in found:
+        raise WireError("multipart_error", "there is no part named meta")
+    meta = asking.decoded(found["meta"][0], EnqueueMeta, "the part meta")
+    payload, kind = found.get("payload", (b"", ""))
+    return meta, payload, meta.payload_content_type or kind or "application/octet-stream"
+
+
+def handed_out(messages: Sequence[tuple[MessagePart, bytes]], correlation: str) -> web.Response:
+    """Messages as the parts of one answer."""
+    boundary, body = secrets.token_hex(16), bytearray()
+    for number, (meta, payload) in enumerate(messages):
+        named = ("", "") if len(messages) == 1 else (f"meta-{number}.json", f"payload-{number}")
+        kind = meta.message.payload_content_type
+        _add(body, boundary, "meta", named[0], "application/json", msgspec.json.encode(meta))
+        _add(body, boundary, "payload", named[1], kind, payload)
+    body += f"--{boundary}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/related; boundary={boundary}", "X-Correlation-Id": correlation}
+    return web.Response(body=bytes(body), headers=headers)
+
+
+def _add(body: bytearray, boundary: str, name: str, file: str, kind: str, data: bytes) -> None:
+    filename = f'; filename="{file}"' if file else ""
+    body += (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{filename}\r\n'
+        f"Content-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
+    ).encode()
+    body += data + b"\r\n"
+
+
+async def _bytes(part: BodyPartReader, limit: int, reserve: Callable[[int], None]) -> bytes:
+    read = bytearray()
+    while chunk := await part.read_chunk(_CHUNK):
+        if len(read) + len(chunk) > limit:
+            raise TooLarge(f"a part of more than {limit} bytes", do="send less")
+        reserve(len(chunk))
+        read += chunk
+    return bytes(read)
+
+
 PAGE_MAX = 64
 QUEUE_CHARS_MAX = 80
 STATEFUL, JOINED = "s", "t"  # how a message was handed out
 WAIT_AT_ONCE = 20  # seconds that one look waits; who waits for ever looks again
 _STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
-
-Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
-Wrapped = Callable[[Handler], Callable[[web.Request], Awaitable[web.StreamResponse]]]
 
 
 class QueueApi:
@@ -87,7 +154,7 @@ class QueueApi:
         self._clock = clock
         self._xids = Xids(clock)
 
-    def routes(self, call: Wrapped) -> list[web.RouteDef]:
+    def routes(self, call: Wrap) -> list[web.RouteDef]:
         """What to serve."""
         posts = {
             "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue_with_state,
@@ -121,7 +188,7 @@ class QueueApi:
         answer = Enqueued(
             namespace, queue, id, 0, attempts, int(visible_at.timestamp()), visibility, len(payload), name
         )
-        return _json(answer, name)
+        return named_answer(answer, name)
 
     async def _dequeue(self, request: web.Request, name: str) -> web.Response:
         asked = await asking.json_body(request, DequeueBody)
@@ -181,11 +248,11 @@ class QueueApi:
         found = await self.desk.held(shown)
         if isinstance(found, str):
             if await self.desk.acked(shown):
-                return _json(Acked(True, name), name)
+                return named_answer(Acked(True, name), name)
             raise _refused(found)
         if not await self.desk.ack(shown, found.attempts):
             raise _refused("queue_message_lease_mismatch")
-        return _json(Acked(True, name), name)
+        return named_answer(Acked(True, name), name)
 
     async def _nack(self, request: web.Request, name: str) -> web.Response:
         asked = await asking.json_body(request, MessageBody)
@@ -205,7 +272,7 @@ class QueueApi:
             settlement = failure(shown.hold, state, error, delay)
         if not await self.desk.nack(shown, settlement):
             raise _refused("queue_message_lease_mismatch")
-        return _json(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
+        return named_answer(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
 
     async def _extend(self, request: web.Request, name: str) -> web.Response:
         asked = await asking.json_body(request, MessageBody)
@@ -220,7 +287,7 @@ class QueueApi:
             int(until.timestamp()), int(by.total_seconds()), asked.meta_etag, name,
             0 if state_until is None else int(state_until.timestamp()),
         )  # fmt: skip
-        return _json(answer, name)
+        return named_answer(answer, name)
 
     async def _stats(self, request: web.Request, name: str) -> web.Response:
         asked = await asking.json_body(request, StatsBody)
@@ -236,7 +303,7 @@ class QueueApi:
             answer.head_message_id, answer.head_enqueued_at_unix = head.id, int(head.created_at.timestamp())
             answer.head_not_visible_until_unix = int((head.not_before or head.created_at).timestamp())
             answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
-        return _json(answer, name)
+        return named_answer(answer, name)
 
     async def _held(self, asked: MessageBody) -> tuple[Shown, JobState]:
         """The message that is shown, and what is known of it; refuses whoever does not hold it."""
@@ -329,8 +396,3 @@ def _refused(code: str) -> WireError:
         "cas_mismatch": "meta_etag is not that of the message as it was handed out",
     }
     return WireError(code, said[code], status=_STATUS[code])
-
-
-def _json(answer: msgspec.Struct, name: str) -> web.Response:
-    headers = {"X-Correlation-Id": name}
-    return web.Response(body=msgspec.json.encode(answer), headers=headers, content_type="application/json")

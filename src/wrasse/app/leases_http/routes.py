@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http import asking, wire
+from wrasse.app.leases_http.access import CALLER, allowed_namespace
+from wrasse.app.leases_http.answers import Named, Unnamed, WireError, answered, failed
 from wrasse.app.leases_http.attachments import AttachmentApi
-from wrasse.app.leases_http.caller import CALLER, allowed_namespace
-from wrasse.app.leases_http.failures import WireError, failed
 from wrasse.app.leases_http.queues import QueueApi
 from wrasse.app.leases_http.transactions import TransactionApi
 from wrasse.clock import Clock
@@ -29,11 +28,7 @@ KEYS_MAX = 1_000
 TTL_SECONDS_MAX = 10**9
 """Longest time that a caller may name for a lease; it gets at most leases.ttl_max."""
 _TYPED = {"Content-Type": "application/json"}
-_ENCODER = msgspec.json.Encoder()
 _log = logging.getLogger("wrasse.leases")
-
-Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
-Unnamed = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class LeaseApi:
@@ -87,7 +82,7 @@ class LeaseApi:
             *self._queues.routes(self._call),
         ]
 
-    def _call(self, handler: Handler) -> Unnamed:
+    def _call(self, handler: Named) -> Unnamed:
         """A call whose answer says which request it is for."""
 
         async def named(request: web.Request) -> web.StreamResponse:
@@ -152,7 +147,7 @@ class LeaseApi:
         )
         leased = await (acquiring if wait == timedelta(0) else self._unless_drained(acquiring))
         headers = {"X-Key-Version": str(leased.version), "X-Correlation-Id": name, **self._granted(leased.held, came)}
-        return _json(wire.acquired(leased, typed, name), headers)
+        return answered(wire.acquired(leased, typed, name), headers)
 
     async def _unless_drained(self, acquiring: Coroutine[Any, Any, KeyRecord]) -> KeyRecord:
         """What a wait gives; one that the end of this server would outlast is given up at once."""
@@ -173,7 +168,7 @@ class LeaseApi:
         token = asking.token(request)
         asked = await asking.json_body(request, wire.KeepaliveBody)
         lease = await self._leases.renew(_held_in_body(asked, token, request), _ttl(asked.ttl_seconds))
-        return _json(wire.Renewed(int(lease.until.timestamp())), self._granted(lease, came))
+        return answered(wire.Renewed(int(lease.until.timestamp())), self._granted(lease, came))
 
     def _granted(self, lease: Lease, came: float) -> dict[str, str]:
         """The token, and until when its holder may rely on the lease: in seconds from the moment at which the call
@@ -198,7 +193,7 @@ class LeaseApi:
         async with self._bodies.state(request, lambda: self._leases.check(held)) as data:
             number, state = await self._leases.update(held, data, if_version=version, if_etag=etag)
         answer = wire.Updated(number, state.etag, state.size, wire.Metadata())
-        return _json(answer, {"ETag": state.etag, "X-Key-Version": str(number)})
+        return answered(answer, {"ETag": state.etag, "X-Key-Version": str(number)})
 
     async def _remove(self, request: web.Request) -> web.Response:
         held = asking.held(request)
@@ -206,8 +201,8 @@ class LeaseApi:
             held, if_version=asking.if_version(request), if_etag=asking.if_etag(request)
         )
         if version is None:
-            return _json(wire.Removed(False))
-        return _json(wire.Removed(True, version), {"X-Key-Version": str(version)})
+            return answered(wire.Removed(False))
+        return answered(wire.Removed(True, version), {"X-Key-Version": str(version)})
 
     async def _metadata(self, request: web.Request) -> web.Response:
         held = asking.held(request)
@@ -220,19 +215,19 @@ class LeaseApi:
             hidden = text in ("1", "true")
         version = await self._leases.hide(held, hidden, if_version=asking.if_version(request))
         answer = wire.MetadataChanged(held.namespace, request.query["key"], version, wire.Metadata(hidden))
-        return _json(answer, {"X-Key-Version": str(version)})
+        return answered(answer, {"X-Key-Version": str(version)})
 
     async def _release(self, request: web.Request) -> web.Response:
         token = asking.token(request)
         asked = await asking.json_body(request, wire.ReleaseBody)
         await self._leases.release(_held_in_body(asked, token, request), commit=not asked.rollback)
-        return _json(wire.Released(True))
+        return answered(wire.Released(True))
 
     async def _describe(self, request: web.Request) -> web.Response:
         namespace, key = asking.named(request)
         meta = await self._leases.describe(namespace, key)
         over = meta is not None and meta.lease is not None and meta.lease.until <= await self._leases.now(namespace)
-        return _json(wire.described(namespace, request.query["key"], meta, over=over))
+        return answered(wire.described(namespace, request.query["key"], meta, over=over))
 
     async def _keys(self, request: web.Request) -> web.Response:
         namespace = allowed_namespace(request.query.get("namespace", ""))
@@ -242,14 +237,14 @@ class LeaseApi:
             raise WireError("invalid_limit", f"limit is 1 to {KEYS_MAX}")
         prefix = request.query.get("prefix", "").lower()
         page = await self._leases.page(namespace, prefix, request.query.get("after") or None, limit)
-        return _json(wire.KeyList(namespace, page.items, page.cursor or ""))
+        return answered(wire.KeyList(namespace, page.items, page.cursor or ""))
 
     async def _namespace(self, request: web.Request) -> web.Response:
         asked = wire.NamespaceBody(request.query.get("namespace", ""))
         if request.method == "POST":
             asked = await asking.json_body(request, wire.NamespaceBody)
         namespace = allowed_namespace(asked.namespace or request.query.get("namespace", ""))
-        return _json(wire.NamespaceAnswer(namespace, asked.query or wire.QueryEngines("", "")))
+        return answered(wire.NamespaceAnswer(namespace, asked.query or wire.QueryEngines("", "")))
 
 
 def _named(request: str) -> dict[str, str]:
@@ -294,7 +289,3 @@ def _state(seen: Seen | None, *, leased: bool) -> web.Response:
     if leased:
         headers["X-Fencing-Token"] = str(seen.token)
     return web.Response(body=seen.data, headers=headers)
-
-
-def _json(answer: msgspec.Struct, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(body=_ENCODER.encode(answer), headers=_TYPED if headers is None else {**headers, **_TYPED})

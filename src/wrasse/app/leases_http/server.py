@@ -17,7 +17,7 @@ from aiohttp import web
 from wrasse.app.addresses import Address
 from wrasse.app.http_listener import Listener, caps_within
 from wrasse.app.leases_http.access import Access, Call, check_access, in_clear, middleware, tls
-from wrasse.app.leases_http.failures import unrouted
+from wrasse.app.leases_http.answers import unrouted
 from wrasse.app.leases_http.openapi import document
 from wrasse.app.leases_http.routes import LeaseApi
 from wrasse.app.plain import to_json

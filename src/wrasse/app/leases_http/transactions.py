@@ -7,26 +7,20 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http import asking
-from wrasse.app.leases_http.caller import allowed_namespace
-from wrasse.app.leases_http.failures import WireError
-from wrasse.app.leases_http.openapi_call import Call
-from wrasse.app.leases_http.wire_transactions import ParticipantBody, TransactionAnswer, TransactionBody
-from wrasse.app.settings_leases import Role
+from wrasse.app.leases_http.access import allowed_namespace
+from wrasse.app.leases_http.answers import WireError, Wrap, answered
+from wrasse.app.leases_http.wire import ParticipantBody, TransactionAnswer, TransactionBody
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key
 from wrasse.leases.transaction import Decision, Participant
 
 EXPIRES_MAX = 253_402_300_799  # the end of the year 9999
-
-Handler = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
-Wrapped = Callable[[Handler], Callable[[web.Request], Awaitable[web.StreamResponse]]]
 
 
 class TransactionApi:
@@ -35,7 +29,7 @@ class TransactionApi:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
 
-    def routes(self, call: Wrapped) -> list[web.RouteDef]:
+    def routes(self, call: Wrap) -> list[web.RouteDef]:
         """What to serve."""
         posts = {"decide": self._decide, "commit": self._commit, "rollback": self._rollback, "replay": self._replay}
         return [web.post(f"/v1/txn/{name}", call(handler)) for name, handler in posts.items()]
@@ -96,17 +90,6 @@ def _participants(named: Sequence[ParticipantBody]) -> list[Participant]:
 
 
 def _answer(asked: TransactionBody, state: Decision) -> web.Response:
-    body = msgspec.json.encode(TransactionAnswer(asked.txn_id, state.value))
-    return web.Response(body=body, content_type="application/json")
+    return answered(TransactionAnswer(asked.txn_id, state.value))
 
 
-def _call(name: str, about: str, *errors: int, role: Role = Role.WRITER) -> Call:
-    return Call("post", f"/v1/txn/{name}", about, TransactionAnswer, TransactionBody, errors=errors, role=role)
-
-
-TRANSACTION_CALLS = (
-    _call("decide", "commit or roll back a transaction; answers what counts", 400, 409, 413, 503),
-    _call("commit", "carry out a commit that was decided, or decide for it", 400, 404, 409, 413, 503),
-    _call("rollback", "carry out a rollback that was decided, or decide for it", 400, 404, 409, 413, 503),
-    _call("replay", "carry a transaction to its end, if it is decided or overdue", 400, 404, 409, 503, role=Role.ADMIN),
-)
