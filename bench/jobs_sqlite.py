@@ -17,7 +17,7 @@ from huey import SqliteHuey  # type: ignore[import-untyped]
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
 from bench.raw_sqlite import RawLoop, insert, note_ready, open_raw, rows_of
-from wrasse.app.process import hand_over_sooner
+from wrasse.app.signals import hand_over_sooner
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.jobs.beats import ChildBeats

@@ -42,7 +42,7 @@ LONE_TASKS = {
     "backends/nats/groups.py": "questions to several durables are cancelled when one answers, and gathered",
     "backends/nats/progress.py": "shows how far groups are beside everything else; closing awaits it",
     "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
-    "app/sync_hold.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
+    "app/sync.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
     "leases/transactions.py": "one replay at a time; `finished`, which closing awaits, waits for it",
     "leases/transact.py": "each lease of a transaction is kept alive by one, which its end cancels and awaits",
     "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",

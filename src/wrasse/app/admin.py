@@ -28,9 +28,9 @@ from wrasse.jobs.registry import Registry
 from wrasse.jobs.tally import Tally
 from wrasse.ports.backend import JobStore
 from wrasse.ports.job_lists import JobLists
-from wrasse.ports.jobs import BATCH_MAX, Delete, Job, JobFilter, JobQueue, Place
+from wrasse.ports.jobs import BATCH_MAX, Delete, Job, JobFilter, JobQueue, JobState, Place
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import pages
+from wrasse.ports.page import Page, pages
 
 QUEUE = "wrasse-bench"
 _STEP = 0.02  # seconds between two puts, and between two looks at what is done
@@ -161,28 +161,23 @@ class _Run:
             await asyncio.sleep(_STEP)
 
     async def _finished(self, since: datetime | None) -> AsyncIterator[tuple[str, datetime]]:
-        after: str | None = None
-        while True:
-            page = await self._jobs.page(Place.DONE, JobFilter(queue=QUEUE, finished_after=since), after, _BENCH_PAGE)
+        async for page in self._pages(Place.DONE, since):
             for state in page:
                 if state.id.startswith(self._prefix) and state.finished_at is not None:
                     yield state.id, state.finished_at
-            after = page.cursor
-            if after is None:
-                return
 
     async def clean_up(self) -> None:
         """Deletes what this run put, wherever it came to be."""
         for place in (Place.READY, Place.DONE, Place.DEAD):
-            after: str | None = None
-            while True:
-                page = await self._jobs.page(place, JobFilter(queue=QUEUE), after, _BENCH_PAGE)
+            async for page in self._pages(place):
                 mine = [Delete(state.hold, place) for state in page if state.id.startswith(self._prefix)]
                 if mine:
                     await self._jobs.delete(mine)
-                after = page.cursor
-                if after is None:
-                    break
+
+    def _pages(self, place: Place, since: datetime | None = None) -> AsyncIterator[Page[JobState]]:
+        where = JobFilter(queue=QUEUE, finished_after=since)
+        return pages(lambda after: self._jobs.page(place, where, after, _BENCH_PAGE))
+
 
 
 _ALIASES = {"dlq": "dead_letter"}

@@ -31,7 +31,7 @@ def doctor(asked: Asked) -> None:
       wrasse doctor --json --config=production.yaml
     """
     config, apart = _with_app(asked)
-    findings = [*apart, *finish(_examined(config))]
+    findings = [*apart, *finish(examine(config, SystemClock()))]
     kinds = _kinds(config)
     answer = {
         "ok": not any(each.state == FAIL for each in findings),
@@ -68,10 +68,6 @@ def _with_app(asked: Asked) -> tuple[Config, list[Finding]]:
         return config, [Finding("app", FAIL, why.message, why.do)]
     except UsageError:
         return config, []  # told among the handlers
-
-
-async def _examined(config: Config) -> list[Finding]:
-    return [finding async for finding in examine(config, SystemClock())]
 
 
 KINDS = {

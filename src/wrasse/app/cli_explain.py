@@ -8,7 +8,6 @@ from datetime import datetime
 import click
 from msgspec.structs import replace
 
-from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_jobs import show_record
 from wrasse.app.cli_journal import LINE_COLUMNS, line_row
@@ -16,7 +15,7 @@ from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.config import Config
 from wrasse.app.opened import ENGINE, JOBS, LEASES, RECORDS, STREAMS, Opened, open_homes
 from wrasse.app.outlook import StreamOutlook, outlook, stream_outlook
-from wrasse.app.plain import line_json, record_json
+from wrasse.app.plain import ago, line_json, record_json
 from wrasse.app.wiring import Stores
 from wrasse.errors import UsageError
 from wrasse.leases.lease import Lease

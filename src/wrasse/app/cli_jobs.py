@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import click
 
-from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import show_pairs, show_table
 from wrasse.app.config import Config
-from wrasse.app.plain import glimpse, queue_json, record_json, shut_json, state_json, text_of, when, worker_json
+from wrasse.app.plain import ago, glimpse, queue_json, record_json, shut_json, state_json, text_of, when, worker_json
 from wrasse.app.task_opening import open_tasks, task_home
 from wrasse.app.wiring import Stores, with_jobs
 from wrasse.errors import UnknownName

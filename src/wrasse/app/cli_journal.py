@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 
 import click
 
-from wrasse.app.ago import ago
 from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_table import show_table
-from wrasse.app.plain import line_json
+from wrasse.app.plain import ago, line_json
 from wrasse.app.wiring import Stores
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.outcome import Outcome

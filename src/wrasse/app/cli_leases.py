@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import progress, show_pairs, show_table
 from wrasse.app.config import Config
 from wrasse.app.leases_http.queues_desk import QueueDesk
 from wrasse.app.leasing import Leasing, lease_client, open_leasing
+from wrasse.app.plain import ago
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ from wrasse.orphans.root import Root
 from wrasse.orphans.verdict import RESTORE, Suspected
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page, pages
 from wrasse.ports.sightings import Sighting, Standing, State
 
 SHOWN = 20
@@ -257,27 +259,24 @@ async def _undo(asked: Asked, run: str) -> list[Report]:
     return reports
 
 
+async def _sightings_page(desk: Desk, state: State, after: str | None) -> Page[Sighting]:
+    return await desk.sightings.page(desk.root.name, after, _PAGE, state)
+
+
 async def _taken(here: Yard, desk: Desk, run: str) -> list[Sighting]:
     """What a run, or a round, put into quarantine and what is still there, in the order of keys."""
     root, units = desk.root.name, set[str]()
-    after: str | None = None
-    while len(units) < _UNDO_MAX:
-        lines = await here.opened.journal.page(LineFilter(sweep=instance_of(root), run=run), after, _PAGE)
+    where = LineFilter(sweep=instance_of(root), run=run)
+    async for lines in pages(lambda after: here.opened.journal.page(where, after, _PAGE)):
         # What it lost another run had taken, whose doing is not undone under this name.
         taken = [line.intent for line in lines if line.outcome is not Outcome.LOST]
         units |= {text(unit_of(intent.suspect)) for intent in taken if intent.verb == "quarantine"}
-        after = lines.cursor
-        if after is None:
+        if len(units) >= _UNDO_MAX:
             break
-    found = []
+    found = list[Sighting]()
     for state in (State.MARKED, State.MOVED):
-        after = None
-        while True:
-            page = await desk.sightings.page(root, after, _PAGE, state)
+        async for page in pages(partial(_sightings_page, desk, state)):
             found += [each for each in page if each.unit in units or each.state_round == run]
-            after = page.cursor
-            if after is None:
-                break
     return sorted(found, key=lambda each: known_of(each).unit)
 
 

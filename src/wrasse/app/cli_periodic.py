@@ -7,10 +7,10 @@ from datetime import datetime
 
 import click
 
-from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_table import show_table
 from wrasse.app.new_job import as_periodic
+from wrasse.app.plain import ago
 from wrasse.app.settings import Settings
 from wrasse.app.wiring import Stores
 from wrasse.jobs.periodic import read_when

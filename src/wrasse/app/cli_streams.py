@@ -18,12 +18,11 @@ from functools import partial
 
 import click
 
-from wrasse.app.ago import ago
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_input import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.app.cli_table import printable, show_table
 from wrasse.app.config import Config
-from wrasse.app.plain import glimpse, stream_json, text_of, to_json
+from wrasse.app.plain import ago, glimpse, stream_json, text_of, to_json
 from wrasse.app.signals import on_stop
 from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock, from_micros, to_micros

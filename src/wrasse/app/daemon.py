@@ -39,9 +39,8 @@ from wrasse.app.leases_http.server import LeaseServer
 from wrasse.app.leasing import check_serving
 from wrasse.app.logs import LogHandler, LogTally, hear_strangers
 from wrasse.app.opened import ARCHIVES, ENGINE, JOBS, LEASES, RECORDS, STREAMS, TASKS, Opened, is_served, open_homes
-from wrasse.app.process import hand_over_sooner
 from wrasse.app.producing import ROLE as PRODUCER, Producing, Summary, producing_directory
-from wrasse.app.signals import on_stop
+from wrasse.app.signals import hand_over_sooner, on_stop
 from wrasse.app.status import Subject, Watch
 from wrasse.app.sweep_building import JOB_SWEEPS, LEASE_SWEEPS, Family, build_engine, families
 from wrasse.app.wiring import Stores, with_jobs

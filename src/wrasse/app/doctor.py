@@ -12,18 +12,18 @@ import shutil
 import sqlite3
 import stat
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from wrasse import __version__
 from wrasse.app.addresses import parse_address
-from wrasse.app.ago import ago
 from wrasse.app.building import build_handlers, configured, owner_name
 from wrasse.app.config import Config
 from wrasse.app.homes import table
 from wrasse.app.opened import ENGINE, JOBS, open_homes
+from wrasse.app.plain import ago
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
 from wrasse.app.settings_leases import LeaseSettings
@@ -34,6 +34,7 @@ from wrasse.app.traces import INSTALL, missing_for_tracing
 from wrasse.app.wiring import Stores, existing
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
+from wrasse.engine.loop import SweepStatus
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ids import Ids
 from wrasse.ports.backend import Backend, StreamStore
@@ -55,41 +56,29 @@ _PROBES = Collection.named(".wrasse/doctor")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "glusterfs", "ceph")
 
 
-async def examine(config: Config, clock: Clock) -> AsyncIterator[Finding]:
+async def examine(config: Config, clock: Clock) -> list[Finding]:
     """Every check, one after the other."""
-    yield Finding("version", OK, f"wrasse {__version__}, Python {sys.version.split()[0]}")
-    for finding in _settings(config):
-        yield finding
-    try:
-        where = config.homes
-    except WrasseError as why:
-        yield Finding("backends", FAIL, why.message, why.do)
-        return
-    for finding in (*mode_findings(config, where.stores()), *left_behind(config)):
-        yield finding
+    where = config.homes
+    found = [Finding("version", OK, f"wrasse {__version__}, Python {sys.version.split()[0]}"), *_settings(config)]
+    found += [*mode_findings(config, where.stores()), *left_behind(config)]
     opened: dict[str, Backend] = {}
     async with Stores.of(config.settings.worker, clock, create=False) as stores:
         for row in table(where):
-            yield Finding("place", OK, f"{row.port}: {row.refused or f'{row.backend} ({row.by})'}")
+            found.append(Finding("place", OK, f"{row.port}: {row.refused or f'{row.backend} ({row.by})'}"))
         asked = [where.ports[port] for port in ("jobs", "records", "engine", "streams")]
         for url in dict.fromkeys(home.url for home in asked if home.url):
-            async for finding in _backend(url, stores, clock, config.settings.engine.skew_max, opened):
-                yield finding
+            found += await _backend(url, stores, clock, config.settings.engine.skew_max, opened)
         objects = where.ports["objects"].url
         if objects.startswith("s3:") and objects not in opened:
-            async for finding in _objects(objects, stores):
-                yield finding
-        for finding in _jobs(where.ports["jobs"].url):
-            yield finding
+            found.append(await _objects(objects, stores))
+        found += _jobs(where.ports["jobs"].url)
         if where.serves("streams") and where.streams in opened:
-            for finding in await _ages(config, where.streams, stores):
-                yield finding
+            found += await _ages(config, where.streams, stores)
         if {home.url for home in asked[:3] if home.url} <= set(opened):
-            async for finding in _upkeep(config, stores, clock):
-                yield finding
+            found += await _upkeep(config, stores, clock)
             for catalog in stores.examined:
-                for finding in await _asked(catalog):
-                    yield finding
+                found += await _asked(catalog)
+    return found
 
 
 def _settings(config: Config) -> Iterator[Finding]:
@@ -143,18 +132,18 @@ def _jobs(url: str) -> Iterator[Finding]:
 
 async def _backend(
     url: str, stores: Stores, clock: Clock, skew_max: timedelta, opened: dict[str, Backend]
-) -> AsyncIterator[Finding]:
-    parsed = parse_store(url)
+) -> list[Finding]:
+    parsed, found = parse_store(url), list[Finding]()
     if parsed.scheme == "memory":
-        yield Finding("backend", WARN, "memory: everything is lost when the process ends", "use sqlite:wrasse.db")
-    for finding in _disk(parsed):
-        yield finding
+        what = "memory: everything is lost when the process ends"
+        found.append(Finding("backend", WARN, what, "use sqlite:wrasse.db"))
+    found += _disk(parsed)
     if existing(parsed) != parsed:
-        yield _not_there(parsed)
+        found.append(_not_there(parsed))
         later = "once it exists, doctor writes a record to it, says how long that takes, and compares the clocks"
-        yield Finding("clock", OK, f"not checked, since {parsed} does not exist yet; {later}")
+        found.append(Finding("clock", OK, f"not checked, since {parsed} does not exist yet; {later}"))
         opened[url] = await stores.open(url)
-        return
+        return found
     try:
         async with asyncio.timeout(ANSWER_MAX):
             store = await stores.open(url)
@@ -163,22 +152,22 @@ async def _backend(
             took = timedelta(seconds=clock.monotonic() - started)
             skew = clock.now() - (await store.pulse()).at
     except TimeoutError:
-        yield Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)
-        return
+        found.append(Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE))
+        return found
     except WrasseError as why:
-        yield Finding("backend", FAIL, why.message, why.do)
-        return
+        found.append(Finding("backend", FAIL, why.message, why.do))
+        return found
     opened[url] = store
     if probe := str(store.conditions):
-        yield Finding("probe", OK, f"{parsed}: {probe}")
-    for finding in await _asked(store):
-        yield finding
+        found.append(Finding("probe", OK, f"{parsed}: {probe}"))
+    found += await _asked(store)
     state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
     write = "a write" if is_redis(url) or parsed.is_nats else "a durable write"
-    yield Finding("backend", state, f"{parsed} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do)
+    found.append(Finding("backend", state, f"{parsed} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do))
     ok = abs(skew) <= skew_max
     what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"
-    yield Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then")
+    found.append(Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then"))
+    return found
 
 
 def _not_there(url: StoreUrl) -> Finding:
@@ -207,18 +196,17 @@ async def _ages(config: Config, url: str, stores: Stores) -> Sequence[Finding]:
         return (Finding("retention", WARN, f"streams cannot be looked at: {why.message}", why.do),)
 
 
-async def _objects(url: str, stores: Stores) -> AsyncIterator[Finding]:
+async def _objects(url: str, stores: Stores) -> Finding:
     """Whether a bucket can be opened, and what it honours."""
     parsed = parse_objects(url)
     try:
         async with asyncio.timeout(ANSWER_MAX):
             store = await stores.open_object_store(url)
     except TimeoutError:
-        yield Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)
+        return Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)
     except WrasseError as why:
-        yield Finding("objects", FAIL, why.message, why.do)
-    else:
-        yield Finding("probe", OK, f"{parsed}: {store.conditions}")
+        return Finding("objects", FAIL, why.message, why.do)
+    return Finding("probe", OK, f"{parsed}: {store.conditions}")
 
 
 async def _write(store: Backend, clock: Clock) -> None:
@@ -277,38 +265,37 @@ async def _work(jobs: JobQueue) -> Sequence[Finding]:
     return found
 
 
-async def _upkeep(config: Config, stores: Stores, clock: Clock) -> AsyncIterator[Finding]:
+async def _upkeep(config: Config, stores: Stores, clock: Clock) -> list[Finding]:
     """Is what should be running running?"""
+    found: list[Finding] = []
     try:
         opened = await open_homes(config, stores, ENGINE)
         if config.homes.serves(JOBS):
-            for finding in await _work((await open_homes(config, stores, JOBS, into=opened)).jobs.jobs):
-                yield finding
+            found += await _work((await open_homes(config, stores, JOBS, into=opened)).jobs.jobs)
         engine = build_engine(config.settings, opened, clock, owner_name())
         for family in families(config, clock):
             try:
                 async with asyncio.timeout(ANSWER_MAX):
                     engine.add(family.build(await open_homes(config, stores, *family.needs, into=opened)))
             except TimeoutError:
-                yield Finding("sweeps", FAIL, f"{family.name}: its backend did not answer in {ANSWER_MAX:.0f} s", _MUTE)
+                what = f"{family.name}: its backend did not answer in {ANSWER_MAX:.0f} s"
+                found.append(Finding("sweeps", FAIL, what, _MUTE))
             except WrasseError as why:
-                yield Finding("sweeps", FAIL, f"{family.name}: {why.message}", why.do)
+                found.append(Finding("sweeps", FAIL, f"{family.name}: {why.message}", why.do))
         await engine.refresh()
     except WrasseError as why:
-        yield Finding("jobs", FAIL, why.message, why.do)
-        return
-    for each in engine.status():
-        if each.held is not None:
-            since = ago(each.held.since, clock.now())
-            what = f"{each.name} is held by {each.held.guard} since {since}: {each.held.reason}"
-            yield Finding("sweeps", WARN, what, "it goes on by itself when that is over")
-        elif each.last is not None and not each.last.good:
-            yield Finding(
-                "sweeps", FAIL, f"the last run of {each.name} failed: {each.last.why}", "see `wrasse journal`"
-            )
-        else:
-            last = "has never run" if each.last is None else f"ran {ago(each.last.ended_at, clock.now())}"
-            yield Finding("sweeps", OK, f"{each.name} {last}")
+        return [*found, Finding("jobs", FAIL, why.message, why.do)]
+    return found + [_sweep(each, clock.now()) for each in engine.status()]
+
+
+def _sweep(each: SweepStatus, now: datetime) -> Finding:
+    if each.held is not None:
+        what = f"{each.name} is held by {each.held.guard} since {ago(each.held.since, now)}: {each.held.reason}"
+        return Finding("sweeps", WARN, what, "it goes on by itself when that is over")
+    if each.last is not None and not each.last.good:
+        return Finding("sweeps", FAIL, f"the last run of {each.name} failed: {each.last.why}", "see `wrasse journal`")
+    last = "has never run" if each.last is None else f"ran {ago(each.last.ended_at, now)}"
+    return Finding("sweeps", OK, f"{each.name} {last}")
 
 
 LOOK = 1_000  # streams; the sweep sees all

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.app.ago import ago
 from wrasse.app.config import Config
+from wrasse.app.plain import ago
 from wrasse.app.settings import Settings
 from wrasse.app.sweep_building import retention
 from wrasse.app.wiring import Stores

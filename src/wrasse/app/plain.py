@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from wrasse.clock import from_micros
+from wrasse.duration import format_duration
 from wrasse.engine.report import Report
 from wrasse.jobs.breakers import ShutQueue
 from wrasse.ports.jobs import JobRecord, JobState, Place, QueueCount, WorkerState
@@ -140,3 +141,16 @@ def report_json(report: Report) -> Mapping[str, object]:
     if report.dry_run:
         answer["plan"] = [picked(each, "verb suspect reason") for each in report.plan]
     return answer
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """How long ago, or in how long, to the precision a reader needs."""
+    if at is None:
+        return ""
+    away = abs(now - at)
+    if away < timedelta(seconds=1):
+        return "now"
+    step = next(unit for unit in (86_400, 3_600, 60, 1) if away.total_seconds() >= unit or unit == 1)
+    below = {86_400: 3_600, 3_600: 60, 60: 1, 1: 1}[step]
+    text = format_duration(timedelta(seconds=int(away.total_seconds()) // below * below))
+    return f"{text} ago" if at <= now else f"in {text}"

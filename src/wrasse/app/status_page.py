@@ -16,8 +16,7 @@ from datetime import datetime, timedelta
 from html import escape
 
 from wrasse import __version__
-from wrasse.app.ago import ago
-from wrasse.app.plain import plain
+from wrasse.app.plain import ago, plain
 from wrasse.app.status import STUCK, Snapshot
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration

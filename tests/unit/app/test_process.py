@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from wrasse.app.process import SWITCH_SECONDS, hand_over_sooner
+from wrasse.app.signals import SWITCH_SECONDS, hand_over_sooner
 
 
 def test_threads_wait_for_the_interpreter_no_longer_than_a_statement_takes() -> None:

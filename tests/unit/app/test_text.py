@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.app.ago import ago
 from wrasse.app.cli_table import printable, show_table
-from wrasse.app.plain import glimpse
+from wrasse.app.plain import ago, glimpse
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
