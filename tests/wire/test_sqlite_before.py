@@ -15,7 +15,7 @@ from wire.job_scenes import HOUR, WORKER
 from wire.lease_calls import OPEN
 from wire.places import START
 from wire.sqlite_before import as_sql, from_sql, play
-from wrasse.app.task_post import TaskPost
+from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
