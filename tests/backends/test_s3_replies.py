@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import quote_from_bytes
@@ -165,6 +166,9 @@ def page_or_none(body: bytes) -> ListedPage | None:
         return None
 
 
+END = b"<IsTruncated>false</IsTruncated></ListBucketResult>"
+
+
 def hostile(unit: bytes, close: bytes = b"") -> bytes:
     size = XML_BYTES_MAX - 200
     head = b"<ListBucketResult><IsTruncated>false</IsTruncated>"
@@ -185,6 +189,9 @@ def hostile(unit: bytes, close: bytes = b"") -> bytes:
         hostile(b" "),
         hostile(b"<Contents>", b"</Contents>"),
         b"<" * XML_BYTES_MAX,
+        b"<ListBucketResult xmlns='" + b"u" * 300_000 + b"'>" + b"<a/>" * 30_000 + END,
+        b'<ListBucketResult xmlns:p="' + b"u>" * 150_000 + b'">' + b"<p:a b='>'/>" * 30_000 + END,
+        b"<ListBucketResult xmlns='u" + b"\t" * 300_000 + b"'>" + b"<a/>" * 30_000 + END,
     ],
 )
 def test_the_time_to_parse_grows_no_faster_than_the_answer(body: bytes) -> None:
@@ -192,6 +199,23 @@ def test_the_time_to_parse_grows_no_faster_than_the_answer(body: bytes) -> None:
     with pytest.raises(StoreBroken):
         parse_listing(body, WHERE)
     assert time.process_time() - began < 3  # some of these took minutes and more by backtracking
+
+
+def test_a_namespace_is_not_multiplied_by_the_names_below_it() -> None:
+    names = b"".join(b"<a%d/>" % number for number in range(400))
+    body = b'<ListBucketResult xmlns="' + b"u" * 50_000 + b'">' + names + END
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreBroken):
+            parse_listing(body, WHERE)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20  # it was 20 MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_text_and_a_comment_are_no_long_tags() -> None:
+    text = b"<!-- it's " + b"x" * 2_000 + b" -->" + b"<Name>" + b"a>\"b='" * 400 + b"</Name>"
+    assert parse_listing(b'<ListBucketResult xmlns="http://s3/">' + text + END, WHERE) == ListedPage((), (), None)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ KEY_BYTES_MAX = 4_096
 """Bytes of a key in a listing. S3 keeps keys of up to 1,024 bytes, other stores somewhat longer ones."""
 SIZE_MAX = 1 << 53
 """Bytes of an object in a listing: far beyond any store's limit, and still exact in JSON."""
+TAG_BYTES_MAX = 512
+"""Bytes of one tag in an XML answer: the parser puts the URI of a namespace in front of every name below it."""
 _USUAL = re.compile('"[0-9a-f-]{1,256}"')  # an entity tag as it is nearly always
 # An entry as AWS, MinIO and SeaweedFS write it. No text has a character that XML would read otherwise, and no two
 # attempts to match look at the same text, so that it takes linear time.
@@ -34,6 +36,8 @@ _ENTRY = re.compile(
     "(?:<ChecksumAlgorithm>[0-9A-Z]++</ChecksumAlgorithm>)?+(?:<ChecksumType>[A-Z_]++</ChecksumType>)?+"
     "<Size>([0-9]{1,16}+)</Size>(?:<StorageClass>[A-Z_]++</StorageClass>)?+</Contents>"
 )
+# A tag that may be longer than TAG_BYTES_MAX; no `<` stands in one, so that it takes linear time.
+_LONG_TAG = re.compile(rb"""<(?![!?])(?=[^<]{%d})(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+""" % TAG_BYTES_MAX)
 _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
@@ -308,6 +312,8 @@ def _check_size(body: bytes, root: str, where: str) -> None:
     # Without null bytes it is not UTF-16, in which the parser would read a document type that is not seen here.
     if len(body) > XML_BYTES_MAX or markup > XML_MARKUP_MAX or b"<!DOCTYPE" in body or b"\0" in body:
         raise _invalid(f"a {root} that is too large, has a document type, or is not in UTF-8", where)
+    if any(len(tag[0]) > TAG_BYTES_MAX for tag in _LONG_TAG.finditer(body)):
+        raise _invalid(f"a {root} with a tag of more than {TAG_BYTES_MAX} bytes", where)
 
 
 def _tree(body: bytes, root: str, where: str) -> ElementTree.Element:
