@@ -13,6 +13,7 @@ from servers.hostile import How, Script, attack, client_meets, complaints, hosti
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions, Tls
+from wrasse.backends.nats.pulls import Pulls
 from wrasse.backends.nats.stored import fields_of, stored
 from wrasse.backends.nats.wire import CONTROL_LINE_MAX, PAYLOAD_MAX, ServerInfo, Wire
 from wrasse.errors import StoreUnavailable, WrasseError
@@ -203,6 +204,38 @@ async def test_a_message_that_trickles_does_not_keep_a_connection_alive() -> Non
         async with asyncio.timeout(DEADLINE_S):
             while wire.open:  # noqa: ASYNC110  # what is waited for is the client's own timer
                 await asyncio.sleep(0.01)
+        await link.close()
+
+
+async def test_messages_that_were_not_asked_for_do_not_pile_up_as_answers() -> None:
+    """Each is given back by a NAK: a server that reads none would have them all kept here."""
+    answered, flooded = asyncio.Event(), asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(INFO)
+        await read_login(reader)
+        writer.write(b"PONG\r\n")
+        await reader.readuntil(b" 1\r\n")  # the link's own subscription
+        _, inbox, number = (await reader.readuntil(b"\r\n")).split()
+        await reader.readuntil(b"PUB ")
+        asked, none = inbox[:-1] + b"1", b"NATS/1.0 404 No Message\r\n\r\n"
+        writer.write(b"HMSG %b %b %d %d\r\n%b\r\n" % (asked, number, len(none), len(none), none))
+        await answered.wait()
+        for _ in range(800):
+            writer.write(b"MSG %b %b %b 0\r\n\r\n" % (asked, number, b"x" * 50_000))
+            await writer.drain()
+        flooded.set()
+        await asyncio.sleep(60)
+
+    async with hostile(script) as port:
+        link = await Link.open(NatsOptions((("127.0.0.1", port),)))
+        assert await Pulls(JetStream(link)).ask("s", "c", 1, timedelta(0)) == []
+        answered.set()
+        wire = await link.ready()
+        async with asyncio.timeout(DEADLINE_S):
+            await flooded.wait()
+        assert wire._transport is not None
+        assert wire._transport.get_write_buffer_size() < 8 << 20
         await link.close()
 
 

@@ -245,8 +245,8 @@ class Link:
             raise self._unavailable(str(cut)) from cut
 
     def post(self, data: bytes) -> None:
-        """Sends packed publishes if the connection stands; nobody is told whether they arrived."""
-        if data and self._wire is not None and self._wire.open:
+        """Sends packed publishes if the connection stands and the server reads; nobody is told whether they arrived."""
+        if data and self._wire is not None and self._wire.open and not self._wire.crowded:
             self._wire.send(data)
 
     async def flush(self) -> None:

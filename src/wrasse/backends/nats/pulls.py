@@ -160,7 +160,7 @@ class Pulls:
         return True
 
     def give_back(self, replies: Sequence[bytes]) -> None:
-        """Has messages delivered again at once, if the connection stands: else at their deadline."""
+        """Has messages delivered again at once, if the connection stands and is read: else at their deadline."""
         self._link.post(b"".join(packed(reply, NAK) for reply in replies))
 
     async def _open(self) -> _Inbox:
