@@ -18,7 +18,7 @@ from servers.valkey import Valkey
 from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.options import RedisOptions, Tls
 from wrasse.backends.redis.scripts import Script as Lua
-from wrasse.backends.redis.wire import ARRAY_MAX, Wire
+from wrasse.backends.redis.wire import ARRAY_MAX, REPLIES_MAX, Wire
 from wrasse.errors import StoreUnavailable, WrasseError
 
 SHORT = timedelta(seconds=0.15)
@@ -179,6 +179,52 @@ async def test_an_endless_answer_takes_no_memory(state: str, data: bytes) -> Non
     assert told.ours, told
     assert told.grown < MEMORY_MAX, told
     assert told.seconds < DEADLINE_S + 10, told
+
+
+class Nowhere(asyncio.Transport):
+    """Takes what is sent, and has no other end."""
+
+    closed = False
+
+    def write(self, data: object) -> None:
+        """Goes nowhere."""
+
+    def abort(self) -> None:
+        """Is closed."""
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        """Whether it was."""
+        return self.closed
+
+
+@pytest.mark.parametrize("each", [1_000, 300_000, 3_000_000])
+def test_the_replies_to_one_question_are_bounded_together(each: int) -> None:
+    largest, piece = 4 << 20, 1 << 18
+    reply = b"$%d\r\n%b\r\n" % (each, b"x" * each)
+
+    async def read(count: int) -> int:
+        wire = Wire(60.0, largest)
+        wire.connection_made(Nowhere())
+        answers = wire.ask_many(b"", count)
+        got = 0
+        while not wire.closed.done() and got < count:
+            for at in range(0, len(reply), piece):
+                wire.data_received(reply[at : at + piece])
+            got += 1
+        if wire.closed.done():
+            assert "redis.reply_bytes_max" in str(answers.exception())
+        else:
+            assert len(await answers) == count
+        return got * each
+
+    async def read_all() -> None:
+        most = REPLIES_MAX * largest
+        few = most // 2 // each
+        assert await read(few) == few * each
+        assert await read(4 * most // each) <= most + each
+
+    asyncio.run(read_all())
 
 
 # What looks like a huge array and is none

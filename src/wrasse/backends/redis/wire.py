@@ -33,6 +33,8 @@ ARRAY_MAX = 999_999
 ELEMENT_BYTES = 128
 """Bytes that each element of a reply of a Redis counts for, beside its own: about what it takes in this process."""
 
+REPLIES_MAX = 4
+"""The answers to commands that a Redis gets together may take so many times `redis.reply_bytes_max`."""
 UNCOUNTED_BYTES = 4 << 20
 """Bytes of a reply of a Redis within which its elements are not counted."""
 
@@ -86,13 +88,14 @@ class Wire(asyncio.Protocol):
 
     __slots__ = (
         "_asked", "_cost", "_held_back", "_largest", "_late", "_late_first", "_reader", "_retired", "_room", "_timer",
-        "_transport", "_wait", "_why", "closed", "heard",
+        "_together", "_transport", "_wait", "_why", "closed", "heard",
     )  # fmt: skip
 
     def __init__(self, wait: float, largest: int = REPLY_BYTES_MAX) -> None:
         self._reader = hiredis.Reader(replyError=Refusal)
         self._largest = largest
         self._cost = 0  # of the reply that is not whole, so far
+        self._together = 0  # of all replies to the oldest question, so far
         self._held_back = b""
         self._asked: deque[_Asked] = deque()
         self._transport: asyncio.Transport | None = None
@@ -234,24 +237,27 @@ class Wire(asyncio.Protocol):
             reader.feed(data)
             answer = reader.gets()
             if answer is False:
-                self._grow(data)
-                return
-            self._cost = 0
-            while answer is not False:
-                self._answered(answer)
-                answer = reader.gets()
+                self._cost += _cost_of(data, self._cost)
+            else:
+                self._cost = 0
+                while answer is not False:
+                    self._answered(answer)
+                    answer = reader.gets()
+                if not self._asked:
+                    return
+            if self._asked:
+                self._together += _cost_of(data, self._together)
+            self._check_cost()
         except (hiredis.ProtocolError, MemoryError, ValueError, TypeError, LookupError, AttributeError) as error:
             what = named(data) or printable(str(error), _WORDS_MAX)
             self.end(f"the server does not speak the protocol of Redis: {what}")
 
-    def _grow(self, data: bytes) -> None:
-        """Counts what an unfinished reply takes: beyond a size that any page has, its lines too, of which every element
-        has at least one."""
-        self._cost += len(data)
-        if self._cost > UNCOUNTED_BYTES:
-            self._cost += ELEMENT_BYTES * data.count(b"\n")
-        if self._cost > self._largest:
-            why = f"a reply beyond redis.reply_bytes_max ({self._largest} bytes)"
+    def _check_cost(self) -> None:
+        """Ends the connection whose answers take more than they may."""
+        many = self._together > REPLIES_MAX * self._largest
+        if many or self._cost > self._largest:
+            what = f"replies beyond {REPLIES_MAX} times" if many else "a reply beyond"
+            why = f"{what} redis.reply_bytes_max ({self._largest} bytes)"
             if self._asked and not self._asked[0].future.done():
                 self._asked[0].future.set_exception(Oversized(why))  # the others' answers are only lost
             self.end(why)
@@ -271,6 +277,7 @@ class Wire(asyncio.Protocol):
         if asked.left:
             return
         self._asked.popleft()
+        self._together = 0
         if self._retired and not self._asked:
             self.end("it was not the server to ask any more")
         if asked.future.done():  # whoever asked was cancelled
@@ -325,6 +332,12 @@ def _announces_huge(data: bytes) -> bool:
     ):
         return False
     return _huge(data) is not None or (data[0] in _LISTS and _huge_first(data) is not None)
+
+
+def _cost_of(data: bytes, before: int) -> int:
+    """What more of an answer takes: beyond a size that any page has, its lines too, of which every element has at least
+    one."""
+    return len(data) + (ELEMENT_BYTES * data.count(b"\n") if before + len(data) > UNCOUNTED_BYTES else 0)
 
 
 def _last_word(asked: _Asked) -> Refusal | None:
