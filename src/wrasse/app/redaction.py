@@ -18,14 +18,18 @@ MASK = "***"
 KNOWN_MAX = 1_000  # secrets that one process remembers
 LENGTH_MIN = 8  # a shorter one is a word that texts have anyway; it is found by its form
 _NAMES = (
-    r"(?:\w*(?:password|passwd|secret)\w*|pwd|(?:\w*_)?token|(?:access|secret|api|account)_?key(?:_id)?|authorization)"
+    r"(?:\w*(?:password|passwd|passphrase|secret)\w*|pwd|pass|(?:\w*[_-])?(?:token|auth|signature|key_id)"
+    r"|\w*(?:access|secret|api|account|private)[_-]?key(?:_id)?|authorization|(?:set-)?cookie|sig)"
 )
+_QUOTED = r"""[bru]{0,2}(?:"(?:[^"\\]|\\.|"")*+"|'(?:[^'\\]|\\.|'')*+')"""  # as Python, JSON, YAML and SQL write a text
 _FIELD = re.compile(
-    rf"(?i)\b({_NAMES}[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|(?:bearer|basic)\s+[^\s,;]+|[^\s&;,)\"'}}\]]+)"
+    rf"(?is)\b({_NAMES}[\"']?\s*[=:]\s*)({_QUOTED}|(?:bearer|basic|digest)\s+[^\s,;]+|[^\s&;,)\"'}}\]]+)"
 )
+_FLAG = re.compile(rf"(?i)((?<!\S)--(?:[a-z]+-)*(?:password|secret|(?:api|access)-key)[\s=]+)({_QUOTED}|\S+)")
 _QUERY = re.compile(rf"(?i)([?&](?:{_NAMES}|key)=)[^&\s]*")
 _FORMS = re.compile(
-    r"(?i:(?<=\bbearer )[^\s,;'\"]{6,})"
+    r"(?i:\bbearer(?:\s|%20)+)[^\s,;'\"]{6,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:(?!-----END)[\s\S])*+"
     r"|\bS[UAONCXP][A-Z2-7]{40,}"  # the seed of an nkey
     r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"  # a JWT
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
@@ -65,7 +69,7 @@ def hide(text: str) -> str:
     if (start := _login(text)) >= 0:
         text = f"{text[:start]}{MASK}{text[text.rindex('@') :]}"
     text = _BARE_LOGIN.sub(f"{MASK}@", text)
-    return _FORMS.sub(MASK, _QUERY.sub(rf"\1{MASK}", _FIELD.sub(rf"\1{MASK}", text)))
+    return _FORMS.sub(MASK, _QUERY.sub(rf"\1{MASK}", _FLAG.sub(rf"\1{MASK}", _FIELD.sub(rf"\1{MASK}", text))))
 
 
 def _login(text: str) -> int:
