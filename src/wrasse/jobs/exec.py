@@ -5,10 +5,11 @@ one argument. `{id}`, `{kind}`, `{queue}` and every string or whole number at th
 in; `{{` and `}}` are braces. The payload comes on stdin. Exit code 0 is done; anything else is a failure, with the end
 of what the command wrote to stderr.
 
-Whoever may push a job chooses the values, so none of them may become code or an option: a placeholder as the program,
-or in the script of `sh -c` and the like, is refused at start; a value that would begin an argument with a dash is
-refused with its job unless a literal `--` stands before it, except `{filepath}`, which then begins with `./`. The
-environment holds what PASSED names, what the caller allows, and the job's own variables: no secret of the worker.
+Whoever may push a job chooses the values, so none of them may become code or an option. A placeholder as the program,
+also behind `env` and the like, as the name of an option, in the script of `sh -c`, or in what `ssh` gives a shell is
+refused at start. A value that would begin an argument with a dash is refused with its job unless a literal `--` of the
+program stands before it, except `{filepath}`, which then begins with `./`. The environment holds what PASSED names,
+what the caller allows, and the job's own variables: no secret of the worker.
 
 The command is the leader of its own process group. When its attempt is over before it is, the whole group is told to
 end, and killed if it does not; when the worker itself is killed, its beat child does the same.
@@ -48,6 +49,16 @@ _INTERPRETERS = (
     (re.compile(r"(?:perl|ruby|node|lua)[\d.]*"), "e"),
     (re.compile(r"php[\d.]*"), "r"),
 )
+# Programs that run one of their arguments as a program.
+_WRAPPERS = re.compile(
+    "env|nice|nohup|timeout|setsid|sudo|doas|stdbuf|ionice|chrt|taskset|xargs|time|exec|command|busybox|systemd-run"
+)
+_NO_PROGRAM = re.compile(r"[-+].*|\w+=.*|[\d.]+[smhd]?", re.DOTALL)  # options, variables and numbers before it
+_WITH_VALUE = re.compile("-[uUgCDTshpr]")
+_OPTION_NAME = re.compile(r"--?\{[A-Za-z_]")
+# Programs that make one line for a shell of their arguments.
+_SHELLS = re.compile("ssh|rsh|su|runuser|watch|eval|parallel|script")
+_EDITORS = re.compile("[gmn]?awk|g?sed")  # their first argument is code that can start programs
 _CHUNK = 1 << 16
 _CHUNKS_MAX = 16  # read at one go
 _DEATH_MAX = timedelta(seconds=5)
@@ -64,11 +75,18 @@ class Command:
 
     def __post_init__(self) -> None:
         arguments = self._arguments()
-        if _names(arguments[0]):
+        for program in [arguments[at] for at in _programs(arguments)]:
+            if not _names(program):
+                continue
             raise UsageError(
-                f"the program of the command is {arguments[0]!r}, so that a job could choose what runs",
+                f"the program of the command is {program!r}, so that a job could choose what runs",
                 do="write the program out; values may follow as arguments",
             )
+        for option in arguments:
+            if _OPTION_NAME.match(option):
+                raise UsageError(
+                    f"a job could choose which option {option!r} is", do="write the option out, and the value behind it"
+                )
         for script in _scripts(arguments):
             if names := _names(script):
                 raise UsageError(
@@ -114,10 +132,35 @@ def _names(argument: str) -> list[str]:
     return [found[1] for found in _PLACEHOLDER.finditer(argument) if found[1]]
 
 
+def _programs(arguments: Sequence[str]) -> Iterator[int]:
+    """Where the program stands, and those that it and the next ones run: `nice env X=1 timeout 5 convert`."""
+    at = 0
+    while at < len(arguments):
+        yield at
+        if not _WRAPPERS.fullmatch(os.path.basename(arguments[at])):
+            return
+        at += 1
+        while at < len(arguments) and (_NO_PROGRAM.fullmatch(arguments[at]) or _is_value(arguments, at)):
+            at += 1
+
+
+def _is_value(arguments: Sequence[str], at: int) -> bool:
+    """Whether it belongs to the option before it, as in `sudo -u user` or `timeout -s KILL`."""
+    return _WITH_VALUE.fullmatch(arguments[at - 1]) is not None and not _names(arguments[at])
+
+
 def _scripts(arguments: Sequence[str]) -> Iterator[str]:
     """The arguments that some program on the command line runs as code, also behind `env`, `nice` or `timeout 5`."""
     for at, program in enumerate(arguments):
         name = os.path.basename(program)
+        if _SHELLS.fullmatch(name):
+            yield from arguments[at + 1 :]
+        if _EDITORS.fullmatch(name):
+            rest = arguments[at + 1 :]
+            yield from [
+                each for before, each in zip(("", *rest), rest, strict=False)
+                if not each.startswith("-") and before not in ("-v", "-F")
+            ][:1]
         letter = next((letter for known, letter in _INTERPRETERS if known.fullmatch(name)), "")
         coded = False
         for argument in arguments[at + 1 :] if letter else ():
@@ -152,8 +195,9 @@ def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:
 
 
 def _filled(arguments: Sequence[str], values: dict[str, str], id: str) -> Iterator[str]:
-    ended = False  # whether a literal -- has ended the options
-    for argument in arguments:
+    ended = False  # whether a literal -- has ended the options of the innermost program
+    program = max(_programs(arguments))
+    for at, argument in enumerate(arguments):
         filled = _PLACEHOLDER.sub(lambda found: values[found[1]] if found[1] else found[0][0], argument)
         if filled.startswith("-") and not argument.startswith("-") and not ended:
             if not argument.startswith("{filepath}"):
@@ -162,7 +206,7 @@ def _filled(arguments: Sequence[str], values: dict[str, str], id: str) -> Iterat
                     do=f"write -- before {argument} in the command if it knows that, or join it: --name={argument}",
                 )
             filled = f"./{filled}"  # the same file
-        ended |= argument == "--"
+        ended |= argument == "--" and at > program
         yield filled
 
 

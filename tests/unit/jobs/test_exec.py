@@ -159,6 +159,19 @@ async def test_a_value_never_becomes_an_option(value: str, command: str, tmp_pat
         await arguments(command, f'{{"x": "{value}", "e": ""}}'.encode(), tmp_path)
 
 
+async def test_the_dashes_of_a_wrapper_end_no_options_of_its_program() -> None:
+    for command in ("env -- echo {x}", "nice -n 5 -- timeout 5 -- echo {x}"):
+        with pytest.raises(BadPayload, match="begins with a dash"):
+            await Command(command)(running(b'{"x": "-rf"}'))
+    await Command("env -- echo -- {x}")(running(b'{"x": "-rf"}'))
+
+
+@pytest.mark.parametrize("text", ["echo --{x}", "echo -{x}", "echo --{x}=1"])
+def test_a_value_never_names_an_option(text: str) -> None:
+    with pytest.raises(UsageError, match="could choose which option"):
+        Command(text)
+
+
 async def test_an_id_or_a_number_never_becomes_an_option(tmp_path: Path) -> None:
     with pytest.raises(BadPayload, match="begins with a dash"):
         await arguments("{id}", b"{}", tmp_path, id="-rf")
@@ -195,6 +208,19 @@ async def test_a_value_with_a_dash_is_passed_where_it_is_none(command: str, fill
         "python3.11 -Ic 'print({x})'",
         "perl -ne 'print if /{x}/'",
         "perl '-eprint {x}'",
+        "env {x}",
+        "env LANG=C {x} -v",
+        "nice -n 5 timeout -s KILL 5s /bin/{x}",
+        "sudo -u nobody -- {x}",
+        "xargs -n1 {x}",
+        "ssh host convert {x}",
+        "ssh -c aes host {x}",
+        "timeout 5 /usr/bin/ssh {x}",
+        "su -c 'ls {x}' nobody",
+        "watch ls {x}",
+        "awk '/{x}/' file",
+        "gawk -F : '{{print \"{x}\"}}'",
+        "sed -n -e s/a/{x}/e file",
     ],
 )
 def test_a_value_never_becomes_code(text: str) -> None:
@@ -203,7 +229,9 @@ def test_a_value_never_becomes_code(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["sh -c 'echo {{x}} $1' sh {x}", "sh script.sh {x}", "ssh -c aes host {x}", "fish {x} -c"]
+    "text",
+    ["sh -c 'echo {{x}} $1' sh {x}", "sh script.sh {x}", "fish {x} -c", "awk -v x={x} '{{print x}}' {y}",
+     "env X={x} convert {y}", "timeout 5 convert {y}", "sed p {x}"]
 )
 def test_a_value_beside_a_script_is_an_argument(text: str) -> None:
     assert Command(text).text == text
