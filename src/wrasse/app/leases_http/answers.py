@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
@@ -10,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from wrasse.app.leases_http.wire import Failure
-from wrasse.errors import StoreUnavailable, TooLarge, UsageError
+from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError
 from wrasse.leases.attachments import AttachmentTooLarge
 from wrasse.leases.leases import TooShort
 from wrasse.leases.names import BadName
@@ -101,11 +102,18 @@ def _failure(error: Exception) -> tuple[int, Failure]:
         return 400, Failure("invalid_ttl", error.message)
     if isinstance(error, AttachmentTooLarge):
         return 413, Failure("attachment_too_large", error.message)
-    if isinstance(error, TooLarge):
-        return 413, Failure("body_too_large", error.message)
-    if isinstance(error, UsageError):
-        return 400, Failure("invalid_request", error.message)
     # What a backend says may name files, hosts and keys of the server: that is for its log alone.
+    inside = of_backend(error)
+    if isinstance(error, TooLarge):
+        return 413, Failure("body_too_large", "the server's store does not keep so much" if inside else error.message)
+    if isinstance(error, UsageError) and not isinstance(error, ConfigError):
+        return 400, Failure("invalid_request", "the server's store does not keep this" if inside else error.message)
     if isinstance(error, StoreUnavailable):
         return 503, Failure("store_unavailable", "the store does not answer; try again", retry_after_seconds=1)
     return 500, Failure("internal_error", "this call failed; the server's log has it under X-Correlation-Id")
+
+
+def of_backend(error: Exception) -> bool:
+    """Whether a backend raised it, rather than what checks the call."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith("wrasse.backends.")

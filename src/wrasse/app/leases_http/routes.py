@@ -12,12 +12,12 @@ from aiohttp import web
 
 from wrasse.app.leases_http import asking, wire
 from wrasse.app.leases_http.access import CALLER, allowed_namespace
-from wrasse.app.leases_http.answers import Named, Unnamed, WireError, answered, failed
+from wrasse.app.leases_http.answers import Named, Unnamed, WireError, answered, failed, of_backend
 from wrasse.app.leases_http.attachments import AttachmentApi
 from wrasse.app.leases_http.queues import QueueApi
 from wrasse.app.leases_http.transactions import TransactionApi
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable
+from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ids import uuid7
 from wrasse.leases.lease import KeyRecord, Lease, shown
 from wrasse.leases.leases import LASTS, Leases, Seen
@@ -112,6 +112,8 @@ class LeaseApi:
                 _log.exception("a call of the lease API failed", extra=_named(name))
             elif isinstance(error, StoreUnavailable):
                 _log.warning("a call of the lease API had no store: %s", error.message, extra=_named(name))
+            elif isinstance(error, UsageError) and of_backend(error):
+                _log.warning("the store refused a call of the lease API: %s", error.message, extra=_named(name))
         finally:
             self._busy -= 1
             if not self._busy:
