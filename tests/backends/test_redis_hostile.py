@@ -19,7 +19,7 @@ from wrasse.backends.redis.connection import Link
 from wrasse.backends.redis.options import RedisOptions, Tls
 from wrasse.backends.redis.scripts import Script as Lua
 from wrasse.backends.redis.wire import ARRAY_MAX, REPLIES_MAX, Wire
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import ConfigError, StoreUnavailable, WrasseError
 
 SHORT = timedelta(seconds=0.15)
 DEADLINE_S = 8  # of a question that meets one attack, on a machine that is busy
@@ -225,6 +225,25 @@ def test_the_replies_to_one_question_are_bounded_together(each: int) -> None:
         assert await read(4 * most // each) <= most + each
 
     asyncio.run(read_all())
+
+
+@pytest.mark.parametrize("code", [b"ASK", b"MOVED"])
+async def test_a_server_sends_nobody_elsewhere_who_did_not_ask_for_a_cluster(code: bytes) -> None:
+    """Else it could have the process connect, and log in, to any address that the process can reach."""
+    reached: list[bytes] = []
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append(await reader.read(1))
+
+    async with (
+        hostile(other) as elsewhere,
+        hostile(attacking("asked", b"-%b 1 127.0.0.1:%d\r\n" % (code, elsewhere), How.WHOLE)) as port,
+    ):
+        link = await Link.open(RedisOptions((("127.0.0.1", port),), dial_timeout=SHORT, read_timeout=SHORT))
+        with pytest.raises(ConfigError, match="is a node of a cluster"):
+            await link.run(Lua.of("a", "return 1"), ["a"])
+        await link.close()
+    assert reached == []
 
 
 # What looks like a huge array and is none

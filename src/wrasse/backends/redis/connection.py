@@ -245,7 +245,7 @@ class Link:
             raise ours(error, self.options.where) from error
 
     def _note(self, refusal: Refusal, wire: Wire) -> None:
-        if refusal.code == "MOVED" and not self.options.cluster:
+        if refusal.code in ("MOVED", "ASK") and not self.options.cluster:  # no server sends us to another one
             raise ConfigError(f"{self.options.where} is a node of a cluster", do="set redis.cluster: true")
         self._leave(refusal, wire)
 
