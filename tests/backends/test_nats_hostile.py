@@ -171,6 +171,27 @@ async def test_nothing_is_heard_before_the_login() -> None:
     assert (heard, wire.ignored) == ([], 1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"MSG s 2 $JS.ACK.s\r\nt.c.1.5.6.7.0 2",
+        b"MSG s\r\nt 2 $JS.ACK.s.c.1.5.6.7.0 2",
+        b"MSG s 2 $JS.ACK.s t.c.1.5.6.7.0 2",
+        b"MSG s 2 $JS.ACK.s.c.1 1.5.6.7.0 2",
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_line_that_breaks_off_in_a_subject_is_no_message_however_it_comes(line: bytes, parts: int) -> None:
+    wire, taken = Wire(lambda _: None), []
+    wire.heard = {b"2": lambda *message: taken.append(message)}
+    wire.taken = {b"2": taken.append}
+    data = INFO + line + b"\r\nhi\r\n"
+    piece = -(-len(data) // parts)
+    for at in range(0, len(data), piece):
+        wire.data_received(data[at : at + piece])
+    assert taken == []
+
+
 ENDLESS = {
     "a line": b"x",
     "a message": b"MSG a 1 30000000\r\n" + b"x" * 60_000,
