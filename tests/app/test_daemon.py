@@ -23,6 +23,7 @@ async def work(job):
     if job.kind == "slow":
         await asyncio.sleep(float(job.payload))
     if job.kind == "deaf":
+        open("began", "w").close()
         time.sleep(float(job.payload))
     return {"attempt": job.attempt}
 
@@ -110,7 +111,7 @@ def test_two_signals_in_one_breath_are_one(shop: Path) -> None:
 def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
         put("deaf", "deaf", "60")
-        until(lambda: in_place("deaf", "held"), "the job taken")
+        until((shop / "began").exists, "the handler that blocks")
         daemon.signal(signal.SIGTERM)
         # Python runs its handlers between two steps; the first must be taken in before the second counts.
         until(lambda: daemon.process.poll() is not None or daemon.signal(signal.SIGTERM), "its end")

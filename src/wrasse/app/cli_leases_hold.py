@@ -21,8 +21,8 @@ from wrasse.app.cli_asked import DURATION, Asked, asks, finish
 from wrasse.app.cli_leases import NAMESPACE, lease_operations
 from wrasse.app.cli_table import progress, show_pairs, show_table
 from wrasse.errors import UsageError
+from wrasse.leases.attachment_files import FilePieces, write_file
 from wrasse.leases.attachments import CONTENT_TYPE, Attached, Sent
-from wrasse.leases.attachments_client import FilePieces, write_file
 from wrasse.leases.lease import Attachment, KeyRecord, Lease, public, shown
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key, checked_namespace

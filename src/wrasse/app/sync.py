@@ -34,7 +34,7 @@ from wrasse.app.config import Config
 from wrasse.app.new_job import Duration
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
-from wrasse.leases.attachments_client import write_file
+from wrasse.leases.attachment_files import write_file
 from wrasse.leases.hold import HeldKey
 from wrasse.leases.transact import transact
 

@@ -8,68 +8,19 @@ with its checksum before its last bytes are given.
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
-from wrasse.errors import StoreUnavailable, UsageError, WrasseError
+from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.leases.attachments import Attached, Fetched, Sent, check_sent, checked_chunks, pieces
 from wrasse.leases.lease import Attachment, Lease, State
 from wrasse.leases.names import DEFAULT_NAMESPACE, spoken
 from wrasse.ports.objects import CHUNK_BYTES, Data
-
-
-class FilePieces:
-    """A file's bytes; they can be read from the beginning again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            file = await asyncio.to_thread(self._path.open, "rb")
-        except OSError as error:
-            raise UsageError(
-                f"{self._path.name} cannot be read: {error.strerror}", do="check the name of the file"
-            ) from None
-        try:
-            while piece := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                yield piece
-        finally:
-            file.close()
-
-
-async def write_file(path: Path, chunks: AsyncGenerator[bytes]) -> int:
-    """Writes a file that is whole or not there, over one that may be; gives how many bytes."""
-    size = 0
-    file, name = _beside(path)
-    try:
-        with file:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    size += await asyncio.to_thread(file.write, chunk)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-    return size
-
-
-def _beside(path: Path) -> tuple[BinaryIO, str]:
-    try:
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-    except OSError as error:
-        raise UsageError(f"{path.name} cannot be written: {error.strerror}", do="check the folder") from None
-    return os.fdopen(number, "wb"), name
-
 
 SENDS_MAX = 3
 ANSWER_BYTES_MAX = 16 << 20

@@ -26,8 +26,8 @@ import msgspec
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
+from wrasse.leases.attachment_files import FilePieces
 from wrasse.leases.attachments import CONTENT_TYPE, Sent
-from wrasse.leases.attachments_client import FilePieces
 from wrasse.leases.lease import Attachment, KeyRecord, Lease
 from wrasse.leases.operations import AttachmentOperations, Opening, Operations
 from wrasse.leases.refusal import KeyRefused, Refusal
