@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
 
 from wrasse.errors import ConfigError
+
+_PORTS: Final = {"http": 80, "https": 443}
+_AWS = re.compile(r"s3[.-](dualstack\.)?([a-z0-9-]+\.)?amazonaws\.com")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,30 @@ def parse_address(text: str) -> Address:
     if len(port) > 5 or int(port) > 65535:
         raise ConfigError(f"{port[:20]} is not a port", do="use 1 to 65535")
     return Address(host.strip("[]") or "0.0.0.0", int(port))
+
+
+def same_host(host: str) -> str:
+    """One spelling for all those of a host: small letters, no dot at the end, an address in its shortest form. This
+    machine is localhost, by whichever of its first addresses."""
+    host = host.strip("[]").rstrip(".").lower()
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return "localhost" if str(address) in ("127.0.0.1", "::1") else str(address)
+
+
+def same_endpoint(endpoint: str) -> str:
+    """The same for the endpoint of an S3; AWS's own are as good as none, since names of buckets are unique there."""
+    if not endpoint:
+        return ""
+    parts = urlsplit(endpoint)
+    host = same_host(parts.hostname or "")
+    if _AWS.fullmatch(host):
+        return ""
+    return f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}{parts.path.rstrip('/')}"
 
 
 def in_clear(url: str) -> bool:

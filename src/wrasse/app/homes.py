@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from wrasse.app.addresses import same_host
 from wrasse.app.redaction import hide
 from wrasse.app.redis_settings import is_nats, is_redis, nats_options, redis_options, same_server, section_source
 from wrasse.app.setting_key import named_in
@@ -161,7 +162,10 @@ def same_place(one: str, other: str) -> bool:
         return same_server(here, there) and here.root == there.root
     if is_nats(one) and is_nats(other):
         mine, theirs = NatsOptions.of(one), NatsOptions.of(other)
-        return bool({*mine.nodes} & {*theirs.nodes}) and mine.root == theirs.root
+        met = {(same_host(host), port) for host, port in mine.nodes} & {
+            (same_host(host), port) for host, port in theirs.nodes
+        }
+        return bool(met) and (mine.root, mine.domain) == (theirs.root, theirs.domain)
     stores = [(parse_objects if url.startswith(("s3:", "file:")) else parse_store)(url) for url in (one, other)]
     return stores[0].resolved().place == stores[1].resolved().place
 

@@ -14,6 +14,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from wrasse.app.addresses import same_host
 from wrasse.app.redaction import hide
 from wrasse.app.setting_key import named_in
 from wrasse.app.settings import Nats, Redis, Settings
@@ -23,7 +24,6 @@ from wrasse.errors import WrasseError
 
 _KEYS = ("processing_list_pattern", "heartbeat_key_pattern", "completed_list", "dead_letter_list")
 _ENDINGS = {"high": ":high_priority", "low": ":low_priority"}  # the design document's two queues
-_LOOPBACK = ("127.0.0.1", "::1")
 
 
 def section_source(settings: Settings, sources: Mapping[str, str]) -> str:
@@ -62,13 +62,8 @@ def same_server(one: RedisOptions, other: RedisOptions) -> bool:
 
 
 def _meet(one: RedisOptions, other: RedisOptions) -> bool:
-    mine, theirs = ({_address(*node) for node in each.nodes} for each in (one, other))
+    mine, theirs = ({(same_host(host), port) for host, port in each.nodes} for each in (one, other))
     return bool(mine & theirs) if one.cluster or one.sentinel else mine == theirs
-
-
-def _address(host: str, port: int) -> tuple[str, int]:
-    host = host.rstrip(".").lower()
-    return ("localhost" if host in _LOOPBACK else host), port
 
 
 def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

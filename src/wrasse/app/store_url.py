@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wrasse.app.addresses import same_endpoint
 from wrasse.app.redaction import hide
 from wrasse.backends.nats.options import SCHEMES as NATS, NatsOptions
 from wrasse.backends.redis.options import SCHEMES, RedisOptions
@@ -61,8 +62,8 @@ class StoreUrl:
         """Where its objects are: the same text for every way to write it, so that a key behind it names one object."""
         if self.scheme == "s3":
             address = S3Address.parse(self.path.removeprefix("//"))
-            return f"s3 {address.endpoint.rstrip('/')} {address.bucket}/{address.key_prefix}"
-        return f"{self.scheme} {os.path.abspath(self.path) if self.scheme == 'file' else self.path}/"
+            return f"s3 {same_endpoint(address.endpoint)} {address.bucket}/{address.key_prefix}"
+        return f"{self.scheme} {os.path.realpath(self.path) if self.scheme in ('file', 'sqlite') else self.path}/"
 
     def resolved(self) -> StoreUrl:
         """The same store, whatever the working directory becomes."""

@@ -10,7 +10,7 @@ import pytest
 
 from wrasse.app.application import connect
 from wrasse.app.config import Config, load
-from wrasse.app.homes import PORTS, SERVERS, table
+from wrasse.app.homes import PORTS, SERVERS, same_place, table
 from wrasse.errors import ConfigError
 
 REDIS, NATS, S3 = "redis://r:1/0", "nats://n:4222", "s3://bbb/p"
@@ -219,6 +219,9 @@ def test_two_sources_that_name_different_places_are_refused_and_both_are_named(
         ("127.0.0.1", "redis://localhost"),
         ("[::1]:6379", "redis://localhost"),
         ("h.", "redis://h"),
+        ("[0:0::0:1]:6379", "redis://127.0.0.1"),
+        ("[::ffff:10.0.0.7]", "redis://10.0.0.7"),
+        ("[FE80:0::1]", "redis://[fe80::1]"),
     ],
 )
 def test_the_same_server_in_two_spellings_is_no_contradiction(addr: str, url: str) -> None:
@@ -241,6 +244,31 @@ def test_the_same_server_in_two_spellings_is_no_contradiction(addr: str, url: st
 )
 def test_database_tls_cluster_and_sentinel_are_part_of_the_place(section: str, url: str) -> None:
     assert loaded(f"redis: {section}\nbackends: {{jobs: '{url}'}}").homes.serves("jobs")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("sqlite:a.db", "sqlite:sub/../a.db", True),
+        ("sqlite:sub/a.db", "sqlite:link/a.db", True),
+        ("sqlite:sub/a.db", "sqlite:a.db", False),
+        ("file:sub/x", "file:link/x/", True),
+        ("file:sub/x", "file:sub/y", False),
+        ("s3://bbb/p?endpoint=HTTP://H:80/", "s3://bbb/p?endpoint=http://h", True),
+        ("s3://bbb/p?endpoint=https://localhost", "s3://bbb/p?endpoint=https://127.0.0.1:443", True),
+        ("s3://bbb/p?endpoint=http://h:81", "s3://bbb/p?endpoint=http://h", False),
+        ("s3://bbb/p?region=eu-west-1", "s3://bbb/p/?endpoint=https://s3.eu-west-1.amazonaws.com", True),
+        ("s3://bbb/p", "s3://bbb/p?endpoint=https://s3.amazonaws.com.example.org", False),
+        ("nats://LOCALHOST", "nats://127.0.0.1:4222", True),
+        ("nats://[0::1]:4222", "tls://localhost", True),
+        ("nats://h?domain=hub", "nats://h", False),
+        ("nats://h?root=mine", "nats://h", False),
+    ],
+)
+def test_a_place_is_the_same_in_every_spelling(tmp_path: Path, one: str, other: str, same: bool) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to("sub")
+    assert same_place(one, other) is same_place(other, one) is same
 
 
 def test_the_login_of_a_section_stays_with_its_server() -> None:
