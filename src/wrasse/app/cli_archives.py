@@ -22,7 +22,6 @@ from wrasse.app.wiring import Stores
 from wrasse.archives.batch import Facts
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP
-from wrasse.archives.naming import instant_of
 from wrasse.archives.reader import Archived, BadLine, facts_at, read, spoilt
 from wrasse.archives.restart import Replayed, Restart, plan_restart, replay, restart
 from wrasse.archives.rule import Rule
@@ -123,9 +122,9 @@ async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetim
                 except StoreBroken as why:
                     problems.append(Problem(each.info.key, spoilt(why, each.info.key)))
                     continue
-                if facts is None or (since is not None and instant_of(facts.last) < since):
+                if facts is None or (since is not None and facts.last.at < since):
                     continue
-                if until is None or instant_of(facts.first) < until:
+                if until is None or facts.first.at < until:
                     found.append(_row(rule, each, facts))
     columns = ("key", "subject", "first", "last", "count", "bytes")
     asked.answer(
@@ -195,7 +194,7 @@ def _write(asked: Asked, archived: Archived) -> None:
             id, payload = envelope.message_id or "-", envelope.payload
         except StoreBroken:
             id, payload = "-", bytes_of(entry)
-        at = instant_of(entry.id).strftime("%Y-%m-%d %H:%M:%S")
+        at = entry.id.at.strftime("%Y-%m-%d %H:%M:%S")
         click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}")
     sys.stdout.flush()
 

@@ -295,7 +295,7 @@ def _write(asked: Asked, entry: Entry, number: int | None) -> None:
         click.echo(to_json(entry_json(entry, number)))
     else:
         envelope = _envelope(entry)
-        at = from_micros(entry.id.ms * 1_000).strftime("%Y-%m-%d %H:%M:%S")
+        at = entry.id.at.strftime("%Y-%m-%d %H:%M:%S")
         id, payload = ("-", bytes_of(entry)) if envelope is None else (envelope.message_id or "-", envelope.payload)
         beside = b" ".join(b"%s=%s" % (name.encode(), value) for name, value in (entry.fields or {}).items())
         shown = f"  [{printable(glimpse(beside, 80))}]" if beside and entry.body else ""
@@ -379,4 +379,4 @@ def _tell_info(found: Sequence[StreamState], more: str | None) -> None:
 
 
 def _age(id: EntryId | None, state: StreamState) -> str:
-    return "" if id is None else ago(from_micros(id.ms * 1_000), state.at)
+    return "" if id is None else ago(id.at, state.at)

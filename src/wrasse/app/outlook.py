@@ -11,7 +11,6 @@ from wrasse.app.plain import ago
 from wrasse.app.settings import Settings
 from wrasse.app.sweep_building import retention
 from wrasse.app.wiring import Stores
-from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.sweep import Keep
 from wrasse.errors import UsageError
@@ -161,4 +160,4 @@ def next_lines(state: StreamState, bound: Bound | None) -> Iterator[str]:
 
 
 def _moment(state: StreamState) -> datetime | None:
-    return None if state.first is None else from_micros(state.first.ms * 1_000)
+    return None if state.first is None else state.first.at

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.report import Report
 from wrasse.jobs.breakers import ShutQueue
@@ -69,7 +68,7 @@ def stream_json(state: StreamState) -> Mapping[str, object]:
         **picked(state, "subject length bytes appended"),
         "first": None if first is None else str(first),
         "last": None if last is None else str(last),
-        "oldest_at": None if first is None else from_micros(first.ms * 1_000),
+        "oldest_at": None if first is None else first.at,
         "groups": [group_json(group) for group in state.groups],
     }
 

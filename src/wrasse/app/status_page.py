@@ -18,7 +18,6 @@ from html import escape
 from wrasse import __version__
 from wrasse.app.plain import ago, plain
 from wrasse.app.status import STUCK, Snapshot
-from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.loop import SweepStatus
 from wrasse.engine.report import Report
@@ -321,7 +320,7 @@ def _streams(view: _View) -> str:
         return _silent(view, "streams", "Streams")
     rows = []
     for each in streams.items:
-        newest = None if each.last is None else from_micros(each.last.ms * 1_000)
+        newest = None if each.last is None else each.last.at
         groups = "<br>".join(_group(view, group, each.at) for group in each.groups) or soft("none")
         cells = (code(each.subject), str(each.length), size(each.bytes), view.time(newest, each.at), groups)
         rows.append(Row(each.subject, cells))

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 
 from wrasse.archives.codec import Codec, Press, press
 from wrasse.archives.lines import is_marked, packed
-from wrasse.archives.naming import day_of, instant_of
+from wrasse.archives.naming import day_of
 from wrasse.errors import StoreBroken
 from wrasse.ports.drains import Stretch
 from wrasse.ports.streams import EntryId
@@ -181,7 +181,7 @@ class Batch:
         """Whether it is to be written now, by the backend's clock."""
         return self.first is not None and (
             self.complete
-            or at - instant_of(self.first) >= self._limits.timeout
+            or at - self.first.at >= self._limits.timeout
             or at.date() > day_of(self.first)  # whatever comes from now on belongs to another archive
         )
 

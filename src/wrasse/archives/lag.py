@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.archives.cursor import Cursors
-from wrasse.archives.naming import instant_of
 from wrasse.archives.tally import Lag
 from wrasse.ports.streams import START, Streams, StreamState
 from wrasse.streams.alerts import Alert, Alerts, worth_telling
@@ -83,7 +82,7 @@ class LagWatch:
         if known is None:
             known = state.appended - next((g.lag or 0 for g in state.groups if g.name == self._group), state.length)
         messages = max(1, min(state.appended - known, state.length))
-        age = (first.at - instant_of(first.id(0))).total_seconds()
+        age = (first.at - first.id(0).at).total_seconds()
         return Lag(messages, state.bytes * messages // max(state.length, 1), max(age, 0.0))
 
     def _alert(self, state: StreamState, lag: Lag) -> Alert:

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from enum import StrEnum
 
 from wrasse.archives.codec import Codec, codec_of
-from wrasse.clock import from_micros
 from wrasse.ports.objects import check_object_key
 from wrasse.ports.records import key_of, stored_name
 from wrasse.ports.streams import EntryId
 
 HIVE = "dt="  # what a day begins with in that layout
 _EVENTS = "gbe.events."
-_LATEST = 253_402_300_799_999  # the last millisecond of the year 9999
 _DAY = r"(?:(\d{4})/(\d{2})/(\d{2})|dt=(\d{4})-(\d{2})-(\d{2}))"
 _NAME = re.compile(rf"(.+)/([^/]+)/{_DAY}/([^/]+)-after-(\d{{15,}})-(\d+)(?:-e(\d+))?\.jsonl(\.gz|\.zst|)")
 
@@ -108,10 +106,4 @@ def listing_prefix(prefix: str, domain: str | None) -> str:
 
 def day_of(id: EntryId) -> date:
     """The day, UTC, of an entry."""
-    return instant_of(id).date()
-
-
-def instant_of(id: EntryId) -> datetime:
-    """When an entry was appended, by its backend's clock."""
-    # A foreign program may have chosen the ids itself; what is beyond every calendar is the last day.
-    return from_micros(min(id.ms, _LATEST) * 1_000).astimezone(UTC)
+    return id.at.date()

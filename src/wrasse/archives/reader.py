@@ -15,7 +15,7 @@ from datetime import datetime
 from wrasse.archives.batch import Facts, from_metadata
 from wrasse.archives.codec import Damaged, Unpress, codec_in
 from wrasse.archives.lines import LINE_BYTES_MAX, entry_of, is_marked
-from wrasse.archives.naming import ArchiveName, instant_of
+from wrasse.archives.naming import ArchiveName
 from wrasse.archives.shelf import shelved
 from wrasse.errors import Gone, StoreBroken
 from wrasse.ports.objects import Objects
@@ -58,12 +58,12 @@ async def read(
     seen: dict[tuple[str, int], EntryId] = {}  # a message is given once, even where two archives hold it
     async for each in shelved(objects, prefix, pattern, domain):
         subject = each.name.subject, each.name.epoch
-        if until is not None and instant_of(each.name.after) >= until:
+        if until is not None and each.name.after.at >= until:
             continue
         if since is not None and await _ends_before(objects, each.name, since):
             continue
         async for archived in read_archive(objects, each.name, report):
-            id, at = archived.entry.id, instant_of(archived.entry.id)
+            id, at = archived.entry.id, archived.entry.id.at
             if (subject in seen and id <= seen[subject]) or (until is not None and at >= until):
                 continue
             seen[subject] = id
@@ -113,7 +113,7 @@ async def _ends_before(objects: Objects, name: ArchiveName, since: datetime) -> 
         facts = await facts_at(objects, name)
     except StoreBroken:
         return False
-    return facts is not None and instant_of(facts.last) < since
+    return facts is not None and facts.last.at < since
 
 
 async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from wrasse.archives.batch import Facts, from_metadata
-from wrasse.archives.naming import ArchiveName, instant_of
+from wrasse.archives.naming import ArchiveName
 from wrasse.archives.reader import scan, spoilt
 from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import Shelved, newest, shelved
@@ -102,7 +102,7 @@ async def without(
         for subject in page:
             state = await streams.info(subject) if matches(pattern, subject) and subject not in known else None
             floor = next((each.floor for each in state.groups if each.name == group), START) if state else START
-            if floor == START or (since is not None and instant_of(floor) < since):
+            if floor == START or (since is not None and floor.at < since):
                 continue
             # The group moves after the archive is there, so one that was written while we looked is found now.
             if await newest(rule.objects, rule.prefix, rule.domain_of(subject), subject) is None:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from wrasse.bounded import MS_MAX
+from wrasse.clock import from_micros
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAge
@@ -54,6 +56,11 @@ class EntryId(msgspec.Struct, frozen=True, order=True, gc=False):
         """Reads what `str` wrote."""
         ms, _, seq = text.partition("-")
         return cls(int(ms), int(seq or 0))
+
+    @property
+    def at(self) -> datetime:
+        """When it was appended. Another program may have chosen the id: what is beyond the calendar is its last day."""
+        return from_micros(min(self.ms, MS_MAX) * 1_000)
 
     @property
     def previous(self) -> EntryId:

@@ -10,7 +10,6 @@ import pytest
 
 from wrasse.archives.batch import Batch, BatchLimits
 from wrasse.archives.lines import line_of
-from wrasse.archives.naming import instant_of
 from wrasse.ports.drains import Stretch, stretch_of
 from wrasse.ports.streams import Entry, EntryId
 
@@ -25,7 +24,7 @@ def entries(count: int, ms: int = NOON, seq: int = 1) -> list[Entry]:
 
 
 def row(entries: list[Entry]) -> Stretch:
-    return stretch_of(CHANGE, entries, instant_of(EntryId(NOON, 0)), more=False)
+    return stretch_of(CHANGE, entries, EntryId(NOON, 0).at, more=False)
 
 
 def test_a_batch_is_complete_at_its_size() -> None:
@@ -54,17 +53,17 @@ def test_a_batch_ends_at_midnight_by_the_time_of_its_entries() -> None:
 def test_a_batch_is_due_after_its_timeout_from_its_first_entry(seconds: int, due: bool) -> None:
     batch = Batch(BatchLimits(timeout=timedelta(seconds=60)))
     batch.extend(row(entries(1) + entries(1, NOON + 50_000, 9)))
-    assert batch.due(instant_of(EntryId(NOON, 0)) + timedelta(seconds=seconds)) is due
+    assert batch.due(EntryId(NOON, 0).at + timedelta(seconds=seconds)) is due
 
 
 def test_a_batch_of_yesterday_is_due() -> None:
     batch = Batch(BatchLimits(timeout=timedelta(days=30)))
     batch.extend(row(entries(1)))
-    assert batch.due(instant_of(EntryId(NOON + DAY, 0)))
+    assert batch.due(EntryId(NOON + DAY, 0).at)
 
 
 def test_an_empty_batch_is_never_due() -> None:
-    assert not Batch(BatchLimits()).due(instant_of(EntryId(NOON, 0)))
+    assert not Batch(BatchLimits()).due(EntryId(NOON, 0).at)
 
 
 @pytest.mark.parametrize("count", [3, 3_000])

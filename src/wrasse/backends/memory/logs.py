@@ -185,7 +185,7 @@ class Log:
             floor=group.floor,
             delivered=group.delivered,
             pending=len(group),
-            oldest_pending_at=None if first is None else from_micros(first.id.ms * 1_000),
+            oldest_pending_at=None if first is None else first.id.at,
             consumers=len(group.consumers),
             lag=self.count_after(group.delivered),
         )

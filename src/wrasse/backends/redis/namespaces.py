@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.replies import reads_replies
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import from_micros
-from wrasse.ports.namespaces import META
+from wrasse.ports.namespaces import META, namespace_of
 from wrasse.ports.page import Page
 
 
@@ -23,10 +26,26 @@ class RedisNamespaces:
         self._key = namespaces_key(link.options.root)
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
-        lower = "-" if after is None else f"({after}{META}"
-        asked = ("ZRANGEBYLEX", self._key, lower, "+", "LIMIT", 0, limit + 1), ("TIME",)
-        members, (seconds, micros) = await self._link.ask_many(asked)
-        found = [member.decode().removesuffix(META) for member in members]
+        lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
+        rounds, more = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._key}"), True
+        while more and len(found) <= limit:
+            rounds.turn(lower)
+            start = b"(" + lower if lower else b"-"
+            asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
+            members, (seconds, micros) = await self._link.ask_many(asked)
+            more = len(members) > limit
+            if any(each <= before for before, each in pairwise((lower, *members))):
+                # Others gave members scores, which puts them out of order: the whole set, sorted here.
+                members, more = sorted(await self._link.ask("ZRANGE", self._key, 0, -1)), False
+            found += [name for member in members if member > lower and (name := _namespace(member))]
+            lower = members[-1] if members else lower
         now = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
         shown = tuple(found[:limit])
         return Page(shown, shown, now, more=len(found) > limit)
+
+
+def _namespace(member: bytes) -> str | None:
+    try:
+        return namespace_of(member.decode())
+    except UnicodeDecodeError:
+        return None

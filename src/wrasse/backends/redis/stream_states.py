@@ -36,7 +36,7 @@ def _group(words: Iterator[Any]) -> GroupState:
         floor=read if first is None else first.previous,
         delivered=read,
         pending=int(pending),
-        oldest_pending_at=None if first is None else from_micros(first.ms * 1_000),
+        oldest_pending_at=None if first is None else first.at,
         consumers=int(consumers),
         lag=int(lag) if lag else None,
         lost=int(lost),
