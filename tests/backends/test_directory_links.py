@@ -4,6 +4,7 @@ it takes the place of a directory. The root itself may be one."""
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -92,6 +93,27 @@ async def test_no_record_is_kept_behind_a_link(store: Directory, tmp_path: Path)
     with pytest.raises(StoreBroken):
         await records.create("k", b"ours")
     assert outside(tmp_path) == THEIRS
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "socket"])
+async def test_what_is_no_file_in_the_place_of_a_record_costs_that_record(
+    store: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = store.records(RECORDS)
+    for key in "abc":
+        assert await records.create(key, b"{}")
+    taken = tmp_path / "data/records/r/b.json"
+    taken.unlink()
+    if kind == "directory":
+        (taken / "sub").mkdir(parents=True)
+    elif kind == "pipe":
+        os.mkfifo(taken)
+    else:
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind("data/records/r/b.json")  # a longer path is none for a socket
+    assert [each.key for each in await records.page("", None, 10)] == ["a", "c"]
+    assert await records.get("b") is None
 
 
 async def test_a_link_that_takes_a_directorys_place_during_a_write_gets_nothing(tmp_path: Path) -> None:

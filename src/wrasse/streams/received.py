@@ -21,7 +21,7 @@ from datetime import timedelta
 from threading import Thread
 from typing import Protocol, cast
 
-from wrasse.errors import UsageError
+from wrasse.errors import OutOfResources, UsageError
 from wrasse.ports.groups import Ack, Answer, Delivery, Nak
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId
@@ -191,7 +191,10 @@ async def _in_thread(handler: PlainHandler, message: PlainReceived) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
             loop.call_soon_threadsafe(_tell, done, error)
 
-    Thread(target=run, name="wrasse-handler", daemon=True).start()
+    try:
+        Thread(target=run, name="wrasse-handler", daemon=True).start()
+    except RuntimeError as error:
+        raise OutOfResources(str(error), do="raise the limits of threads and memory") from None
     await done
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -38,6 +39,24 @@ async def test_what_runs_out_spends_no_delivery(desk: Desk, error: int | None) -
         await eventually(lambda: reached(consumer.tally.acked, 1))
     assert calls == [1] * (RELEASES_MAX + 1), "one delivery"
     assert (consumer.tally.failed, await desk.entries(DEAD)) == (0, ())
+
+
+async def test_a_plain_handler_for_which_there_is_no_thread_spends_no_delivery(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused, calls = threading.Thread.start, list[str](), list[int]()
+
+    def starts(thread: threading.Thread) -> None:
+        if thread.name == "wrasse-handler" and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    await desk.publish(b"1")
+    async with desk.consuming(lambda received: calls.append(received.number), QUICK) as consumer:
+        await eventually(lambda: reached(consumer.tally.acked, 1))
+    assert (len(refused), calls, consumer.tally.failed) == (2, [1], 0)
 
 
 async def test_a_handler_that_always_runs_out_of_something_has_failed_in_the_end(desk: Desk) -> None:

@@ -82,6 +82,7 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _BLANK = os.O_RDWR | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC  # without the flag a directory cannot be opened so
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign pipe must not hold us up
+_NO_FILE = (errno.EISDIR, errno.ESPIPE, errno.ENXIO)  # a directory, a pipe, a socket
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # a link is looked at, not followed
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -268,17 +269,23 @@ class Files:
         return os.pread(file, size, offset)
 
     def load(self, path: bytes) -> bytes | None:
-        """All bytes of a small file; None if there is none."""
-        file = self.open(path)
-        if file is None:
-            return None
+        """All bytes of a small file; None if there is none, or something that is no file: nothing of ours."""
+        file = None
         try:
+            file = self.open(path)
+            if file is None:
+                return None
             whole = os.pread(file, _LOAD, 0)
             while len(whole) % _LOAD == 0 and (more := os.pread(file, _LOAD, len(whole))):
                 whole += more  # a file gives as much as is asked for, unless that is the end of it
             return whole
+        except OSError as why:
+            if why.errno in _NO_FILE:
+                return None
+            raise
         finally:
-            self.close(file)
+            if file is not None:
+                self.close(file)
 
     def names(self, path: bytes) -> Iterator[tuple[bytes, bool]]:
         """The names in a directory, in no order, and whether each is a directory; none if there is no directory."""
