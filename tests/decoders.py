@@ -99,7 +99,7 @@ def _worker(data: bytes) -> object:
 def _due_buckets(data: bytes) -> object:
     calendar = Calendar(timedelta(hours=1))
     try:
-        return [calendar.is_over(each, _NOW) for each in calendar.parse(data)]
+        return [calendar.is_over(each, _NOW) for each in calendar.parse(data) or ()]
     except ValueError:
         return None
 

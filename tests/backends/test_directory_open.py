@@ -271,14 +271,13 @@ async def test_a_damaged_record_is_an_error_and_not_an_absence(directory: Direct
         assert [(record.key, record.value) for record in listed] == [("a", damage.encode()), ("b", b"2")]
 
 
-@pytest.mark.parametrize("damage", ["", "{}", '["yesterday"]', '["202601010100"]'])
-async def test_a_damaged_list_of_buckets_is_an_error_and_not_an_absence(
-    directory: Directory, tmp_path: Path, clock: ManualClock, damage: str
+async def test_a_list_of_buckets_of_another_width_is_an_error_and_not_an_absence(
+    directory: Directory, tmp_path: Path, clock: ManualClock
 ) -> None:
     records = directory.records(LEASES)
     await records.create("a", b"1", due_at=clock.now())
-    (tmp_path / "data/default/.lease-index/buckets.json").write_text(damage)
-    with pytest.raises(StoreBroken, match="list of buckets"):
+    (tmp_path / "data/default/.lease-index/buckets.json").write_text('["202601010100"]')
+    with pytest.raises(StoreBroken, match=r"list of buckets .* another width"):
         await records.due(None, None, 10)
 
 

@@ -267,6 +267,18 @@ async def test_an_empty_bucket_leaves_the_list_and_comes_back_when_it_is_needed(
         assert (listed, shown) == (b"[]", ["b"])
 
 
+@pytest.mark.parametrize("found", [b"", b"\xff\xfe", b"[" * 5_000, b"{}", b"[1]", b'["yesterday"]'])
+async def test_a_list_of_buckets_that_somebody_wrote_over_is_made_again(found: bytes) -> None:
+    async with scene() as now:
+        records = now.backend.records(THINGS)
+        await records.create("a", b"", due_at=now.clock.now() - HOUR)
+        assert await due_keys(records) == ["a"]
+        listed = now.server.things[b"here/ns/.lease-index/buckets.json"]
+        before, listed.data = listed.data, found
+        assert await due_keys(records) == ["a"]
+        assert now.server.things[b"here/ns/.lease-index/buckets.json"].data == before
+
+
 async def test_a_bucket_that_is_missing_from_the_list_is_found_by_its_entries() -> None:
     async with scene() as now:
         await now.backend.records(THINGS).create("a", b"", due_at=now.clock.now() - HOUR)

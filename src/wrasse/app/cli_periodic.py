@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import click
@@ -13,10 +13,12 @@ from wrasse.app.new_job import as_periodic
 from wrasse.app.plain import ago
 from wrasse.app.settings import Settings
 from wrasse.app.wiring import Stores
+from wrasse.errors import WrasseError
 from wrasse.jobs.periodic import read_when
 from wrasse.jobs.repeating import PERIODIC, Mark, read_mark
 from wrasse.ports.backend import Backend
 from wrasse.ports.page import pages
+from wrasse.ports.records import Record
 
 PAGE = 500
 
@@ -29,10 +31,11 @@ class Listed:
     when: str
     missed: str
     mark: Mark | None
+    invalid: str = ""  # why its record cannot be read
 
-    def next_after(self, now: datetime) -> datetime:
-        """Its next slot."""
-        return read_when(self.when).next_after(now)
+    def next_after(self, now: datetime) -> datetime | None:
+        """Its next slot; None if nothing that can be read says when."""
+        return read_when(self.when).next_after(now) if self.when else None
 
 
 @click.command("list")
@@ -55,7 +58,7 @@ async def _list(asked: Asked) -> None:
         found = await _known(store, config.settings)
         now = (await store.pulse()).at
     rows = [
-        (each.name, each.kind, each.when, each.missed, f"{each.next_after(now):%Y-%m-%d %H:%M:%S}Z", *_last(each, now))
+        (each.name, each.kind, each.when, each.missed, _moment(each.next_after(now)), *_last(each, now))
         for each in found
     ]
     columns = ("name", "kind", "when", "missed", "next", "last", "last job")
@@ -66,17 +69,33 @@ async def _list(asked: Asked) -> None:
 
 
 async def _known(store: Backend, settings: Settings) -> list[Listed]:
-    marks: dict[str, Mark] = {}
+    found, marks = dict[str, Listed](), dict[str, Listed]()
     async for page in pages(lambda after: store.records(PERIODIC).page("", after, PAGE)):
-        marks |= {record.key: read_mark(record) for record in page}
-    found = {name: Listed(name, mark.kind, mark.when, mark.missed, mark) for name, mark in marks.items()}
+        marks |= {record.key: _read(record) for record in page}
+    found |= marks
     for name, own in settings.periodic.items():
         made = as_periodic(name, own)
-        found[name] = Listed(name, made.kind, made.when, made.missed.value, marks.get(name))
+        known = marks.get(name, Listed(name, "", "", "", None))
+        found[name] = replace(known, kind=made.kind, when=made.when, missed=made.missed.value)
     return [found[name] for name in sorted(found)]
 
 
+def _read(record: Record) -> Listed:
+    try:
+        mark = read_mark(record)
+        read_when(mark.when)
+    except WrasseError as why:
+        return Listed(record.key, "", "", "", None, why.message)
+    return Listed(record.key, mark.kind, mark.when, mark.missed, mark)
+
+
+def _moment(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}Z"
+
+
 def _last(each: Listed, now: datetime) -> tuple[str, str]:
+    if each.invalid:
+        return "invalid", each.invalid
     return (ago(each.mark.last, now), each.mark.job) if each.mark is not None and each.mark.job else ("never", "")
 
 
@@ -90,4 +109,5 @@ def _json(each: Listed, now: datetime) -> dict[str, object]:
         "next": each.next_after(now),
         "last": each.mark.last if each.mark is not None and ran else None,
         "last_job": each.mark.job if each.mark is not None and ran else None,
+        **({"invalid": each.invalid} if each.invalid else {}),
     }

@@ -17,7 +17,7 @@ from wrasse.clock import SystemClock
 from wrasse.duration import format_duration
 from wrasse.engine.budget import ACTIONS_MAX, RUNTIME_MAX
 from wrasse.engine.report import Report
-from wrasse.errors import ConfigError, Refused, UnknownName
+from wrasse.errors import ConfigError, Refused, StoreBroken, UnknownName, WrasseError
 
 
 @click.command()
@@ -91,18 +91,19 @@ def _every(config: Config, name: str) -> str:
 
 async def _sweep(
     config: Config, names: Sequence[str], dry_run: bool, wait: timedelta
-) -> tuple[list[Report], Refused | None]:
-    """The reports, and why one could not be had: another process is at that sweep. The rest is done all the same."""
+) -> tuple[list[Report], WrasseError | None]:
+    """The reports, and why one could not be had: another process is at that sweep, or what it keeps of itself cannot be
+    read. The rest is done all the same."""
     clock = SystemClock()
     reports: list[Report] = []
-    refused: Refused | None = None
+    refused: WrasseError | None = None
     async with Stores.of(config.settings.worker, clock, create=not dry_run) as stores:
         engine, _ = await open_engine(config, stores, clock, names)
         with progress("sweeps", len(names)) as seen:
             for name in engine.names:
                 try:
                     reports.append(await (engine.plan(name) if dry_run else engine.sweep_now(name, wait=wait)))
-                except Refused as why:
+                except (Refused, StoreBroken) as why:
                     refused = why
                 seen(1)
     return reports, refused

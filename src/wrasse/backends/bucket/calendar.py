@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -16,6 +17,7 @@ _FORMS = (
     (timedelta(minutes=1), "%Y%m%d%H%M"),
     (timedelta(seconds=1), "%Y%m%d%H%M%S"),
 )
+_SOME_BUCKET = re.compile(r"\d{10}(\d\d){0,2}", re.ASCII).fullmatch  # of any width
 _decode = msgspec.json.Decoder(list[str]).decode
 
 
@@ -54,12 +56,17 @@ class Calendar:
         """The first instant of a bucket."""
         return datetime.strptime(bucket, self._form).replace(tzinfo=EPOCH.tzinfo)
 
-    def parse(self, packed: bytes) -> list[str]:
-        """The list of buckets in these bytes, in order; ValueError if they are none, or of another width."""
-        listed = decoded(_decode, packed)
-        if not all(self.is_one(bucket) for bucket in listed):
+    def parse(self, packed: bytes) -> list[str] | None:
+        """The list of buckets in these bytes, in order; None if they are no list, which is then made again from the
+        folders of the buckets, and ValueError if it is that of another width, whose folders would not be found."""
+        try:
+            listed = decoded(_decode, packed)
+        except ValueError:
+            return None
+        strange = [each for each in listed if not self.is_one(each)]
+        if any(_SOME_BUCKET(each) for each in strange):
             raise ValueError("not the buckets of this width")
-        return sorted(listed)
+        return None if strange else sorted(listed)
 
     def pack(self, listed: Sequence[str]) -> bytes:
         """The bytes of a list of buckets."""

@@ -168,7 +168,7 @@ class Buckets:
 
     def _parse(self, packed: bytes) -> list[str]:
         try:
-            return self.calendar.parse(packed)
+            return self.calendar.parse(packed) or []
         except ValueError:
             raise self._broken() from None
 
@@ -186,6 +186,6 @@ class Buckets:
     def _broken(self) -> StoreBroken:
         where = self._list.decode("utf-8", "replace")
         return StoreBroken(
-            f"the list of buckets {where} in {self._files.root} is not what wrasse wrote, or of another width",
+            f"the list of buckets {where} in {self._files.root} is of another width",
             do="restore the file, or write a JSON list of the directories beside it; until then nothing is due",
         )

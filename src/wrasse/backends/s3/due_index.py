@@ -118,6 +118,9 @@ class DueIndex:
         """Buckets that are over, earliest first, from `first` on."""
         await self._discover()
         listed, _ = await self._load()
+        if self._discovered_at is None:
+            await self._discover()
+            listed, _ = await self._load()
         return [bucket for bucket in listed if bucket >= first and self.calendar.is_over(bucket, horizon)]
 
     async def page(self, bucket: str, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
@@ -172,12 +175,15 @@ class DueIndex:
         if got is None:
             return [], ABSENT
         try:
-            return self.calendar.parse(got.data), Condition(got.etag)
+            listed = self.calendar.parse(got.data)
         except ValueError:
             raise StoreBroken(
-                f"the list of due buckets in {self._client.where} is not what wrasse wrote, or of another width",
+                f"the list of due buckets in {self._client.where} is of another width",
                 do="delete it: it is made again from the folders beside it",
             ) from None
+        if listed is None:  # somebody wrote over it: as good as deleted
+            self._discovered_at = None
+        return listed or [], Condition(got.etag)
 
     def _saw(self, bucket: str, each: Listed, name: bytes) -> bytes:
         known = self._entries.get((bucket, name))
