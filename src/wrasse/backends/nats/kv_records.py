@@ -281,7 +281,7 @@ class RecordMessages:
             held = Held(message.seq, seen, unpack(message.data))
         except ValueError:
             raise StoreBroken(
-                f"a record in {self._bucket.where} is damaged or foreign",
+                f"the record of {key!r} in {self._bucket.where} is damaged or foreign",
                 do=f"restore it from a backup, or take it away: nats kv del {self._bucket.root}",
             ) from None
         self._note(key, held)

@@ -46,7 +46,10 @@ class Marks:
                 raise ValueError
             return Mark(EntryId(int(ms), int(seq)), message.seq)
         except UNREADABLE as error:
-            raise StoreBroken("the mark of a group cannot be read", do="run one version of wrasse only") from error
+            raise StoreBroken(
+                f"how far the group {group} of {subject} has read cannot be read in {self._layout.books}",
+                do="see who else writes there, and run one version of wrasse only; until then this group is not served",
+            ) from error
 
     async def put(self, subject: str, group: str, at: EntryId, revision: int = 0) -> bool:
         """Writes a mark behind this revision; False if somebody else was faster."""
