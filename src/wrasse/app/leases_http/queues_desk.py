@@ -396,9 +396,13 @@ class QueueDesk:
 
     async def _settle(self, shown: Shown, settlement: Finish | Requeue | Bury) -> Outcome:
         jobs = self.jobs(shown.namespace)
-        request = f"{shown.hold.nonce}-{type(settlement).__name__}"
+        request = f"{shown.hold.nonce}-{_STORED_AS[type(settlement)]}"
         (outcome,) = await jobs.settle([settlement], request=request)
         return outcome
+
+
+# Part of the request id, which the message's record keeps: these words stay whatever the classes are called.
+_STORED_AS = {Finish: "Finish", Requeue: "Requeue", Bury: "Bury"}
 
 
 def visibility_of(job: Job) -> timedelta:
