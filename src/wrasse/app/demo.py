@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -145,8 +146,9 @@ class Stage:
         worker that a poison job killed may not have been missed yet: it is left out."""
         alive = [process for process in self._processes if process.returncode is None]
         for process in alive:
+            # Not process.send_signal: it looks first whether the process has ended, and then the exit code is lost.
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+                os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 for process in alive:
