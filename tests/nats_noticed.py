@@ -1,26 +1,41 @@
 """Deliveries on NATS in a test that knows how many there are.
 
-JetStream confirms an append just before its consumers learn of the message, so a pull right after it may find nothing,
-or all but the last one.
+JetStream confirms an append before its consumers learn of the message; how long before is up to the scheduler of a
+busy machine. A pull right after an append may find nothing, or all but the last one. So these ask again until the
+consumers have passed the last message of their subjects and `at_least` so many deliveries have come.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
-from wrasse.ports.groups import Delivery, Groups
+from wrasse.backends.nats.groups import NatsGroups
+from wrasse.ports.groups import Delivery
 
 NOTICED = timedelta(milliseconds=30)
 
 
 async def deliver_noticed(
-    groups: Groups, subjects: Sequence[str], group: str, consumer: str, limit: int, *,
-    ack_timeout: timedelta, wait: timedelta = NOTICED,
+    groups: NatsGroups, subjects: Sequence[str], group: str, consumer: str, limit: int, *,
+    ack_timeout: timedelta, wait: timedelta = NOTICED, at_least: int = 0,
 ) -> list[Delivery]:  # fmt: skip
     """Also what the consumers of the server learn of a moment later."""
-    found = list(await groups.deliver(subjects, group, consumer, limit, ack_timeout=ack_timeout, wait=wait))
-    if len(found) == limit:
-        return found
-    more = await groups.deliver(subjects, group, consumer, limit - len(found), ack_timeout=ack_timeout, wait=NOTICED)
-    return [*found, *more]
+    found: list[Delivery] = []
+    async with asyncio.timeout(60):
+        while True:
+            left = limit - len(found)
+            found += await groups.deliver(subjects, group, consumer, left, ack_timeout=ack_timeout, wait=wait)
+            if len(found) == limit:
+                return found
+            if len(found) >= at_least and all([await _passed(groups, each, group) for each in subjects]):
+                return found
+            wait = NOTICED
+
+
+async def _passed(groups: NatsGroups, subject: str, group: str) -> bool:
+    lane = await groups._lanes.make(subject)
+    durable = await groups._durables.find(lane, group)
+    last = await groups._lanes.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=True)
+    return durable is None or last is None or durable.delivered >= last.seq
