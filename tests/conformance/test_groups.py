@@ -743,7 +743,7 @@ async def test_a_wait_on_several_streams_ends_when_any_has_something(live_desk: 
 async def test_a_wait_ends_when_a_delay_is_over(live_desk: Desk) -> None:
     await live_desk.join()
     (id,) = await live_desk.append(b"1")
-    await live_desk.deliver(ack_timeout=LONG)
+    (_,) = await live_desk.deliver(wait=LONG, ack_timeout=LONG)
     await live_desk.nak(id, delay=timedelta(milliseconds=100))
     async with asyncio.timeout(20):
         (again,) = await live_desk.deliver(wait=LONG, ack_timeout=LONG)
@@ -753,7 +753,7 @@ async def test_a_wait_ends_when_a_delay_is_over(live_desk: Desk) -> None:
 async def test_a_wait_ends_when_somebody_says_nak(live_desk: Desk) -> None:
     await live_desk.join()
     (id,) = await live_desk.append(b"1")
-    await live_desk.deliver(ack_timeout=LONG)
+    (_,) = await live_desk.deliver(wait=LONG, ack_timeout=LONG)
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(live_desk.deliver(consumer="c2", wait=LONG, ack_timeout=LONG))
         await asyncio.sleep(0.05)
@@ -764,8 +764,8 @@ async def test_a_wait_ends_when_somebody_says_nak(live_desk: Desk) -> None:
 async def test_a_wait_ends_when_a_deadline_passes(live_desk: Desk) -> None:
     await live_desk.join(expires=True)
     await live_desk.append(b"1")
-    await live_desk.deliver(ack_timeout=timedelta(milliseconds=100))
     async with asyncio.timeout(20):
+        (_,) = await live_desk.deliver(wait=LONG, ack_timeout=timedelta(milliseconds=100))
         (again,) = await live_desk.deliver(consumer="c2", wait=LONG, ack_timeout=LONG)
     assert (again.number, again.consumer) == (2, "c2")
 
@@ -778,7 +778,7 @@ async def test_a_wait_for_nothing_ends_with_nothing(live_desk: Desk) -> None:
 async def test_a_wait_delays_neither_an_append_nor_an_ack(live_desk: Desk) -> None:
     await live_desk.join()
     (id,) = await live_desk.append(b"1")
-    await live_desk.deliver(ack_timeout=LONG)
+    (_,) = await live_desk.deliver(wait=LONG, ack_timeout=LONG)
     await live_desk.join("elsewhere", StartAt())
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(live_desk.deliver(group="elsewhere", wait=LONG, ack_timeout=LONG))
