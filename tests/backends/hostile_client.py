@@ -11,7 +11,7 @@ import time
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.link import Link as NatsLink
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.redis.connection import Link as RedisLink
+from wrasse.backends.redis.connection import OwnLink as RedisLink
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import WrasseError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.keys import Keys
 
 
@@ -76,7 +76,7 @@ def go_job(id: str, *, priority: str = "low", retries: int = 0, more: str = "") 
 class GoPeer:
     """One worker of another program on the same Redis."""
 
-    def __init__(self, link: Link, worker: str = "host-7-1726000000-ab12-0") -> None:
+    def __init__(self, link: OwnLink, worker: str = "host-7-1726000000-ab12-0") -> None:
         self.link, self.keys, self.worker = link, Keys(link.options), worker
         self.processing, self.heartbeat = self.keys.processing(worker), self.keys.heartbeat(worker)
 
@@ -114,7 +114,7 @@ class GoPeer:
         return found
 
 
-async def go_recovery(link: Link, queue: str = "low") -> int:
+async def go_recovery(link: OwnLink, queue: str = "low") -> int:
     """One pass of the origin's own recovery: what has no heartbeat is popped, then pushed. How many it moved."""
     keys, moved, cursor = Keys(link.options), 0, b"0"
     before, after = link.options.processing_list_pattern.split("%s")

@@ -10,7 +10,7 @@ from typing import Any
 from conformance.desk import LONGER, SILENCE, Desk, fresh
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import Link
+from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.keys import Keys
 from wrasse.clock import ManualClock
 from wrasse.ports.damage import Damage
@@ -44,7 +44,7 @@ class Scene:
         assert isinstance(store.backend, Redis)
         assert isinstance(store.clock, ManualClock)
         self.store, self.clock, self.redis = store, store.clock, store.backend
-        self.link: Link = store.backend.link
+        self.link: OwnLink = store.backend.link
         self.keys = Keys(self.link.options)
         self.desk = Desk(store.jobs)
         self.holds: dict[str, Hold] = {}

@@ -12,10 +12,11 @@ from hypothesis import given, settings, strategies as st
 from servers.hostile import How, Script, attack, client_meets, complaints, hostile
 from wrasse.backends.nats.js import JetStream
 from wrasse.backends.nats.link import Link
-from wrasse.backends.nats.options import NatsOptions, Tls
+from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.pulls import Pulls
 from wrasse.backends.nats.stored import fields_of, stored
 from wrasse.backends.nats.wire import CONTROL_LINE_MAX, PAYLOAD_MAX, ServerInfo, Wire
+from wrasse.backends.tcp import Tls
 from wrasse.errors import StoreUnavailable, WrasseError
 
 INFO = b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"headers":true,"jetstream":true}\r\n'

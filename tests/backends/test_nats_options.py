@@ -13,7 +13,8 @@ from wrasse.app.config import load
 from wrasse.app.redis_settings import nats_options
 from wrasse.app.settings import Nats, NatsTls
 from wrasse.app.store_url import parse_jobs, parse_objects, parse_store
-from wrasse.backends.nats.options import NatsOptions, Tls
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)

@@ -8,7 +8,8 @@ from servers.nats import Nats as NatsServer
 from servers.nats_logins import nats_with_tls
 from servers.tls import CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY
 from wrasse.backends.nats.link import Link
-from wrasse.backends.nats.options import NatsOptions, Tls
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, StoreUnavailable
 
 TRUSTING = Tls(ca=str(CERTIFICATE))
@@ -54,6 +55,6 @@ async def test_tls_may_come_before_the_first_word() -> None:
 
 @pytest.mark.parametrize("tls", [Tls(ca="/nowhere/ca.pem"), Tls(ca=__file__), Tls(cert=__file__)])
 async def test_a_file_that_is_no_certificate_is_named_by_its_setting(nats_server: NatsServer, tls: Tls) -> None:
-    with pytest.raises(ConfigError, match="TLS file") as caught:
+    with pytest.raises(ConfigError, match=r"a file of nats\.tls") as caught:
         await answers(nats_server.port, tls)
     assert "nats.tls" in caught.value.do

@@ -15,10 +15,11 @@ from servers.hostile import How, Script, attack, client_meets, complaints, hosti
 from servers.nats import Nats
 from servers.tls import encrypted
 from servers.valkey import Valkey
-from wrasse.backends.redis.connection import Link
-from wrasse.backends.redis.options import RedisOptions, Tls
+from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.scripts import Script as Lua
 from wrasse.backends.redis.wire import ARRAY_MAX, REPLIES_MAX, Wire
+from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError
 
 SHORT = timedelta(seconds=0.15)
@@ -101,7 +102,7 @@ async def ask(state: str, port: int) -> None:
         (("127.0.0.1", port),), dial_timeout=SHORT, read_timeout=SHORT, max_retries=0, cluster=state == "cluster",
         sentinel="m" if state in ("sentinel", "subscribed") else "", tls=Tls() if state == "in TLS" else None,
     )  # fmt: skip
-    link = await Link.open(options)
+    link = await OwnLink.open(options)
     try:
         if state == "pipelined":
             answers = await link.together([("GET", "a"), ("GET", "b")])
@@ -313,7 +314,7 @@ async def test_a_plain_port_that_is_asked_for_tls_says_so_at_once(redis_server: 
     began = time.monotonic()
     options = RedisOptions((("127.0.0.1", redis_server.port),), tls=Tls(), dial_timeout=timedelta(seconds=1))
     with pytest.raises(StoreUnavailable, match="does not speak TLS") as met:
-        await Link.open(options)
+        await OwnLink.open(options)
     assert "rediss://" in met.value.do
     assert time.monotonic() - began < DEADLINE_S
 
@@ -323,17 +324,17 @@ async def test_a_mute_port_that_is_asked_for_tls_says_so_after_one_timeout() -> 
         began = time.monotonic()
         options = RedisOptions((("127.0.0.1", port),), dial_timeout=timedelta(seconds=0.5))
         with pytest.raises(StoreUnavailable, match=r"did not finish a TLS handshake within 0\.5s"):
-            await Link.open(replace(options, tls=Tls()))
+            await OwnLink.open(replace(options, tls=Tls()))
         assert time.monotonic() - began < 1.9  # and not four times over
 
 
 async def test_a_port_that_speaks_tls_is_told_as_such_to_who_does_not(redis_server: Valkey) -> None:
     async with encrypted(redis_server.port) as port:
         with pytest.raises(StoreUnavailable, match="TLS") as met:
-            await Link.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
+            await OwnLink.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
     assert "rediss://" in met.value.do
 
 
 async def test_a_nats_server_is_named(nats_server: Nats) -> None:
     with pytest.raises(StoreUnavailable, match="a NATS server answers there"):
-        await Link.open(RedisOptions((("127.0.0.1", nats_server.port),), max_retries=0))
+        await OwnLink.open(RedisOptions((("127.0.0.1", nats_server.port),), max_retries=0))

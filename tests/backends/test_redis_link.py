@@ -16,9 +16,10 @@ from servers.proxy import proxy
 from servers.tls import CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY, encrypted
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import Link
-from wrasse.backends.redis.options import RedisOptions, Tls
+from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.scripts import Script
+from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable
 from wrasse.ports.pulse import Pulse
 
@@ -27,8 +28,8 @@ ENDLESS = Script.of("endless", "while true do end")
 
 
 @asynccontextmanager
-async def linked(options: RedisOptions | str) -> AsyncIterator[Link]:
-    link = await Link.open(RedisOptions.of(options) if isinstance(options, str) else options)
+async def linked(options: RedisOptions | str) -> AsyncIterator[OwnLink]:
+    link = await OwnLink.open(RedisOptions.of(options) if isinstance(options, str) else options)
     try:
         yield link
     finally:
@@ -47,7 +48,7 @@ def key() -> str:
     return f"t{uuid4().hex}"
 
 
-async def eventually(link: Link, key: str) -> int:
+async def eventually(link: OwnLink, key: str) -> int:
     """Pushes until the server takes it; each refusal must be ours."""
     async with asyncio.timeout(30):
         while True:
@@ -57,7 +58,7 @@ async def eventually(link: Link, key: str) -> int:
                 await asyncio.sleep(0.02)
 
 
-async def until_refused(link: Link, key: str) -> str:
+async def until_refused(link: OwnLink, key: str) -> str:
     """Pushes until the server does not take it, and gives what it said."""
     while True:
         try:
@@ -226,7 +227,7 @@ async def test_a_dead_server_is_tried_once_for_all_who_ask(redis_server: Valkey)
 
 
 async def test_a_closed_link_does_not_open_itself_again(redis_server: Valkey) -> None:
-    link = await Link.open(RedisOptions.of(redis_server.url))
+    link = await OwnLink.open(RedisOptions.of(redis_server.url))
     await link.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await link.ask("PING")
@@ -238,7 +239,7 @@ async def test_a_closed_link_does_not_open_itself_again(redis_server: Valkey) ->
 async def test_a_server_that_is_not_there_is_named_without_secrets() -> None:
     options = at(1, password="hush", max_retries=0)
     with pytest.raises(StoreUnavailable) as told:
-        await Link.open(options)
+        await OwnLink.open(options)
     assert "127.0.0.1:1" in str(told.value)
     assert "hush" not in f"{told.value} {options} {options!r}"
 
@@ -259,7 +260,7 @@ async def test_a_wrong_login_is_refused_and_not_tried_again(
     guarded: Valkey, user: str, password: str, word: str
 ) -> None:
     with pytest.raises(Refused, match=word) as told:
-        await Link.open(at(guarded.port, username=user, password=password))
+        await OwnLink.open(at(guarded.port, username=user, password=password))
     assert "redis.password" in told.value.do
 
 
@@ -312,7 +313,7 @@ async def test_a_key_that_another_program_uses_is_told_apart_from_an_outage(redi
 
 async def test_a_database_that_does_not_exist_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match="no such database"):
-        await Link.open(at(redis_server.port, db=99))
+        await OwnLink.open(at(redis_server.port, db=99))
 
 
 # TLS
@@ -321,7 +322,7 @@ async def test_a_database_that_does_not_exist_is_a_mistake_of_the_settings(redis
 async def test_an_encrypted_link_checks_whom_it_talks_to(redis_server: Valkey, key: str) -> None:
     async with encrypted(redis_server.port) as port:
         with pytest.raises(Refused, match="certificate"):
-            await Link.open(at(port, tls=Tls()))
+            await OwnLink.open(at(port, tls=Tls()))
         async with linked(at(port, tls=Tls(ca=str(CERTIFICATE)))) as link:
             assert await link.run(PUSH, (key,), ("x" * 100_000,)) == 1
 
@@ -335,7 +336,7 @@ async def test_an_encrypted_link_shows_its_own_certificate(redis_server: Valkey)
     ours = Tls(ca=str(CERTIFICATE), cert=str(CLIENT_CERTIFICATE), key=str(CLIENT_KEY))
     async with encrypted(redis_server.port, asks_client=True) as port:
         with pytest.raises(StoreUnavailable):
-            await Link.open(at(port, tls=Tls(ca=str(CERTIFICATE)), max_retries=0))
+            await OwnLink.open(at(port, tls=Tls(ca=str(CERTIFICATE)), max_retries=0))
         async with linked(at(port, tls=ours)) as link:
             assert await link.ask("ECHO", "x") == b"x"
 
@@ -344,22 +345,22 @@ async def test_a_server_with_too_many_clients_says_so() -> None:
     with valkey("--maxclients", "1") as server:
         async with linked(server.url):
             with pytest.raises(StoreUnavailable, match="too many clients"):
-                await Link.open(at(server.port, max_retries=0))
+                await OwnLink.open(at(server.port, max_retries=0))
 
 
 async def test_a_file_that_is_no_certificate_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match="holds no certificate"):
-        await Link.open(at(redis_server.port, tls=Tls(ca=__file__)))
+        await OwnLink.open(at(redis_server.port, tls=Tls(ca=__file__)))
 
 
 async def test_a_missing_certificate_file_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match=r"redis\.tls"):
-        await Link.open(at(redis_server.port, tls=Tls(ca="/nowhere/ca.pem")))
+        await OwnLink.open(at(redis_server.port, tls=Tls(ca="/nowhere/ca.pem")))
 
 
 async def test_a_server_without_tls_is_not_waited_for_in_silence(redis_server: Valkey) -> None:
     with pytest.raises(StoreUnavailable):
-        await Link.open(at(redis_server.port, tls=Tls(), max_retries=0, dial_timeout=timedelta(seconds=1)))
+        await OwnLink.open(at(redis_server.port, tls=Tls(), max_retries=0, dial_timeout=timedelta(seconds=1)))
 
 
 # The pulse

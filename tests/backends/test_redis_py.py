@@ -23,10 +23,11 @@ from servers.sentinel import watched
 from servers.tls import CERTIFICATE, encrypted
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.options import RedisOptions, Tls
+from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.redis_py import RedisPyLink
 from wrasse.backends.redis.scripts import Script
 from wrasse.backends.redis.wire import Refusal
+from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, Refused, StoreUnavailable, WrasseError
 
 ECHO = Script.of("echo", "return {ARGV[2], 7, false, {KEYS[1]}}")

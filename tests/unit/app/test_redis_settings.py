@@ -15,7 +15,8 @@ from wrasse.app.homes import Homes
 from wrasse.app.shown import shown
 from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import open_store
-from wrasse.backends.redis.options import RedisOptions, Tls, parse_addresses
+from wrasse.backends.redis.options import RedisOptions, parse_addresses
+from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError
 
 

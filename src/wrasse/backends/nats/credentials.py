@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wrasse.backends.nats.options import NatsOptions, Tls
+from wrasse.backends.nats.options import NatsOptions
 from wrasse.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,23 +61,6 @@ def sign(options: NatsOptions, nonce: str) -> Login:
         seed = _seed_in(_read(options.nkey, NKEY), NKEY)
         return Login(nkey=public_key(seed, NKEY), sig=_signed(seed, nonce, NKEY))
     return Login(user=options.username, password=options.password, auth_token=options.token)
-
-
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """What encrypts the connection and proves who the server is."""
-    try:
-        context = ssl.create_default_context(cafile=tls.ca or None)
-        if tls.cert:
-            context.load_cert_chain(tls.cert, tls.key or None)
-    except OSError as error:  # also what ssl raises for a file that is no certificate
-        raise ConfigError(
-            f"a TLS file of nats cannot be used: {error.strerror or type(error).__name__}",
-            do="check nats.tls.ca, nats.tls.cert and nats.tls.key: PEM files that we may read",
-        ) from error
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def public_key(seed: str, where: str = "the seed") -> str:

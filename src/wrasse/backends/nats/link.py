@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
-from wrasse.backends.nats.wire import Cut, Denied, Heard, ServerInfo, Silent, Taken, Wire, dial
+from wrasse.backends.nats.wire import Denied, Heard, ServerInfo, Taken, Wire, dial
+from wrasse.backends.tcp import Cut, Silent
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")

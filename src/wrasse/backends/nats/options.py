@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import quote, unquote, urlencode
 
+from wrasse.backends.tcp import Tls as Tls, parse_address, parse_number, shown_addresses
 from wrasse.backends.url_query import flag, parse_query
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import ConfigError
@@ -23,20 +24,10 @@ REPLICAS_MAX = 5  # the server's own limit
 _TEXTS = ("creds", "nkey", "name", "domain", "root", "streams_prefix", "storage")
 _TIMES = ("dial_timeout", "read_timeout", "ping_interval")
 _TLS = ("ca", "cert", "key", "verify", "tls_first")
+_WHAT = "a NATS server"
 _ROOT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SCHEME = re.compile(r"^(nats|tls)://")
 _DOMAIN = re.compile(r"[^\s.*>\\/]{0,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Encryption: whose certificates are trusted (empty: the system's), and our own certificate if one is asked for.
-    `first`: the server expects the handshake before it says anything (`handshake_first`)."""
-
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    verify: bool = True
-    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +75,7 @@ class NatsOptions:
     @property
     def where(self) -> str:
         """How the user knows it, without secrets."""
-        return f"nats at {self._hosts()}"
+        return f"nats at {shown_addresses(self.nodes)}"
 
     @property
     def api(self) -> str:
@@ -112,7 +103,7 @@ class NatsOptions:
             password=unquote(password),
             token=unquote(login) if by_token else "",
             tls=_tls(given) if encrypted else None,
-            replicas=_number("replicas", given["replicas"]) if "replicas" in given else 1,
+            replicas=parse_number("replicas", given["replicas"], _WHAT) if "replicas" in given else 1,
             patterns=tuple(json.loads(given["patterns"])) if "patterns" in given else (),
             **{name: given[name] for name in _TEXTS if name in given},  # type: ignore[arg-type]  # texts, by name
             **{name: parse_duration(given[name]) for name in _TIMES if name in given},  # type: ignore[arg-type]
@@ -128,43 +119,23 @@ class NatsOptions:
         query += [("replicas", str(self.replicas))] if self.replicas != 1 else []
         query += [("patterns", json.dumps(self.patterns))] if self.patterns else []
         if self.tls:
-            files = ("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)
-            query += [(name, path) for name, path in files if path]
-            query += [] if self.tls.verify else [("verify", "false")]
-            query += [("tls_first", "true")] if self.tls.first else []
-        place = (login + "@" if login else "") + self._hosts()
+            query += self.tls.query()
+        place = (login + "@" if login else "") + shown_addresses(self.nodes)
         return f"{'tls' if self.tls else 'nats'}://{place}" + (f"?{urlencode(query)}" if query else "")
 
     def __str__(self) -> str:
         """Without secrets: an error or a log may hold it."""
         return self.where
 
-    def _hosts(self) -> str:
-        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes)
-
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
     """`host:port`, or several of them with commas."""
-    parts = [part.strip() for part in text.split(",")]
-    return tuple(_node(each) for each in parts) if text.strip() else (("localhost", PORT),)
-
-
-def _node(text: str) -> tuple[str, int]:
-    text = re.sub(r"^(nats|tls)://", "", text)
-    host, colon, number = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, number = text, str(PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or "@" in host or "/" in host:
-        raise ConfigError("the address of a NATS server is not host:port", do="write host:4222")
-    found = _number("the port", number)
-    if not 1 <= found <= 65_535:
-        raise ConfigError(f"{number} is not a port", do="write one from 1 to 65535, such as 4222")
-    return host, found
+    parts = [_SCHEME.sub("", part.strip()) for part in text.split(",")] if text.strip() else ["localhost"]
+    return tuple(parse_address(each, PORT, _WHAT) for each in parts)
 
 
 def _query(query: str) -> dict[str, str]:
-    return parse_query(query, {*_TEXTS, *_TIMES, *_TLS, "replicas", "patterns"}, "a NATS server")
+    return parse_query(query, {*_TEXTS, *_TIMES, *_TLS, "replicas", "patterns"}, _WHAT)
 
 
 def _tls(given: dict[str, str]) -> Tls:
@@ -175,9 +146,3 @@ def _tls(given: dict[str, str]) -> Tls:
         flag(given, "verify", default=True),
         flag(given, "tls_first", default=False),
     )
-
-
-def _number(what: str, text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise ConfigError(f"{what} of a NATS server is not a number", do="write digits only, such as nats://host:4222")
-    return int(text)

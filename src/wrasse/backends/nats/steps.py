@@ -17,7 +17,8 @@ from wrasse.backends.nats.lanes import Lane, Lanes, Tip
 from wrasse.backends.nats.pub_acks import Acks, NotConfirmed
 from wrasse.backends.nats.stored import name_of, written_fields
 from wrasse.backends.nats.stream_time import ServerTime
-from wrasse.backends.nats.wire import Cut, Wire
+from wrasse.backends.nats.wire import Wire
+from wrasse.backends.tcp import Cut
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.streams import Draft, EntryId, draft_bytes
 

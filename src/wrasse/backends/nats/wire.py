@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -20,9 +19,10 @@ from typing import Annotated, cast
 import msgspec
 
 from wrasse.backends.foreign_protocol import named, printable
-from wrasse.backends.nats.credentials import sign, tls_context
+from wrasse.backends.nats.credentials import sign
 from wrasse.backends.nats.frames import Frame, frames_in
-from wrasse.backends.nats.options import NatsOptions, Tls
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.tcp import Connection, Cut, Silent, Tls, reach
 
 # What hears the messages of a subscription: subject, reply, header and payload, as they came.
 Heard = Callable[[bytes, bytes, bytes, bytes], None]
@@ -46,16 +46,7 @@ STEADY_BYTES = 1 << 16
 _DEAF_AFTER = 2
 _DIGITS_MAX = 9  # of a size
 _WORDS_MAX = 200  # characters of a server's own words in an error
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _WRITE_HIGH = 1 << 20
-
-
-class Cut(Exception):
-    """The connection ended: what was sent may have been done, or not."""
-
-
-class Silent(Cut):
-    """The server took the connection and did not say what a NATS server says first."""
 
 
 class ProtocolError(ValueError):
@@ -131,18 +122,16 @@ class _Info(msgspec.Struct):
 _decode_info = msgspec.json.Decoder(_Info).decode
 
 
-class Wire(asyncio.Protocol):
+class Wire(Connection):
     """An open connection. Make it with `dial`."""
 
     __slots__ = (
-        "_buffer", "_encrypts", "_largest", "_loop", "_need", "_out", "_owes_pong", "_pongs", "_room", "_scheduled",
-        "_silent", "_steady", "_timer", "_transport", "_why", "complained", "greeted", "heard", "ignored", "info",
-        "lost", "retired", "taken",
+        "_buffer", "_encrypts", "_largest", "_need", "_out", "_owes_pong", "_pongs", "_scheduled", "_silent", "_steady",
+        "_timer", "complained", "greeted", "heard", "ignored", "info", "lost", "retired", "taken",
     )  # fmt: skip
 
     def __init__(self, complained: Callable[[str], None], *, encrypts: bool = False) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        super().__init__()
         self._buffer = bytearray()  # of a message that is not whole
         self._need = 0  # bytes that must be there before it is
         self._steady = 0  # bytes of it that were there at the last PING
@@ -150,12 +139,10 @@ class Wire(asyncio.Protocol):
         self._encrypts = encrypts  # INFO is followed by the TLS handshake
         self._out: list[bytes] = []
         self._scheduled = False
-        self._room: asyncio.Future[None] | None = None
         self._pongs: list[asyncio.Future[None]] = []
         self._owes_pong = False
         self._silent = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._why = "the connection ended"
         self.heard: dict[bytes, Heard] = {}  # by the number of the subscription; none before the login
         self.taken: dict[bytes, Taken] = {}  # for those that are heard by the thousand
         self.ignored = 0  # messages of subscriptions that are not ours, PONGs that were not asked for
@@ -164,11 +151,6 @@ class Wire(asyncio.Protocol):
         self.greeted: asyncio.Future[ServerInfo] = self._loop.create_future()
         self.info: ServerInfo | None = None
         self.retired = False  # asked by the server to go elsewhere
-
-    @property
-    def open(self) -> bool:
-        """Whether it can still be written to."""
-        return self._transport is not None and not self._transport.is_closing()
 
     def send(self, data: bytes) -> None:
         """Sends; what is sent within one turn of the event loop goes out together."""
@@ -184,16 +166,6 @@ class Wire(asyncio.Protocol):
         self.send(data)
         self._flush()
 
-    @property
-    def crowded(self) -> bool:
-        """Whether the server is behind with reading."""
-        return self._room is not None
-
-    async def room(self) -> None:
-        """Waits while the server does not read what was sent."""
-        if self._room is not None:
-            await asyncio.shield(self._room)
-
     def ping(self) -> asyncio.Future[None]:
         """Asks for a PONG: when it comes, everything sent before has been read."""
         pong: asyncio.Future[None] = self._loop.create_future()
@@ -204,22 +176,6 @@ class Wire(asyncio.Protocol):
     def watch(self, seconds: float) -> None:
         """From now on ends the connection when the server has been deaf for two such spans."""
         self._timer = self._loop.call_later(seconds, self._tick, seconds)
-
-    def end(self, why: str) -> None:
-        """Ends the connection at once."""
-        self._why = why
-        if self._transport is not None:
-            self._transport.abort()
-        self._lose()
-
-    async def encrypt(self, tls: Tls, host: str) -> None:
-        """Goes on in TLS."""
-        assert self._transport is not None, "the connection stands"
-        name = host if tls.verify else None
-        changed = await self._loop.start_tls(self._transport, self, tls_context(tls), server_hostname=name or host)
-        if changed is None:
-            raise Cut("the server ended the connection during the TLS handshake")
-        self._transport, self._encrypts = changed, False
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -244,8 +200,8 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        super().connection_made(transport)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=_WRITE_HIGH)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the server."""
@@ -389,24 +345,12 @@ class Wire(asyncio.Protocol):
                 future.set_exception(Denied(words))
         self.complained(words)
 
-    def pause_writing(self) -> None:
-        """The server does not read."""
-        self._room = self._loop.create_future()
-
     def resume_writing(self) -> None:
         """It reads again."""
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-        self._room = None
+        super().resume_writing()
         if self._owes_pong and self.open:
             self._owes_pong = False
             self.send(b"PONG\r\n")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
-        if isinstance(error, OSError):
-            self._why = f"the connection broke: {error.strerror}"
-        self._lose()
 
     def _lose(self) -> None:
         if self._timer is not None:
@@ -436,11 +380,15 @@ async def dial(
     wire: Wire | None = None
     try:
         async with asyncio.timeout(options.dial_timeout.total_seconds()):
-            wire = await _reach(host, port, options, complained)
+            first = options.tls is not None and options.tls.first
+            wire = await reach(
+                host, port, lambda: Wire(complained, encrypts=options.tls is not None and not first),
+                options.tls.context("nats.tls") if options.tls is not None and first else None,
+            )  # fmt: skip
             info = await wire.greeted
             encrypted = options.tls is not None or info.tls_required
             if encrypted and not wire.encrypted:
-                await wire.encrypt(options.tls or Tls(), host)
+                await wire.encrypt((options.tls or Tls()).context("nats.tls"), host)
             await _log_in(wire, info, options, encrypted=encrypted)
     except TimeoutError:
         if wire is None:
@@ -455,20 +403,6 @@ async def dial(
         raise
     wire.heard, wire.taken = heard, {} if taken is None else taken
     wire.watch(options.ping_interval.total_seconds())
-    return wire
-
-
-async def _reach(host: str, port: int, options: NatsOptions, complained: Callable[[str], None]) -> Wire:
-    first = options.tls is not None and options.tls.first
-    context = tls_context(options.tls) if options.tls is not None and first else None
-    try:
-        _, wire = await asyncio.get_running_loop().create_connection(
-            lambda: Wire(complained, encrypts=options.tls is not None and not first), host, port, ssl=context,
-            server_hostname=host if context else None,
-        )  # fmt: skip
-    except ValueError as error:  # no resolver takes the name; another server may have told it
-        raise Cut("the host has no valid name") from error
-    _set_up(wire)
     return wire
 
 
@@ -488,16 +422,3 @@ async def _log_in(wire: Wire, info: ServerInfo, options: NatsOptions, *, encrypt
     }
     wire.send(b"CONNECT " + json.dumps(told, separators=(",", ":")).encode() + b"\r\n")
     await wire.ping()
-
-
-def _set_up(wire: Wire) -> None:
-    assert wire._transport is not None, "the connection stands"
-    sock = wire._transport.get_extra_info("socket")
-    if sock is None:
-        return
-    # Two writes in a row would otherwise wait 40 ms for each other.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, seconds in _KEEPALIVE:
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)

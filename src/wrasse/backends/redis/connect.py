@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from wrasse.backends.redis.advice import judge
 from wrasse.backends.redis.client import Link
-from wrasse.backends.redis.connection import Link as OwnLink
+from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.damage.check import RedisDamages
 from wrasse.backends.redis.flat_records import RedisFlatRecords
 from wrasse.backends.redis.groups import RedisGroups

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import NotInTime, ReplyTooLarge, keys_of, ours
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.routes import FAILURES, Route, redirected
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.redis.wire import Cut, Refusal, Wire, Word, dial, pack
-from wrasse.clock import Clock, to_micros
+from wrasse.backends.redis.wire import Refusal, Wire, Word, dial, pack
+from wrasse.backends.tcp import Cut
+from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable
 
 _HOPS_MAX = 5
@@ -27,40 +28,30 @@ _PAUSE, _PAUSE_MAX = 0.008, 0.512
 _ELSEWHERE = ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "MOVED")
 
 
-class Link:
+class OwnLink(Link):
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
-        "_attempts", "_closed", "_failure", "_lock", "_route", "_seats", "_serving", "_spare",
-        "_time", "_wire", "options", "replies",
+        "_attempts", "_closed", "_failure", "_lock", "_route", "_serving", "_spare", "_wire",
     )  # fmt: skip
 
     def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
-        self.options = options
-        self._time = time
+        super().__init__(options, time)
         self._route = Route(options, self._another_serves)
         self._wire: Wire | None = None
         self._lock = asyncio.Lock()
         self._attempts = 0
         self._failure: Exception | None = None
         self._spare: list[Wire] = []
-        self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
         self._closed = False
         self._serving = 0  # how often another server took over
-        self.replies = 0
 
     @classmethod
-    async def open(cls, options: RedisOptions, time: Clock | None = None) -> Link:
-        """A link that has been connected once. `time` is what scripts believe in instead of the server's clock: only
-        for tests that let hours pass."""
+    async def open(cls, options: RedisOptions, time: Clock | None = None) -> OwnLink:
+        """A link that has been connected once."""
         link = cls(options, time)
         await link._ready()
         return link
-
-    @property
-    def told(self) -> int:
-        """ARGV[1] of every script: 0 for the server's own clock, or the time to believe in, in microseconds."""
-        return 0 if self._time is None else to_micros(self._time.now())
 
     @property
     def connections(self) -> int:
@@ -106,11 +97,6 @@ class Link:
             await asyncio.sleep(_pause(hop))
         raise AssertionError("the last hop answers or raises")
 
-    async def ask(self, *command: Word) -> Any:
-        """A read; repeated if its answer is lost."""
-        (answer,) = await self.ask_many((command,))
-        return answer
-
     async def ask_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """Several reads in one round trip; repeated if an answer is lost."""
         if not commands:
@@ -127,11 +113,6 @@ class Link:
                     raise
                 await asyncio.sleep(_pause(attempt))
         raise AssertionError("the last attempt answers or raises")
-
-    @property
-    def has_seat(self) -> bool:
-        """Whether a connection for waiting is free."""
-        return not self._seats.locked()
 
     async def block(self, *command: Word, timeout: float) -> Any:
         """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
@@ -158,21 +139,6 @@ class Link:
             else:
                 self._spare.append(wire)
             return answer
-
-    @asynccontextmanager
-    async def _seat(self, timeout: float) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._seats.acquire()
-        except TimeoutError:
-            raise StoreUnavailable(
-                f"all {self.options.pool_size} connections to {self.options.where} are in use",
-                do="raise redis.pool_size_multiplier, or run fewer workers in one process",
-            ) from None
-        try:
-            yield
-        finally:
-            self._seats.release()
 
     async def close(self) -> None:
         """Ends all connections. Whoever waits for an answer gets StoreUnavailable."""

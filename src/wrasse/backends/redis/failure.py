@@ -12,7 +12,8 @@ import ssl
 from collections.abc import Sequence
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.wire import Cut, Oversized, Refusal, Silent, Word
+from wrasse.backends.redis.wire import Oversized, Refusal, Word
+from wrasse.backends.tcp import Cut, Silent
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 
 _UP = "check that the server is up and that redis.addr is its address"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from wrasse.backends.tcp import Tls as Tls, parse_address, parse_number, shown_addresses
 from wrasse.backends.url_query import flag, parse_query
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import ConfigError
@@ -37,17 +38,8 @@ _NUMBERS = ("max_retries", "pool_size", "min_idle", "reply_bytes_max")
 _TIMES = ("dial_timeout", "read_timeout", "write_timeout")
 _TLS = ("ca", "cert", "key", "verify")
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_WHAT = "a Redis"
 _TAG = re.compile(r"\{([^}]+)\}")
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Encryption: whose certificates are trusted (empty: the system's), and our own certificate if one is asked for."""
-
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +99,7 @@ class RedisOptions:
     def where(self) -> str:
         """How the user knows it, without secrets."""
         kind = f" by sentinel {self.sentinel}" if self.sentinel else " (cluster)" if self.cluster else ""
-        return f"redis at {self._hosts()}{kind}"
+        return f"redis at {shown_addresses(self.nodes)}{kind}"
 
     @property
     def literal_queues(self) -> frozenset[str]:
@@ -141,7 +133,7 @@ class RedisOptions:
             )
         options = cls(
             nodes=_nodes(hosts, SENTINEL_PORT if by_sentinel else PORT),
-            db=_number("the database", number) if number else 0,
+            db=parse_number("the database", number, _WHAT) if number else 0,
             username=unquote(user),
             password=unquote(password),
             tls=given.tls if scheme.startswith("rediss") else None,
@@ -180,14 +172,9 @@ class RedisOptions:
         if self.queues:
             query.append(("queues", json.dumps(dict(self.queues))))
         if self.tls:
-            files = ("ca", self.tls.ca), ("cert", self.tls.cert), ("key", self.tls.key)
-            query += [(name, path) for name, path in files if path]
-            query += [] if self.tls.verify else [("verify", "false")]
-        place = (login + "@" if login else "") + self._hosts()
+            query += self.tls.query()
+        place = (login + "@" if login else "") + shown_addresses(self.nodes)
         return f"{scheme}://{place}/{self.db}" + (f"?{urlencode(query)}" if query else "")
-
-    def _hosts(self) -> str:
-        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes)
 
     def _check_client(self) -> None:
         if self.client not in (OWN_CLIENT, REDIS_PY) and not _CALLABLE.fullmatch(self.client):
@@ -264,14 +251,14 @@ class _Query:
 
 
 def _query(query: str, *, encrypted: bool) -> _Query:
-    given = parse_query(query, {*_TEXTS, *_NUMBERS, *_TIMES, "queues", "cluster", *_TLS}, "a Redis")
+    given = parse_query(query, {*_TEXTS, *_NUMBERS, *_TIMES, "queues", "cluster", *_TLS}, _WHAT)
     if not encrypted and (unused := [name for name in _TLS if name in given]):
         raise ConfigError(
             f"the URL of a Redis has {unused[0]!r}, and nothing encrypts the connection", do="write rediss://"
         )
     return _Query(
         {name: given[name] for name in _TEXTS if name in given},
-        {name: _number(name, given[name]) for name in _NUMBERS if name in given},
+        {name: parse_number(name, given[name], _WHAT) for name in _NUMBERS if name in given},
         {name: parse_duration(given[name]) for name in _TIMES if name in given},
         json.loads(given["queues"]) if "queues" in given else {},
         flag(given, "cluster", default=False),
@@ -280,20 +267,7 @@ def _query(query: str, *, encrypted: bool) -> _Query:
 
 
 def _nodes(hosts: str, port: int) -> tuple[tuple[str, int], ...]:
-    return tuple(_node(each, port) for each in hosts.split(",")) if hosts else (("localhost", port),)
-
-
-def _node(text: str, port: int) -> tuple[str, int]:
-    host, colon, number = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, number = text, str(port)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host:
-        raise ConfigError("the address of a Redis has no host", do="write host:6379")
-    found = _number("the port", number)
-    if not 1 <= found <= 65_535:
-        raise ConfigError(f"{number} is not a port", do="write one from 1 to 65535, such as 6379")
-    return host, found
+    return tuple(parse_address(each, port, _WHAT) for each in hosts.split(",")) if hosts else (("localhost", port),)
 
 
 def parse_addresses(text: str, *, sentinel: bool = False) -> tuple[tuple[str, int], ...]:
@@ -301,9 +275,3 @@ def parse_addresses(text: str, *, sentinel: bool = False) -> tuple[tuple[str, in
     if text and not text.strip():  # an empty one is as good as none; blanks are a mistake, not localhost
         raise ConfigError("the address of a Redis is blank", do="write host:6379, or leave it out")
     return _nodes(",".join(part.strip() for part in text.split(",")), SENTINEL_PORT if sentinel else PORT)
-
-
-def _number(what: str, text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise ConfigError(f"{what} of a Redis is not a number", do="write digits only, such as redis://host:6379/0")
-    return int(text)

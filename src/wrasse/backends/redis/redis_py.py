@@ -17,11 +17,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from wrasse.backends.foreign_protocol import printable
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import keys_of, ours
 from wrasse.backends.redis.options import OWN_CLIENT, REDIS_PY, RedisOptions
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.redis.wire import Cut, Refusal, Word, pack
-from wrasse.clock import Clock, to_micros
+from wrasse.backends.redis.wire import Refusal, Word, pack
+from wrasse.backends.tcp import Cut
+from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -31,17 +33,14 @@ if TYPE_CHECKING:
 _PAUSE = 0.02
 
 
-class RedisPyLink:
+class RedisPyLink(Link):
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     def __init__(self, options: RedisOptions, client: Redis, time: Clock | None = None) -> None:
-        self.options = options
+        super().__init__(options, time)
         self._client = client
         self._pool = client.connection_pool
-        self._time = time
-        self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
         self._connected = 0
-        self.replies = 0
         self._watched: weakref.WeakSet[AbstractConnection] = weakref.WeakSet()
 
     @classmethod
@@ -56,19 +55,9 @@ class RedisPyLink:
         return link
 
     @property
-    def told(self) -> int:
-        """ARGV[1] of every script: 0 for the server's own clock, or the time to believe in, in microseconds."""
-        return 0 if self._time is None else to_micros(self._time.now())
-
-    @property
     def connections(self) -> int:
         """Grows with every connection."""
         return self._connected
-
-    @property
-    def has_seat(self) -> bool:
-        """Whether a connection for waiting is free."""
-        return not self._seats.locked()
 
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
         """Runs the script once."""
@@ -88,11 +77,6 @@ class RedisPyLink:
             raise ours(Cut("EXEC was answered with what is no list"), self.options.where)
         return done
 
-    async def ask(self, *command: Word) -> Any:
-        """A read; repeated if its answer is lost."""
-        (answer,) = await self.ask_many((command,))
-        return answer
-
     async def ask_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
         """Several reads in one round trip; repeated if an answer is lost."""
         if not commands:
@@ -109,18 +93,8 @@ class RedisPyLink:
 
     async def block(self, *command: Word, timeout: float) -> Any:
         """A command that waits at the server for at most `timeout` seconds; never repeated."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._seats.acquire()
-        except TimeoutError:
-            raise StoreUnavailable(
-                f"all {self.options.pool_size} connections to {self.options.where} are in use",
-                do="raise redis.pool_size_multiplier, or run fewer workers in one process",
-            ) from None
-        try:
+        async with self._seat(timeout):
             (answer,) = await self._exchange(pack(command), 1, timeout)
-        finally:
-            self._seats.release()
         return self._accepted(answer)
 
     async def close(self) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from wrasse.backends.redis.failure import ours
 from wrasse.backends.redis.options import SLOTS, RedisOptions
-from wrasse.backends.redis.wire import Cut, Refusal, Wire, dial, pack
+from wrasse.backends.redis.wire import Refusal, Wire, dial, pack
+from wrasse.backends.tcp import Address, Cut
 from wrasse.errors import Refused, StoreUnavailable
 
-Address = tuple[str, int]
 _NODES_MAX = 64  # of a cluster, that are asked when one is gone
 _REPLICAS_MAX = 64  # of a range of slots
 _UNREADABLE = "its answer about who serves our keys cannot be read"

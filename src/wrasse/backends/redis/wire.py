@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import hiredis
 
 from wrasse.backends.foreign_protocol import named, printable
-from wrasse.backends.redis.options import REPLY_BYTES_MAX, RedisOptions, Tls
-from wrasse.errors import ConfigError
+from wrasse.backends.redis.options import REPLY_BYTES_MAX, RedisOptions
+from wrasse.backends.tcp import BROKE, ENDED, Connection, Cut, Silent, reach
 
 Word = str | bytes | int | float
 
@@ -48,20 +46,10 @@ _UNFINISHED_MAX = 16
 _WORDS_MAX = 200  # characters of a server's own words in an error
 _TICKS = 4  # an answer that is late is noticed within a quarter of its time
 _LINE_FEED = 10
-_ENDED, _BROKE = _ENDED_BY_PEER = "the connection ended", "the connection broke"
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-
-
-class Cut(Exception):
-    """The connection ended before the answer came: what was asked may have been done, or not."""
 
 
 class Oversized(Cut):
     """The reply is longer than may be. Asked for less, the server may answer with what fits."""
-
-
-class Silent(Cut):
-    """The server took the connection and did not say within its time what a Redis says first."""
 
 
 class Refusal(Exception):
@@ -83,30 +71,28 @@ class _Asked:
         self.answers = answers  # None: there is one, and it is not asked for in a list
 
 
-class Wire(asyncio.Protocol):
+class Wire(Connection):
     """An open connection. Make it with `dial`."""
 
     __slots__ = (
-        "_asked", "_cost", "_held_back", "_largest", "_late", "_late_first", "_reader", "_retired", "_room", "_timer",
-        "_together", "_transport", "_wait", "_why", "closed", "heard",
+        "_asked", "_cost", "_held_back", "_largest", "_late", "_late_first", "_reader", "_retired", "_timer",
+        "_together", "_wait", "closed", "heard",
     )  # fmt: skip
 
     def __init__(self, wait: float, largest: int = REPLY_BYTES_MAX) -> None:
+        super().__init__()
         self._reader = hiredis.Reader(replyError=Refusal)
         self._largest = largest
         self._cost = 0  # of the reply that is not whole, so far
         self._together = 0  # of all replies to the oldest question, so far
         self._held_back = b""
         self._asked: deque[_Asked] = deque()
-        self._transport: asyncio.Transport | None = None
         self._wait = wait
         self._retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._late = 0
         self._late_first: _Asked | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._why = _ENDED
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
         self.heard: Callable[[Any], None] | None = None  # gets what comes unasked, and None when the connection ends
 
     @property
@@ -116,25 +102,15 @@ class Wire(asyncio.Protocol):
 
     def ask(self, packed: bytes) -> asyncio.Future[Any]:
         """Sends one command; its answer comes later. A refusal is an answer, and is raised."""
-        future = self._loop().create_future()
+        future = self._loop.create_future()
         self._send(packed, _Asked(future, 1, None))
         return future
 
     def ask_many(self, packed: bytes, count: int) -> asyncio.Future[list[Any]]:
         """Sends several commands; their answers come together, refusals among them as values."""
-        future = self._loop().create_future()
+        future = self._loop.create_future()
         self._send(packed, _Asked(future, count, []))
         return future
-
-    @property
-    def crowded(self) -> bool:
-        """Whether the server is behind with reading."""
-        return self._room is not None
-
-    async def room(self) -> None:
-        """Waits while the server does not read what was sent."""
-        if self._room is not None:
-            await asyncio.shield(self._room)
 
     def patience(self, seconds: float) -> None:
         """How long answers may take from now on."""
@@ -147,24 +123,6 @@ class Wire(asyncio.Protocol):
         if not self._asked:
             self.end(why)
 
-    def end(self, why: str) -> None:
-        """Ends the connection at once."""
-        self._why = why
-        if self._transport is not None:
-            self._transport.abort()
-        self._lose()
-
-    async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
-        """Goes on in TLS."""
-        assert self._transport is not None, "the connection stands"
-        changed = await self._loop().start_tls(self._transport, self, context, server_hostname=host)
-        if changed is None:
-            raise Cut("the server ended the connection during the TLS handshake")
-        self._transport = changed
-
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        return self.closed.get_loop()
-
     def _send(self, packed: bytes, asked: _Asked) -> None:
         if self._transport is None or self._transport.is_closing():
             raise Cut(self._why)
@@ -172,13 +130,13 @@ class Wire(asyncio.Protocol):
         self._transport.write(packed)
         if self._timer is None:
             self._late_first, self._late = asked, 0
-            self._timer = self._loop().call_later(self._wait / _TICKS, self._tick)
+            self._timer = self._loop.call_later(self._wait / _TICKS, self._tick)
 
     def _rearm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._late = 0
-            self._timer = self._loop().call_later(self._wait / _TICKS, self._tick)
+            self._timer = self._loop.call_later(self._wait / _TICKS, self._tick)
 
     def _tick(self) -> None:
         """Counts how long the oldest question has been open. By ticks and not by the clock: after the event loop stood
@@ -193,13 +151,9 @@ class Wire(asyncio.Protocol):
                 return
         else:
             self._late_first, self._late = self._asked[0], 0
-        self._timer = self._loop().call_later(self._wait / _TICKS, self._tick)
+        self._timer = self._loop.call_later(self._wait / _TICKS, self._tick)
 
     # What asyncio calls.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
-        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of answers."""
@@ -289,22 +243,6 @@ class Wire(asyncio.Protocol):
         else:
             asked.future.set_result(answer)
 
-    def pause_writing(self) -> None:
-        """The server does not read."""
-        self._room = self._loop().create_future()
-
-    def resume_writing(self) -> None:
-        """It reads again."""
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-        self._room = None
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone."""
-        if error is not None:
-            self._why = f"{_BROKE}: {error.strerror if isinstance(error, OSError) else error}"
-        self._lose()
-
     def _lose(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -352,30 +290,15 @@ def pack(command: Sequence[Word]) -> bytes:
     return packed
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """What TLS checks and shows."""
-    try:
-        context = ssl.create_default_context(cafile=tls.ca or None)
-        if tls.cert:
-            context.load_cert_chain(tls.cert, tls.key or None)
-    except OSError as error:  # ssl.SSLError is one, too
-        what = "holds no certificate" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
-        raise ConfigError(f"a file of redis.tls {what}", do="correct redis.tls.ca, .cert or .key") from None
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 async def dial(host: str, port: int, options: RedisOptions, *, sentinel: bool = False, master: bool = False) -> Wire:
     """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Refusal."""
-    context = None if options.tls is None else tls_context(options.tls)
+    context = None if options.tls is None else options.tls.context("redis.tls")
     seconds = options.dial_timeout.total_seconds()
     wire: Wire | None = None
     state = ""
     try:
         async with asyncio.timeout(seconds):
-            wire = await _reach(host, port, options)
+            wire = await reach(host, port, partial(Wire, options.read_timeout.total_seconds(), options.reply_bytes_max))
             if context is not None:
                 state = f"it took the connection and did not finish a TLS handshake within {seconds:g}s"
                 await wire.encrypt(context, host)
@@ -386,19 +309,9 @@ async def dial(host: str, port: int, options: RedisOptions, *, sentinel: bool = 
             wire.end("logging in failed")
         if isinstance(error, TimeoutError) and state:
             raise Silent(state) from None
-        if context is None and isinstance(error, Cut) and str(error).startswith(_ENDED_BY_PEER):
+        if context is None and isinstance(error, Cut) and str(error).startswith((ENDED, BROKE)):
             raise Cut(f"{error} at the first command, as it does on a port that speaks TLS") from error
         raise
-    return wire
-
-
-async def _reach(host: str, port: int, options: RedisOptions) -> Wire:
-    make = partial(Wire, options.read_timeout.total_seconds(), options.reply_bytes_max)
-    try:
-        _, wire = await asyncio.get_running_loop().create_connection(make, host, port)
-    except ValueError as error:  # no resolver takes the name; another server may have told it
-        raise Cut("the host has no valid name") from error
-    _keep_alive(wire)
     return wire
 
 
@@ -420,14 +333,3 @@ async def _log_in(wire: Wire, options: RedisOptions, *, sentinel: bool, master: 
             raise answer
     if master and isinstance(answers[-1], list) and answers[-1][:1] != [b"master"]:
         raise Refusal("READONLY the server that the sentinels named is no master any more")
-
-
-def _keep_alive(wire: Wire) -> None:
-    assert wire._transport is not None, "the connection stands"
-    sock = wire._transport.get_extra_info("socket")
-    if sock is None:
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,173 @@
+"""What our own clients of Redis and NATS share: addresses, TLS, and what a connection is before any protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from wrasse.errors import ConfigError
+
+Address = tuple[str, int]
+
+ENDED, BROKE = "the connection ended", "the connection broke"
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+
+
+class Cut(Exception):
+    """The connection ended before the answer came: what was sent may have been done, or not."""
+
+
+class Silent(Cut):
+    """The server took the connection and did not say within its time what its protocol begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Encryption: whose certificates are trusted (empty: the system's), and our own certificate if one is asked for.
+    `first`: the server expects the handshake before it says anything (NATS: `handshake_first`)."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    verify: bool = True
+    first: bool = False
+
+    def context(self, section: str) -> ssl.SSLContext:
+        """What encrypts the connection and proves who the server is; `section` is where the settings stand."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None)
+        except OSError as error:  # ssl.SSLError is one, too
+            what = "holds no certificate" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
+            raise ConfigError(
+                f"a file of {section} {what}", do=f"correct {section}.ca, .cert or .key: PEM files that we may read"
+            ) from None
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def query(self) -> list[tuple[str, str]]:
+        """As a URL has it behind its question mark."""
+        files = ("ca", self.ca), ("cert", self.cert), ("key", self.key)
+        flags = ("verify", "" if self.verify else "false"), ("tls_first", "true" if self.first else "")
+        return [(name, text) for name, text in (*files, *flags) if text]
+
+
+class Connection(asyncio.Protocol):
+    """A connection whose protocol is to be spoken by whoever extends it."""
+
+    __slots__ = ("_loop", "_room", "_transport", "_why")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._why = ENDED
+
+    @property
+    def open(self) -> bool:
+        """Whether it can still be written to."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the server is behind with reading."""
+        return self._room is not None
+
+    async def room(self) -> None:
+        """Waits while the server does not read what was sent."""
+        if self._room is not None:
+            await asyncio.shield(self._room)
+
+    def end(self, why: str) -> None:
+        """Ends the connection at once."""
+        self._why = why
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose()
+
+    async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
+        """Goes on in TLS."""
+        assert self._transport is not None, "the connection stands"
+        changed = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
+        if changed is None:
+            raise Cut("the server ended the connection during the TLS handshake")
+        self._transport = changed
+
+    def _lose(self) -> None:
+        """Tells all who wait that it is over; more than once."""
+        raise NotImplementedError
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        """The server does not read."""
+        self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        if error is not None:
+            self._why = f"{BROKE}: {error.strerror if isinstance(error, OSError) else error}"
+        self._lose()
+
+
+_C = TypeVar("_C", bound=Connection)
+
+
+async def reach(host: str, port: int, make: Callable[[], _C], context: ssl.SSLContext | None = None) -> _C:
+    """A connection that stands; `context` encrypts it from its first byte."""
+    try:
+        transport, made = await asyncio.get_running_loop().create_connection(
+            make, host, port, ssl=context, server_hostname=host if context else None
+        )
+    except ValueError as error:  # no resolver takes the name; another server may have told it
+        raise Cut("the host has no valid name") from error
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, seconds in _KEEPALIVE:
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+    return made
+
+
+def parse_address(text: str, port: int, what: str) -> Address:
+    """`host:port`, `[host]:port`, or a host alone, which then has this port. `what` is meant: a Redis."""
+    host, colon, number = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, number = text, str(port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or "@" in host or "/" in host:
+        raise ConfigError(f"the address of {what} is not host:port", do=f"write host:{port}")
+    found = parse_number("the port", number, what)
+    if not 1 <= found <= 65_535:
+        raise ConfigError(f"{number} is not a port", do=f"write one from 1 to 65535, such as {port}")
+    return host, found
+
+
+def parse_number(name: str, text: str, what: str) -> int:
+    """A number in the URL of `what`."""
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise ConfigError(f"{name} of {what} is not a number", do="write digits only")
+    return int(text)
+
+
+def shown_addresses(nodes: tuple[Address, ...]) -> str:
+    """As they are written."""
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in nodes)
