@@ -15,7 +15,6 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.js import JetStream, Receipt
 from wrasse.backends.nats.layout import stream_name
-from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import SystemClock
 from wrasse.engine.report import Report
 from wrasse.engine.run import Frame, run_once
@@ -52,7 +51,7 @@ class Upkeep:
         alerts = Alerts(self._beside.records(ALERTS), self._beside.streams, self._clock, AgedEntries.name)
         trimmer = Trimmer(self.flows.streams, alerts, self._clock, RetentionTally())
         sweep = AgedEntries(
-            NatsSurvey(self.flows.streams), Retention(rules, archived), trimmer, alerts, ages=self.flows.streams
+            self.flows.streams, Retention(rules, archived), trimmer, alerts, ages=self.flows.streams
         )
         frame = Frame(self._beside.journal, self._clock, Ids(self._clock))
         report = await run_once(sweep, frame, dry_run=dry_run)

@@ -17,7 +17,6 @@ from wrasse.backends.nats.layout import Layout, stream_name, text_of, token
 from wrasse.backends.nats.link import Link, packed
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.pens import SHARED
-from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import ConfigError, StoreFull, StoreUnavailable, TooLarge
 from wrasse.ports.groups import Ack, StartAt
@@ -207,7 +206,7 @@ async def test_a_restart_is_told_by_the_history_of_a_stream() -> None:
 async def test_many_streams_are_looked_at_together(stage: Scene) -> None:
     flows = await stage.flows()
     await asyncio.gather(*(flows.streams.append(drafts(n + 1, f"many.{n:03}")) for n in range(30)))
-    survey = NatsSurvey(flows.streams)
+    survey = flows.streams
     first = await survey.survey("many.*", None, 20)
     rest = await survey.survey("many.*", first.cursor, 20)
     assert [(state.subject, state.length) for state in (*first, *rest)] == [(f"many.{n:03}", n + 1) for n in range(30)]

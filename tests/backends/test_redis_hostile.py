@@ -240,7 +240,7 @@ async def test_a_server_sends_nobody_elsewhere_who_did_not_ask_for_a_cluster(cod
         hostile(other) as elsewhere,
         hostile(attacking("asked", b"-%b 1 127.0.0.1:%d\r\n" % (code, elsewhere), How.WHOLE)) as port,
     ):
-        link = await Link.open(RedisOptions((("127.0.0.1", port),), dial_timeout=SHORT, read_timeout=SHORT))
+        link = await OwnLink.open(RedisOptions((("127.0.0.1", port),), dial_timeout=SHORT, read_timeout=SHORT))
         with pytest.raises(ConfigError, match="is a node of a cluster"):
             await link.run(Lua.of("a", "return 1"), ["a"])
         await link.close()

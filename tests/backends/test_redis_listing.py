@@ -14,8 +14,7 @@ from conformance.desk import SILENCE, Desk
 from conformance.stores import Store
 from wrasse.backends.redis import finding
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.deletes import delete
-from wrasse.backends.redis.moves import move
+from wrasse.backends.redis.moves import delete, move
 from wrasse.backends.redis.overview import record
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, Place, Reason

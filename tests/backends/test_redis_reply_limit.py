@@ -9,7 +9,7 @@ import pytest
 
 from conformance.desk import Desk
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis import deletes, moves, options
+from wrasse.backends.redis import moves, options
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.fitting import in_pieces
@@ -184,8 +184,7 @@ async def test_a_peek_at_large_entries_gives_as_many_as_were_asked_for(redis: Re
 async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (moves, deletes):
-        monkeypatch.setattr(module, "SCRIPT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(moves, "SCRIPT_BYTES_MAX", 1 << 20)
     desk, ids = Desk(redis.jobs), [f"{n:02}" for n in range(60)]
 
     async def scripts() -> int:

@@ -17,7 +17,6 @@ from wrasse.backends.nats.namespaces import NatsNamespaces
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.records import NatsRecords
 from wrasse.backends.nats.stream_time import MARGIN
-from wrasse.backends.nats.survey import NatsSurvey
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreUnavailable, WrasseError
 from wrasse.ports.backend import StreamStore
@@ -38,7 +37,7 @@ class Nats(StreamStore):
         self.link = link
         self.flows = flows
         self.streams, self.groups, self.ages = flows.streams, flows.groups, flows.streams
-        self.surveys: Surveys = NatsSurvey(flows.streams)
+        self.surveys: Surveys = flows.streams
         self._bucket = bucket
         self._clock = clock
         self.namespaces = NatsNamespaces(bucket)

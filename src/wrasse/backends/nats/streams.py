@@ -37,6 +37,7 @@ from wrasse.ports.streams import (
 from wrasse.ports.subjects import check_pattern, check_subject, matches
 
 _NAMES_MAX = 100_000
+_AT_ONCE = 250  # streams asked about together, so that their answers find room
 
 
 class NatsStreams:
@@ -179,6 +180,20 @@ class NatsStreams:
         rest = [name for name in found if after is None or name.encode() > after.encode()]
         shown = tuple(rest[:limit])
         return Page(shown, shown, await self._time.now(), len(rest) > limit)
+
+    async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
+        """As `Surveys` promises: the names, and then all of a page asked about at once, some hundred at a time."""
+        names = await self.subjects(pattern, after, limit)
+        states: list[StreamState] = []
+        for begin in range(0, len(names.items), _AT_ONCE):
+            asked = (self.info(name) for name in names.items[begin : begin + _AT_ONCE])
+            states += [state for state in await asyncio.gather(*asked) if state is not None]
+        if not states and names.more:
+            return await self.survey(pattern, names.items[-1], limit)
+        cursors = [state.subject for state in states]
+        if names.more:
+            cursors[-1] = names.items[-1]  # what vanished meanwhile is not asked for again
+        return Page(tuple(states), tuple(cursors), names.at, names.more)
 
     async def _matching(self, pattern: str) -> set[str]:
         """Subjects with entries, of any stream that takes them, and those of streams of their own."""

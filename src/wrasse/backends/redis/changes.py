@@ -1,4 +1,5 @@
-"""What each end of an attempt makes of a job's bytes. Pure: whether it is allowed is for the script to say.
+"""What each end of an attempt, a cancel and a revival make of a job's bytes. Pure: whether it is allowed is for the
+script to say.
 
 Bytes are changed here and nowhere else, from the very bytes that were taken. Those that are no job stay as they are.
 """
@@ -7,10 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wrasse.backends.redis.hold_text import FinishedText, pack_finished
-from wrasse.backends.redis.job_json import Change, History, Wire, changed, from_ms, history_json, rfc3339
+from wrasse.backends.redis.hold_text import FinishedText, dead_text, pack_finished
+from wrasse.backends.redis.job_json import (
+    Change,
+    History,
+    Wire,
+    changed,
+    from_ms,
+    history_json,
+    read_history,
+    rfc3339,
+)
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.ports.jobs import ERROR_CHARS_MAX, HISTORY_MAX, Budget, Place, Reason
+from wrasse.ports.jobs import ERROR_CHARS_MAX, HISTORY_MAX, Budget, Reason
+
+TOLD = ("error", "reason", "failed_at")  # what the bytes of a dead job say about its death
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +88,38 @@ def buried(held: Held, ending: Ending, options: RedisOptions) -> tuple[bytes, by
     kept = (0, 0, 0) if wire is None else (wire.retries, wire.rescues, wire.interruptions)
     new = (spent.retries, spent.rescues, spent.interruptions)
     failures, rescues, interruptions = (had if now is None else now for had, now in zip(kept, new, strict=True))
-    text = FinishedText(
-        Place.DEAD,
-        held.worker.encode(),
-        held.queue.encode(),
-        held.id.encode(),
-        held.taken,
-        held.attempts,
-        failures,
-        rescues,
-        interruptions,
-        ending.reason.value.encode(),
-        ending.error[:ERROR_CHARS_MAX].encode("utf-8", "replace"),
-        None,
-        history_json(history),
-        raw,
+    counts = (held.attempts, failures, rescues, interruptions)
+    reason, told = ending.reason.value, history_json(history)
+    text = dead_text(
+        raw, held.queue, held.id, counts, reason, ending.error, told, worker=held.worker, taken=held.taken
     )
     return raw, pack_finished(text)
+
+
+def cancelled(
+    raw: bytes, wire: Wire, queue: str, error: str, now: int, options: RedisOptions
+) -> tuple[bytes, bytes]:
+    """The bytes for the dead letters, and the text kept beside them but for its first line. No attempt ended."""
+    error = error[:ERROR_CHARS_MAX]
+    change = Change(error=error, reason=Reason.CANCELLED.value, failed_at=rfc3339(from_ms(now)))
+    change.counted = True if wire.group else None
+    if queue != wire.origin_queue and queue != default_queue(options, wire.priority):
+        change.origin_queue = queue
+    dead = changed(raw, change)
+    counts = (wire.attempts, wire.retries, wire.rescues, wire.interruptions)
+    history = history_json(wire.history) if wire.history else b""
+    return dead, pack_finished(dead_text(dead, queue, wire.id, counts, Reason.CANCELLED.value, error, history))
+
+
+def revived(dead: FinishedText, wire: Wire | None, take: str) -> bytes:
+    """The bytes that go back to a queue: fresh budgets, a new token, everything else as it was."""
+    if wire is None:
+        return dead.bytes
+    token, _, nonce = take.partition("-")
+    history = read_history(dead.history)
+    change = Change(retries=0, rescues=0, attempts=dead.attempts, token=int(token), nonce=nonce)
+    change.history = history or None
+    return changed(dead.bytes, change, drop=TOLD)
 
 
 def finished(held: Held, result: bytes | None) -> bytes:

@@ -36,6 +36,11 @@ class Link(ABC):
         """ARGV[1] of every script: 0 for the server's own clock, or the time to believe in, in microseconds."""
         return 0 if self._time is None else to_micros(self._time.now())
 
+    def time_in(self, answer: Sequence[bytes]) -> int:
+        """What the server answered to TIME, in microseconds; in tests the time that scripts believe in."""
+        seconds, micros = answer
+        return self.told or int(seconds) * 1_000_000 + int(micros)
+
     @property
     @abstractmethod
     def connections(self) -> int:

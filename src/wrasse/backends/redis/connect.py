@@ -27,7 +27,6 @@ from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.strays import RedisStrays
 from wrasse.backends.redis.streams import RedisStreams, check_streams
-from wrasse.backends.redis.survey import RedisSurvey
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.backend import JobStore, StreamStore
@@ -66,9 +65,10 @@ class Redis(JobStore, StreamStore):
         self.jobs: RedisJobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
         self.namespaces = RedisNamespaces(link)
-        self.streams: Streams = RedisStreams(link, clock)
+        streams = RedisStreams(link, clock)
+        self.streams: Streams = streams
         self.groups: Groups = RedisGroups(link, clock)
-        self.surveys: Surveys = RedisSurvey(link, clock)
+        self.surveys: Surveys = streams
         self.strays = RedisStrays(link)
         self.damages = RedisDamages(link)
         self.plain_locks = RedisPlainLocks(link)
@@ -99,13 +99,13 @@ class Redis(JobStore, StreamStore):
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
         asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
         try:
-            server, replication, stats, (seconds, micros) = await self.link.ask_many(asked)
+            server, replication, stats, time = await self.link.ask_many(asked)
         except StoreUnavailable:
             raise
         except WrasseError as error:
             raise StoreUnavailable(error.message, do=error.do) from error
         known = sections(server + replication + stats)
-        now = from_micros(self.link.told or int(seconds) * 1_000_000 + int(micros))
+        now = from_micros(self.link.time_in(time))
         identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
         return Pulse(identity, now, int(known.get("evicted_keys", "0")))
 

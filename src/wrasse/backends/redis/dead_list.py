@@ -15,18 +15,17 @@ from hashlib import sha1
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import ReplyTooLarge, WrongType
-from wrasse.backends.redis.hold_text import FinishedText, pack_finished, read_finished
+from wrasse.backends.redis.hold_text import FinishedText, dead_text, pack_finished, read_finished
 from wrasse.backends.redis.job_json import decode, flaw, history_json, payload_of, reason_of
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import in_ms
 from wrasse.backends.redis.routing import Router, known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.served import ServedList
-from wrasse.backends.redis.slices import SLICE_MAX, Behind, Span, slice_of
+from wrasse.backends.redis.slices import SLICE_MAX, Span, slice_of, slices
 from wrasse.backends.redis.wire import Word
-from wrasse.backends.rounds import Rounds
 from wrasse.clock import to_micros
-from wrasse.ports.jobs import ERROR_CHARS_MAX, IDS_KEPT, Place, Reason
+from wrasse.ports.jobs import IDS_KEPT, Reason
 
 _BATCH = 500  # differences settled by one script
 _NEW_MAX = 500  # entries looked for at the new end alone
@@ -151,22 +150,10 @@ def _text(raw: bytes, queue: str) -> FinishedText:
         reason, error, id, counts, history = Reason.INVALID_PAYLOAD, flaw(raw), "", (0, 0, 0, 0), b""
     else:
         unsaid = Reason.FAILED if payload_of(wire) is not None else Reason.INVALID_PAYLOAD
-        reason, error, id = reason_of(wire.reason) or unsaid, wire.error[:ERROR_CHARS_MAX], wire.id
+        reason, error, id = reason_of(wire.reason) or unsaid, wire.error, wire.id
         counts = (wire.attempts, wire.retries, wire.rescues, wire.interruptions)
         history = history_json(wire.history) if wire.history else b""
-    return FinishedText(
-        Place.DEAD,
-        b"",
-        queue.encode(),
-        id.encode(),
-        0,
-        *counts,
-        reason.value.encode(),
-        error.encode("utf-8", "replace"),
-        None,
-        history,
-        raw,
-    )
+    return dead_text(raw, queue, id, counts, reason.value, error, history)
 
 
 async def dead_letters(link: Link, keys: Keys) -> AsyncIterator[bytes]:
@@ -176,16 +163,9 @@ async def dead_letters(link: Link, keys: Keys) -> AsyncIterator[bytes]:
 
 
 async def _indexed(link: Link, keys: Keys) -> AsyncIterator[_Indexed]:
-    behind: Behind | None = None
-    rounds = Rounds(link.options.where, f"the entries of {keys.dead}")
-    while True:
-        rounds.turn(behind)
-        found = await slice_of(link, keys.dead, keys.finished, Span(), behind, SLICE_MAX)
-        for each in found.found:  # one without a text names nothing: no entry is like it
-            yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)
-        behind = found.behind
-        if behind is None:
-            return
+    async for each in slices(link, keys.dead, keys.finished, Span(), None):
+        # One without a text names nothing: no entry is like it.
+        yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)
 
 
 def _digest(raw: bytes) -> bytes:

@@ -13,21 +13,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import groupby
 
-from wrasse.backends.redis.answers import Answers
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.handouts import Asking, Given, Handouts, Places
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
 from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused
 from wrasse.ports.groups import (
+    Ack,
     Answer,
     ConsumerState,
+    DeadLetter,
     Delivery,
+    Nak,
     StartAt,
     check_answers,
     check_deliver,
@@ -96,8 +100,7 @@ class RedisGroups:
         check_answers(answers)
         if not answers:
             return ()
-        sent = Answers(answers, self._keys)
-        answer = await self._link.run(load("group_answer"), sent.names, sent.args)
+        answer = await self._link.run(load("group_answer"), *_answer_words(answers, self._keys))
         if answer.count(b"d") == len(answers):
             return (Outcome.DONE,) * len(answers)
         return tuple(Outcome.DONE if letter == ord("d") else Outcome.LOST for letter in answer)
@@ -171,3 +174,38 @@ def _consumer(subject: str, group: str, now: int, name: bytes, pending: int, idl
         until = seen + FOREIGN_SILENCE // _MICROSECOND
     known = name.decode("utf-8", "backslashreplace")
     return ConsumerState(subject, group, known, pending, from_micros(seen), from_micros(until), foreign=not row)
+
+
+def _answer_words(answers: Sequence[Answer], keys: StreamKeys) -> tuple[list[str], list[Word]]:
+    """KEYS and ARGV of the script for these answers: acks of one group that follow one another go together."""
+    places = Places(keys, keys.registry)
+
+    def base_of(subject: str, group: str) -> int:
+        return places.of(subject, group, lambda of: (of.log, of.due, of.wake, keys.of(subject).facts))
+
+    first, kinds = answers[0], set(map(type, answers))
+    same = len({each.subject for each in answers}) == len({each.group for each in answers}) == 1
+    if same and kinds == {Ack}:  # as nearly always
+        base = base_of(first.subject, first.group)
+        ids = [f"{each.id.ms}-{each.id.seq}" for each in answers]
+        return places.names, [0, "ack", base, first.group, len(ids), *ids]
+    letters: dict[str, int] = {}
+    for each in answers:
+        if isinstance(each, DeadLetter) and each.draft.subject not in letters:
+            letters[each.draft.subject] = len(places.names) + 1
+            to = keys.of(each.draft.subject)
+            places.names += (to.log, to.facts, to.known, to.known_expiry)
+    words: list[Word] = [len(letters), *(word for pair in letters.items() for word in pair)]
+    for (kind, subject, group), run in groupby(answers, key=lambda each: (type(each), each.subject, each.group)):
+        base = base_of(subject, group)
+        if kind is Ack:
+            ids = [f"{each.id.ms}-{each.id.seq}" for each in run]
+            words += ("ack", base, group, len(ids), *ids)
+            continue
+        for each in run:
+            if isinstance(each, Nak):
+                words += ("nak", base, group, str(each.id), round(each.delay.total_seconds() * 1_000_000))
+            else:
+                assert isinstance(each, DeadLetter), "there are three kinds of answers"
+                words += ("dead", base, group, str(each.id), letters[each.draft.subject], *draft_words(each.draft))
+    return places.names, words

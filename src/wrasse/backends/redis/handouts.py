@@ -84,10 +84,10 @@ class Places:
 
     __slots__ = ("_bases", "_keys", "names")
 
-    def __init__(self, keys: StreamKeys) -> None:
+    def __init__(self, keys: StreamKeys, *first: str) -> None:
         self._keys = keys
         self._bases: dict[tuple[str, str], int] = {}
-        self.names: list[str] = []
+        self.names: list[str] = [*first]
 
     def of(self, subject: str, group: str, chosen: Callable[[GroupKeys], tuple[str, ...]]) -> int:
         """The number of the first key of this group."""

@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass
 from enum import IntFlag
 
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import ERROR_CHARS_MAX, Place
 
 
 class Flag(IntFlag):
@@ -76,6 +76,17 @@ class FinishedText:
     bytes: bytes
     finished: int = 0
     kept: int = 0
+
+
+def dead_text(
+    raw: bytes, queue: str, id: str, counts: tuple[int, int, int, int], reason: str, error: str, history: bytes,
+    *, worker: str = "", taken: int = 0,
+) -> FinishedText:  # fmt: skip
+    """A dead job; `counts` are its attempts, failures, rescues and interruptions."""
+    return FinishedText(
+        Place.DEAD, worker.encode(), queue.encode(), id.encode(), taken, *counts, reason.encode(),
+        error[:ERROR_CHARS_MAX].encode("utf-8", "replace"), None, history, raw,
+    )  # fmt: skip
 
 
 def read_hold(text: bytes) -> HoldText:

@@ -15,12 +15,11 @@ from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
 from wrasse.backends.redis.changes import Held
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.dead_list import compare_dead
-from wrasse.backends.redis.deletes import delete
 from wrasse.backends.redis.fitting import in_pieces
 from wrasse.backends.redis.hold_text import read_hold
 from wrasse.backends.redis.job_json import decode, flaw, from_ms
 from wrasse.backends.redis.keys import Keys
-from wrasse.backends.redis.moves import move
+from wrasse.backends.redis.moves import delete, move
 from wrasse.backends.redis.puts import Putting, Ring, answers, in_ms, is_plain_put, pushed
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load

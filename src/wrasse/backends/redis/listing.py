@@ -7,7 +7,7 @@ names: first what is served, then what is delayed. A delayed job that is due is 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from wrasse.backends.redis.client import Link
@@ -17,7 +17,7 @@ from wrasse.backends.redis.job_json import decode, from_ms
 from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.served import Mark, ServedList
-from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of
+from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_of, slices
 from wrasse.backends.redis.states import finished_state, held_state, waiting_state
 from wrasse.backends.rounds import Rounds
 from wrasse.clock import to_micros
@@ -68,13 +68,7 @@ async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page
 
 async def read_now(link: Link) -> int:
     """The server's time in milliseconds."""
-    return in_millis(link, await link.ask("TIME"))
-
-
-def in_millis(link: Link, time: Sequence[bytes]) -> int:
-    """What the server answered to TIME, in milliseconds; in tests the time that scripts believe in."""
-    seconds, micros = time
-    return (link.told or int(seconds) * 1_000_000 + int(micros)) // 1_000
+    return link.time_in(await link.ask("TIME")) // 1_000
 
 
 async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobState]:
@@ -96,25 +90,10 @@ async def _indexed(
     index = {Place.HELD: keys.held, Place.DONE: keys.done, Place.DEAD: keys.dead}[place]
     texts = keys.holds if place is Place.HELD else keys.finished
     behind = _behind(place, after)
-    async for found in _slices(link, index, texts, span, behind, limit):
+    async for found in slices(link, index, texts, span, behind, min(limit + 1, SLICE_MAX)):
         listed = _held(found) if place is Place.HELD else _finished(found, place)
         if listed is not None:
             yield listed
-
-
-async def _slices(
-    link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int
-) -> AsyncIterator[Found]:
-    """Everything behind the cursor, read in slices."""
-    chunk, rounds = min(limit + 1, SLICE_MAX), Rounds(link.options.where, f"the entries of {key}")
-    while True:
-        rounds.turn(behind)
-        found = await slice_of(link, key, texts, span, behind, chunk)
-        for each in found.found:
-            yield each
-        behind = found.behind
-        if behind is None:
-            return
 
 
 async def _ready(
@@ -159,7 +138,7 @@ async def _delayed(
     behind = _behind_delayed(cursor) if cursor else None
     span = {None: Span(), True: Span(low=f"({now}"), False: Span(high=f"{now}")}[where.delayed]
     key = keys.queue(queue).delayed
-    async for found in _slices(link, key, None, replace(span, newest=newest), behind, limit):
+    async for found in slices(link, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
         waiting = Waiting(queue, found.member, found.score)
         state = waiting_state(waiting, decode(waiting.bytes), now)
         yield _Listed(state, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")

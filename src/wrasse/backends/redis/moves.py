@@ -1,4 +1,5 @@
-"""Moves of jobs by anybody but their holders: rescues, burials, revivals, cancels.
+"""Moves of jobs by anybody but their holders: rescues, burials, revivals, cancels; and deletes of jobs that nobody
+holds.
 
 The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
 then compares everything again at the very step. What changed in between makes a move `lost`, except a cancel: that is
@@ -9,26 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
-from wrasse.backends.redis.changes import Ending, Held, buried, requeued
+from wrasse.backends.redis.changes import Ending, Held, buried, cancelled, requeued, revived
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.finding import Waiting, find_waiting
 from wrasse.backends.redis.hold_text import FinishedText, Flag, read_finished, read_hold
 from wrasse.backends.redis.job_json import Wire, decode
 from wrasse.backends.redis.keys import Keys
-from wrasse.backends.redis.listing import in_millis
 from wrasse.backends.redis.puts import Ring, in_ms
-from wrasse.backends.redis.revivals import cancelled, revived
 from wrasse.backends.redis.routing import Router, known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import outcomes, take_of
 from wrasse.backends.redis.states import text_of
 from wrasse.backends.redis.wire import Word
-from wrasse.ports.jobs import Bury, Cancel, Move, Reason, Requeue, Revive
+from wrasse.ports.jobs import Bury, Cancel, Delete, Move, Place, Reason, Requeue, Revive
 from wrasse.ports.outcome import Outcome
 
 SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that goes beyond
+_FINISHED = {Place.DONE: "D", Place.DEAD: "X"}
 _TRIES = 5  # how often a cancel follows a job that moves on
 
 
@@ -117,7 +118,7 @@ async def _read(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[int, int
     found = await find_waiting(link, keys, missing) if missing else {}
     finished = zip(dead, told.get(keys.finished, ()), strict=False)
     dead_ones = {take: read_finished(text) for take, text in finished if text is not None}
-    return in_millis(link, time), int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
+    return link.time_in(time) // 1_000, int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
 
 
 def _asked(keys: Keys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
@@ -213,3 +214,45 @@ class _Sending:
 def _ties(wire: Wire | None) -> tuple[str, str]:
     """The group that a job that ends is to be counted in, and the unique name that it gives back."""
     return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)
+
+
+async def delete(link: Link, keys: Keys, deletes: Sequence[Delete], ids_kept: timedelta) -> tuple[Outcome, ...]:
+    """Deletes each that is still in its place under its token."""
+    ids = list(dict.fromkeys(each.hold.id for each in deletes if each.place is Place.READY))
+    waiting = await find_waiting(link, keys, ids) if ids else {}
+    ring = Ring(keys, keys.shared)
+    items = [_item(each, ring, waiting) for each in deletes]
+    left = [item for item in items if item]
+    ends: list[Outcome] = []
+    while left:
+        sent = left[: _fitting(left)]
+        args = [in_ms(ids_kept), SCRIPT_BYTES_MAX, len(sent), *(word for item in sent for word in item)]
+        some = outcomes(await link.run(load("delete"), ring.keys, args))
+        if not 0 < len(some) <= len(sent):
+            raise ValueError(f"{len(some)} outcomes of {len(sent)} deletes")
+        ends += some
+        del left[: len(some)]  # the script ends early where finished jobs are large
+    answer = iter(ends)
+    return tuple(next(answer) if item else Outcome.LOST for item in items)
+
+
+def _fitting(items: Sequence[Sequence[Word]]) -> int:
+    """How many of these one script deletes."""
+    size = 0
+    for count, item in enumerate(items):
+        if size > SCRIPT_BYTES_MAX:
+            return count
+        size += sum(len(word) for word in item if isinstance(word, bytes))
+    return len(items)
+
+
+def _item(each: Delete, ring: Ring, waiting: Mapping[str, Waiting]) -> tuple[Word, ...]:
+    """The arguments of one delete; none if there is nothing to delete."""
+    if each.place in _FINISHED:
+        return _FINISHED[each.place], take_of(each.hold)
+    found = waiting.get(each.hold.id) if each.place is Place.READY else None
+    wire = None if found is None else decode(found.bytes)
+    if found is None or wire is None or (wire.token, wire.nonce) != (each.hold.token, each.hold.nonce):
+        return ()
+    group = "" if wire.counted else wire.group
+    return "W", ring.queue(found.queue), found.kind, found.entry, found.at, wire.id, group, wire.unique

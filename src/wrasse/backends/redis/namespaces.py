@@ -32,16 +32,15 @@ class RedisNamespaces:
             rounds.turn(lower)
             start = b"(" + lower if lower else b"-"
             asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
-            members, (seconds, micros) = await self._link.ask_many(asked)
+            members, time = await self._link.ask_many(asked)
             more = len(members) > limit
             if any(each <= before for before, each in pairwise((lower, *members))):
                 # Others gave members scores, which puts them out of order: the whole set, sorted here.
                 members, more = sorted(await self._link.ask("ZRANGE", self._key, 0, -1)), False
             found += [name for member in members if member > lower and (name := _namespace(member))]
             lower = members[-1] if members else lower
-        now = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
         shown = tuple(found[:limit])
-        return Page(shown, shown, now, more=len(found) > limit)
+        return Page(shown, shown, from_micros(self._link.time_in(time)), more=len(found) > limit)
 
 
 def _namespace(member: bytes) -> str | None:

@@ -136,10 +136,6 @@ def _workers(rows: Sequence[Any], now: int) -> Iterator[WorkerState]:
     return (worker for worker in sorted(found, key=lambda each: each.info.id) if worker.until >= horizon)
 
 
-def _pairs(reply: Any) -> Iterator[tuple[bytes, bytes]]:
-    """Names and values, as either version of the protocol gives them."""
-    if isinstance(reply, dict):
-        return iter(reply.items())
-    if reply and isinstance(reply[0], list):
-        return ((name, value) for name, value in reply)
+def _pairs(reply: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Names and values."""
     return zip(reply[::2], reply[1::2], strict=True)

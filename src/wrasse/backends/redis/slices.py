@@ -5,11 +5,12 @@ A cursor is a score and a member, not a rank: the slice begins behind it even if
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.scripts import load
+from wrasse.backends.rounds import Rounds
 from wrasse.bounded import clamped_ms
 
 SLICE_MAX = 2_000  # members per round trip: what one script hands out at once
@@ -75,3 +76,18 @@ def _found(reply: list[bytes | None]) -> Iterator[Found]:
         if member is None or score is None:
             raise ValueError("an entry of a sorted set without its member or its score")
         yield Found(member, clamped_ms(score), text, score.decode())
+
+
+async def slices(
+    link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, chunk: int = SLICE_MAX
+) -> AsyncIterator[Found]:
+    """Everything behind the cursor, read in slices of so many."""
+    rounds = Rounds(link.options.where, f"the entries of {key}")
+    while True:
+        rounds.turn(behind)
+        found = await slice_of(link, key, texts, span, behind, chunk)
+        for each in found.found:
+            yield each
+        behind = found.behind
+        if behind is None:
+            return

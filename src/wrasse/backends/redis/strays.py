@@ -18,8 +18,8 @@ from datetime import timedelta
 from hashlib import sha1
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.damage.reading import scanned
 from wrasse.backends.redis.failure import WrongType
-from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.hold_text import Flag, read_hold
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
@@ -29,7 +29,6 @@ from wrasse.backends.redis.routing import Router, known_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.states import text_of
 from wrasse.backends.redis.wire import Word
-from wrasse.backends.rounds import Rounds
 from wrasse.errors import UsageError
 from wrasse.ports.strays import Looked
 
@@ -122,17 +121,14 @@ class RedisStrays:
         """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
         for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
-        cursor, rounds = b"0", Rounds(self._link.options.where, f"HSCAN {self._keys.holds}")
-        while doubtful:
-            rounds.turn(cursor)
-            (cursor, texts), _ = await fitting(
-                500, lambda count: self._link.ask("HSCAN", self._keys.holds, cursor, "COUNT", count)  # noqa: B023
-            )
+        if not doubtful:
+            return list(found)
+        async for texts in scanned(self._link, ("HSCAN", self._keys.holds), 500):
             for text in texts[1::2]:
                 hold = read_hold(text)
                 if (hold.worker, hold.bytes) in doubtful:
                     doubtful.remove((hold.worker, hold.bytes))
-            if cursor == b"0":
+            if not doubtful:
                 break
         left = set(doubtful)
         return [each for each in found if not each.ours or (each.worker.encode(), each.raw) in left]

@@ -4,7 +4,7 @@ beside it are its fields. An entry without that field is another program's, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 from typing import Any
@@ -13,9 +13,10 @@ import msgspec
 
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
+from wrasse.clock import from_micros
 from wrasse.ports.drains import PLAIN
 from wrasse.ports.groups import Delivery
-from wrasse.ports.streams import TOO_LONG, Draft, Entry, EntryId
+from wrasse.ports.streams import TOO_LONG, Draft, Entry, EntryId, GroupState, StreamState
 
 ENVELOPE = b"envelope"
 _numbers = msgspec.json.Decoder(list[int]).decode
@@ -144,3 +145,36 @@ class Batch:
 
 def _row(ms: int, first: int, count: int) -> list[EntryId]:
     return [EntryId(ms, seq) for seq in range(first, first + count)]
+
+
+def read_state(subject: str, reply: Iterator[Any], now: int, history: str = "") -> StreamState:
+    """One stream in numbers, as the scripts that include `describing` answer it, from the words that come next."""
+    length, size, appended, first, last, groups = (next(reply) for _ in range(6))
+    states = [_group_state(next(reply) for _ in range(7)) for _ in range(groups)]
+    return StreamState(
+        subject,
+        length=length,
+        bytes=size,
+        appended=appended,
+        first=id_of(first) if first else None,
+        last=id_of(last) if last else None,
+        groups=tuple(sorted(states, key=lambda state: state.name)),
+        at=from_micros(now),
+        history=history,
+    )
+
+
+def _group_state(words: Iterator[Any]) -> GroupState:
+    name, delivered, pending, lowest, lag, consumers, lost = words
+    first = id_of(lowest) if lowest else None
+    read = id_of(delivered)
+    return GroupState(
+        name.decode("utf-8", "backslashreplace"),
+        floor=read if first is None else first.previous,
+        delivered=read,
+        pending=int(pending),
+        oldest_pending_at=None if first is None else first.at,
+        consumers=int(consumers),
+        lag=int(lag) if lag else None,
+        lost=int(lost),
+    )

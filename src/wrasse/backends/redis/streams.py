@@ -7,7 +7,7 @@ writes too, sizes and lags are what the server says of itself: an estimate, or u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,9 +18,8 @@ from wrasse.backends.redis.fitting import fitting
 from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import Script, load
-from wrasse.backends.redis.stream_entries import Batch, columns_of, entry_of, id_of
+from wrasse.backends.redis.stream_entries import Batch, columns_of, entry_of, id_of, read_state
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.redis.stream_states import read_state
 from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError, StoreBroken
@@ -43,7 +42,8 @@ _OLDEST = (7, 0)
 _PAGE_BYTES = 32 << 20  # what one page is meant to hold at most
 _FIRST_PAGE = 128  # entries of a stream whose entries nobody has seen yet
 _SIZES_MAX = 10_000
-_NAMES = 1_000
+_NAMES, _SURVEY_NAMES = 1_000, 2_000
+_AT_ONCE = 250  # streams of one script: a few milliseconds of the server
 _STEADY = 3  # attempts to be answered twice over one connection
 
 
@@ -89,14 +89,14 @@ class RedisStreams:
         wanted = min(limit, _PAGE_BYTES // self._sizes[subject] + 1 if subject in self._sizes else _FIRST_PAGE)
         command = "XRANGE", self._keys.of(subject).log, f"({after}", "+", "COUNT"
         try:
-            (found, (seconds, micros)), asked = await fitting(
+            (found, time), asked = await fitting(
                 wanted + 1, lambda count: self._link.ask_many([(*command, count), ("TIME",)])
             )
         except ReplyTooLarge as why:
             raise _unreadable(subject, after, why) from why
-        at = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
         # What was asked for alone is shown; whether more follow is not known then.
         shown = wanted if asked > wanted else asked
+        at = from_micros(self._link.time_in(time))
         return found[:shown], at, len(found) > shown or (asked <= wanted and len(found) == asked)
 
     async def info(self, subject: str) -> StreamState | None:
@@ -129,21 +129,54 @@ class RedisStreams:
         elif after is None:
             await self._discovery.register([pattern])
         found: list[str] = []
+        async for names in self._registered(pattern, after, _NAMES):
+            found += await self._there(names)
+            if len(found) > limit:
+                break
+        shown = tuple(found[:limit])
+        now = from_micros(self._link.time_in(await self._link.ask("TIME")))
+        return Page(shown, shown, now, len(found) > limit)
+
+    async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
+        """As `Surveys` promises: one question for the names, and one script for some hundred of them at a time. Streams
+        of other programs are looked for first, as `subjects` does."""
+        check_pattern(pattern)
+        check_page(limit)
+        await self._discovery.look()
+        found: list[str] = []
+        async for names in self._registered(pattern, after, _SURVEY_NAMES):
+            found += names
+            if len(found) > limit:
+                break
+        shown, more, states, at = found[:limit], len(found) > limit, list[StreamState](), 0
+        for begin in range(0, len(shown), _AT_ONCE):
+            some = shown[begin : begin + _AT_ONCE]
+            keys = [key for name in some for key in (self._keys.of(name).log, self._keys.of(name).facts)]
+            at, *words = await self._link.run(load("stream_survey"), keys)
+            reply = iter(words)
+            states += [read_state(name, reply, at) for name in some if next(reply)]
+        if not at:
+            at = self._link.time_in(await self._link.ask("TIME"))
+        if not states and more:
+            return await self.survey(pattern, shown[-1], limit)
+        cursors = [state.subject for state in states]
+        if more:
+            cursors[-1] = shown[-1]  # what vanished meanwhile is not asked for again
+        return Page(tuple(states), tuple(cursors), from_micros(at), more)
+
+    async def _registered(self, pattern: str, after: str | None, at_once: int) -> AsyncIterator[list[str]]:
+        """Registered subjects that match, in order."""
         start, at = fixed_part(pattern), after
         rounds = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
-        while len(found) <= limit:
+        while True:
             rounds.turn(at)
             low = f"({at}" if at is not None and at >= start else f"[{start}"
-            names = await self._link.ask("ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, _NAMES)
-            decoded = [name.decode() for name in names]
-            found += await self._there([name for name in decoded if matches(pattern, name)])
-            if len(decoded) < _NAMES or not decoded[-1].startswith(start):
-                break
-            at = decoded[-1]
-        (seconds, micros) = await self._link.ask("TIME")
-        shown = tuple(found[:limit])
-        now = from_micros(self._link.told or int(seconds) * 1_000_000 + int(micros))
-        return Page(shown, shown, now, len(found) > limit)
+            asked = "ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, at_once
+            names = [name.decode() for name in await self._link.ask(*asked)]
+            yield [name for name in names if matches(pattern, name)]
+            if len(names) < at_once or not names[-1].startswith(start):
+                return
+            at = names[-1]
 
     async def trim(
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int

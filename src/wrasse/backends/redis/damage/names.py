@@ -185,8 +185,7 @@ class Names:
             yield Suspect(Kind.PROGRESS_LEFT_OVER, id, (id,))
         for id in await self._nowhere(self._uniques):
             yield Suspect(Kind.UNIQUE_LEFT_OVER, self._uniques[id], (self._uniques[id], id))
-        seconds, _ = await self.link.ask("TIME")
-        now = self.link.told // 1_000 or int(seconds) * 1_000
+        now = self.link.time_in(await self.link.ask("TIME")) // 1_000
         for id, group in self._groups.items():
             if group.callback and group.gone > 0 and 0 < group.opened < now - SETTLED:
                 words = (id, group.size, group.done, group.dead, group.gone)

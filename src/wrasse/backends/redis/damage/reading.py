@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.fitting import fitting
@@ -19,40 +18,30 @@ Seen = Callable[[int], None]
 async def pairs(link: Link, key: str, seen: Seen, *, large: bool = False) -> AsyncIterator[list[tuple[bytes, bytes]]]:
     """Names and values of a hash, or members and scores of a sorted set."""
     command = "ZSCAN" if await link.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
-    cursor, rounds = b"0", Rounds(link.options.where, f"{command} {key}")
-    while True:
-        rounds.turn(cursor)
-        cursor, found = await scanned(link, command, key, cursor, _LARGE if large else _SMALL)
-        rows = _paired(found)
-        if rows:
-            seen(len(rows))
-            yield rows
-        if cursor == b"0":
-            return
-
-
-async def scanned(link: Link, command: str, key: str, cursor: bytes, count: int) -> tuple[bytes, Any]:
-    """One step of HSCAN or ZSCAN, as large as fits into a reply."""
-    (cursor, found), _ = await fitting(count, lambda fewer: link.ask(command, key, cursor, "COUNT", fewer))
-    return cursor, found
-
-
-def _paired(found: Any) -> list[tuple[bytes, bytes]]:
-    if isinstance(found, dict):
-        return list(found.items())
-    if found and isinstance(found[0], list):
-        return [(name, value) for name, value in found]
-    return list(zip(found[::2], found[1::2], strict=True))
+    async for found in scanned(link, (command, key), _LARGE if large else _SMALL):
+        rows = list(zip(found[::2], found[1::2], strict=True))
+        seen(len(rows))
+        yield rows
 
 
 async def keys_like(link: Link, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
     """Keys of one type whose names match."""
-    cursor, rounds = b"0", Rounds(link.options.where, "SCAN")
+    async for names in scanned(link, ("SCAN",), _SMALL, ("MATCH", glob, "TYPE", kind)):
+        yield names
+
+
+async def scanned(
+    link: Link, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
+) -> AsyncIterator[list[bytes]]:
+    """What the steps of SCAN, HSCAN or ZSCAN find, each as large as fits into a reply."""
+    cursor, rounds = b"0", Rounds(link.options.where, " ".join(command))
     while True:
         rounds.turn(cursor)
-        cursor, names = await link.ask("SCAN", cursor, "MATCH", glob, "COUNT", _SMALL, "TYPE", kind)
-        if names:
-            yield names
+        (cursor, found), _ = await fitting(
+            count, lambda fewer: link.ask(*command, cursor, *options, "COUNT", fewer)  # noqa: B023
+        )
+        if found:
+            yield found
         if cursor == b"0":
             return
 
