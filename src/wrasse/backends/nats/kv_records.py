@@ -79,9 +79,7 @@ class RecordMessages:
         """The record as it is now; an entry for a write that is announced is made beside it."""
         if entering is None:
             return _there(await self._load(key))
-        reading, announcing = await gather(
-            self._load(key), self.index.announce(key, entering), return_exceptions=True
-        )
+        reading, announcing = await gather(self._load(key), self.index.announce(key, entering), return_exceptions=True)
         for answer in (reading, announcing):
             if isinstance(answer, BaseException):
                 raise answer

@@ -204,6 +204,7 @@ class Reader:
             await puller.end()
         return found, more
 
+
 _DIGITS_MAX = 20
 _SEQUENCE = b"\r\nNats-Sequence: "
 

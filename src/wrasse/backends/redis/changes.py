@@ -90,15 +90,11 @@ def buried(held: Held, ending: Ending, options: RedisOptions) -> tuple[bytes, by
     failures, rescues, interruptions = (had if now is None else now for had, now in zip(kept, new, strict=True))
     counts = (held.attempts, failures, rescues, interruptions)
     reason, told = ending.reason.value, history_json(history)
-    text = dead_text(
-        raw, held.queue, held.id, counts, reason, ending.error, told, worker=held.worker, taken=held.taken
-    )
+    text = dead_text(raw, held.queue, held.id, counts, reason, ending.error, told, worker=held.worker, taken=held.taken)
     return raw, pack_finished(text)
 
 
-def cancelled(
-    raw: bytes, wire: Wire, queue: str, error: str, now: int, options: RedisOptions
-) -> tuple[bytes, bytes]:
+def cancelled(raw: bytes, wire: Wire, queue: str, error: str, now: int, options: RedisOptions) -> tuple[bytes, bytes]:
     """The bytes for the dead letters, and the text kept beside them but for its first line. No attempt ended."""
     error = error[:ERROR_CHARS_MAX]
     change = Change(error=error, reason=Reason.CANCELLED.value, failed_at=rfc3339(from_ms(now)))

@@ -111,9 +111,7 @@ class RedisFlatRecords(ConditionalRecords):
             place = b"(" + spot_text(Spot(shelf, turn)) + name.encode()
             lower, upper = (lower, place) if newest else (place, upper)
         letters = len(shelf.encode()) + 1 + TURN_LETTERS
-        return await self._page(
-            self._writer.shelves, (lower, upper), limit, letters, _shelf_cursor, newest=newest
-        )
+        return await self._page(self._writer.shelves, (lower, upper), limit, letters, _shelf_cursor, newest=newest)
 
     async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignLook:
         """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""

@@ -275,8 +275,6 @@ def rfc3339(moment: datetime) -> str:
     return text.rstrip("0") + "Z" if moment.microsecond else text + "Z"
 
 
-
-
 def from_ms(ms: int | float) -> datetime:
     """The instant of so many milliseconds since 1970, the nearest that the calendar has."""
     try:

@@ -219,4 +219,3 @@ class RedisJobs:
 
     def _ours(self) -> int:
         return to_micros(self._clock.now()) // 1_000
-

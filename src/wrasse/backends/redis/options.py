@@ -182,9 +182,7 @@ class RedisOptions:
                 f"redis.client is {self.client!r}", do=f"use {OWN_CLIENT}, {REDIS_PY}, or module:callable"
             )
         if self.credential_provider and not _CALLABLE.fullmatch(self.credential_provider):
-            raise ConfigError(
-                f"redis.credential_provider is {self.credential_provider!r}", do="write module:callable"
-            )
+            raise ConfigError(f"redis.credential_provider is {self.credential_provider!r}", do="write module:callable")
         if self.credential_provider and self.client != REDIS_PY:
             raise ConfigError("redis.credential_provider is one of redis-py's", do=f"set redis.client: {REDIS_PY}")
         if self.cluster and self.client != OWN_CLIENT:

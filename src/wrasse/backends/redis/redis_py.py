@@ -176,9 +176,7 @@ async def _reply(connection: AbstractConnection) -> Any:
     from redis.exceptions import RedisError, ResponseError
 
     try:
-        reply = await connection.read_response(
-            disable_decoding=True, timeout=math.inf, disconnect_on_error=False
-        )
+        reply = await connection.read_response(disable_decoding=True, timeout=math.inf, disconnect_on_error=False)
     except RedisError as error:
         if isinstance(error, ResponseError) or getattr(error, "status_code", None):
             return _refusal(error)

@@ -108,9 +108,7 @@ class Route:
 
     def _master(self, answer: object) -> Address:
         if answer is None:
-            raise Refused(
-                f"the sentinels know no master {self._options.sentinel!r}", do="correct redis.sentinel"
-            )
+            raise Refused(f"the sentinels know no master {self._options.sentinel!r}", do="correct redis.sentinel")
         match answer:
             case [bytes(host), bytes(port)] if _is_port(text := port.decode("ascii", "replace")):
                 return host.decode("utf-8", "replace"), int(text)

@@ -78,9 +78,7 @@ def deliveries_of(
     return given
 
 
-def new_deliveries(
-    found: Sequence[Any], subject: str, group: str, consumer: str, until: datetime
-) -> list[Delivery]:
+def new_deliveries(found: Sequence[Any], subject: str, group: str, consumer: str, until: datetime) -> list[Delivery]:
     """The deliveries in what the server answers to a group that reads."""
     ids, bodies, beside = columns_of(found)
     if beside is PLAIN:

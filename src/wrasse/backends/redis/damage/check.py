@@ -79,6 +79,4 @@ async def _tokens(highest: int) -> AsyncIterator[Suspect]:
 
 def _sum(first: Damage, then: Damage) -> Damage:
     names = tuple(dict.fromkeys((*first.names, *then.names)))[:NAMES_MAX]
-    return replace(
-        first, count=first.count + then.count, repaired=first.repaired + then.repaired, names=names
-    )
+    return replace(first, count=first.count + then.count, repaired=first.repaired + then.repaired, names=names)

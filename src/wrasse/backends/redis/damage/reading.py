@@ -38,7 +38,8 @@ async def scanned(
     while True:
         rounds.turn(cursor)
         (cursor, found), _ = await fitting(
-            count, lambda fewer: link.ask(*command, cursor, *options, "COUNT", fewer)  # noqa: B023
+            count,
+            lambda fewer: link.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023
         )
         if found:
             yield found

@@ -96,9 +96,7 @@ async def recount(link: Link, keys: Keys, judge: Judge, seen: Seen) -> None:
             judge.tally(Kind.WRONG_COUNT).add(f"{place}:{name}", 1, repaired=int(judge.repair))
 
 
-async def _recount_many(
-    link: Link, keys: Keys, place: str, texts: str, judge: Judge, seen: Seen
-) -> list[bytes]:
+async def _recount_many(link: Link, keys: Keys, place: str, texts: str, judge: Judge, seen: Seen) -> list[bytes]:
     """Too many for one step. They are read page by page, and that counts only if no number changed meanwhile."""
     before = await _numbers(link, keys, place)
     right: Counter[bytes] = Counter()
