@@ -13,13 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wrasse.backends.nats.js import (
-    STREAM_NAME_IN_USE,
-    STREAM_NOT_FOUND,
-    SUBJECTS_OVERLAP,
-    JetStream,
-    JsError,
-)
+from wrasse.backends.nats.js import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, SUBJECTS_OVERLAP, JetStream, JsError
 from wrasse.backends.nats.layout import Layout, stream_name
 from wrasse.backends.nats.reading import Reader
 from wrasse.backends.nats.stored import Stored, fields_of, millis

@@ -9,16 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wrasse.backends.redis.hold_text import FinishedText, dead_text, pack_finished
-from wrasse.backends.redis.job_json import (
-    Change,
-    History,
-    Wire,
-    changed,
-    from_ms,
-    history_json,
-    read_history,
-    rfc3339,
-)
+from wrasse.backends.redis.job_json import Change, History, Wire, changed, from_ms, history_json, read_history, rfc3339
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.ports.jobs import ERROR_CHARS_MAX, HISTORY_MAX, Budget, Reason
 

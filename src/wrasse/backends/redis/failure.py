@@ -84,8 +84,7 @@ def ours(error: Exception, where: str, keys: Sequence[str | bytes] = ()) -> Exce
             )
         case ssl.SSLError():
             return StoreUnavailable(
-                f"{where} does not speak TLS with us: {error.reason or 'no common ground'}",
-                do=_TLS,
+                f"{where} does not speak TLS with us: {error.reason or 'no common ground'}", do=_TLS
             )
         case socket.gaierror():
             return StoreUnavailable(f"the host of {where} has no address: {error.strerror}", do="check redis.addr")

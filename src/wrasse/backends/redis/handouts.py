@@ -41,13 +41,7 @@ class Asking:
     __slots__ = ("args", "consumer", "group", "limit", "logs", "names", "subjects", "until")
 
     def __init__(
-        self,
-        subjects: tuple[str, ...],
-        group: str,
-        consumer: str,
-        limit: int,
-        ack_timeout: timedelta,
-        keys: StreamKeys,
+        self, subjects: tuple[str, ...], group: str, consumer: str, limit: int, ack_timeout: timedelta, keys: StreamKeys
     ) -> None:
         self.subjects, self.group, self.consumer, self.limit = subjects, group, consumer, limit
         self.until = ack_timeout // _MICROSECOND

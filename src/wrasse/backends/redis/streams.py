@@ -25,15 +25,7 @@ from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.drains import Stretch
 from wrasse.ports.page import Page
-from wrasse.ports.streams import (
-    Draft,
-    Entry,
-    EntryId,
-    StreamState,
-    Trimmed,
-    check_drafts,
-    check_page,
-)
+from wrasse.ports.streams import Draft, Entry, EntryId, StreamState, Trimmed, check_drafts, check_page
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, is_wild, matches
 
 _DEDUP_WINDOW = timedelta(minutes=2)
