@@ -13,9 +13,8 @@ from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.health import health
 from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.link import Link
-from wrasse.backends.nats.namespaces import NatsNamespaces
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.nats.records import NatsRecords
+from wrasse.backends.nats.records import NatsNamespaces, NatsRecords
 from wrasse.backends.nats.stream_time import MARGIN
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreUnavailable, WrasseError

@@ -1,28 +1,77 @@
-"""Records on NATS: messages of a JetStream key-value bucket, `<root>`, by collection and key.
+"""Records on NATS: messages of a JetStream key-value bucket, `<root>`, by collection and key. Each holds its value,
+version, due time and last writes, and is changed only while it is still the last of its subject.
 
-The port's promises hold between processes on any hosts and through lost replies; `kv_records.py` says how. `due` looks
-at buckets that are over, so its cost follows what is due and a record shows at most one bucket width late; within one
-bucket records come in the order of their names. The server keeps no order of names: the first page of a listing asks
-for all names of the collection, and later pages of the same listing go on from there. A write asked again is answered
-as before for as long as the record is there, and for an hour after it was deleted.
+    create, put   the entry of the due index; the record, under the condition; then the old entry goes
+    delete        the record becomes one that says `gone`, so that whoever asks again is answered; an hour later the due
+                  index leads to it and it goes. Where no write had a name nobody can ask again, and it goes at once,
+                  unless another message has followed.
+
+The version is made here and stands in the bytes, so a write whose reply was lost is recognised when it is read back,
+also when others wrote after it. What this process last saw of a record is kept, so that a put is one request; if it is
+no longer true, the condition fails and the record is read. A write asked again is answered as before for as long as the
+record is there, and for an hour after it was deleted.
+
+`due` looks at buckets that are over, so its cost follows what is due and a record shows at most one bucket width late;
+within one bucket records come in the order of their names. The server keeps no order of names: the first page of a
+listing asks for all names of the collection, and later pages of the same listing go on from there.
 """
 
 from __future__ import annotations
 
+import secrets
+from asyncio import gather, sleep
 from bisect import bisect_right
-from datetime import datetime
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
-from wrasse.backends.bucket.named_records import Change, DueSpot, check_limit
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.kv_bytes import Stored
-from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG
-from wrasse.backends.nats.kv_names import Names, namespace_subject
-from wrasse.backends.nats.kv_records import RecordMessages
+from wrasse.backends.bucket.envelope import DAMAGED, Writes
+from wrasse.backends.bucket.named_records import DueSpot, check_limit
+from wrasse.backends.nats.kv_bucket import Behind, Bucket, Message, Overtaken
+from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
+from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG, DueIndex
+from wrasse.backends.nats.kv_names import Entry, Names, namespace_subject, text_of
 from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.namespaces import namespace_of
+from wrasse.ports.namespaces import META, in_order, namespace_of
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Record, Written, stored_name
+
+GONE_KEPT = timedelta(hours=1)
+KNOWN_MAX = 2_000
+TRIES = 8
+PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
+LOADED_AT_ONCE = 64
+_PAUSE, _PAUSE_MAX = 0.05, 1.0  # seconds, doubled each time: a leader is elected within a few
+
+Answer = tuple[Outcome, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A record, the number of its message, and the connection over which that was read."""
+
+    seq: int
+    seen: int
+    stored: Stored
+
+
+class _Room:
+    """How much a page still takes."""
+
+    def __init__(self, limit: int) -> None:
+        self._records, self._bytes, self._empty = limit, PAGE_BYTES_MAX, True
+
+    def takes(self, stored: Stored) -> bool:
+        """Whether one more fits."""
+        self._bytes -= len(stored.value)
+        self._records -= 1
+        fits = self._records >= 0 and (self._bytes >= 0 or self._empty)
+        self._empty = False
+        return fits
 
 
 class NatsRecords(ConditionalRecords):
@@ -32,57 +81,280 @@ class NatsRecords(ConditionalRecords):
         self._bucket = bucket
         self.resolution = collection.width
         self._clock = clock
-        self._records = RecordMessages(bucket, Names(bucket.root, collection.data), collection, clock)
+        self._names = Names(bucket.root, collection.data)
+        self._tended = collection.tended
+        self._known: OrderedDict[str, Held] = OrderedDict()
+        self._index = DueIndex(bucket, self._names, collection, clock)
         self._namespace = namespace_of(collection.data)  # that it has keys is noted before the first
         self._listing: tuple[float, str, list[str]] | None = None
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
-        stored = await self._records.get(key, entering)
+        if entering is None:
+            stored = _there(await self._load(key))
+        else:  # an entry for a write that is announced is made beside it
+            reading, announcing = await gather(
+                self._load(key), self._index.announce(key, entering), return_exceptions=True
+            )
+            for answer in (reading, announcing):
+                if isinstance(answer, BaseException):
+                    raise answer
+            assert not isinstance(reading, BaseException), "errors were raised"
+            stored = _there(reading)
         return None if stored is None else _record(key, stored)
-
-    async def leave(self, key: str, due_at: datetime) -> None:
-        await self._records.leave(key, due_at)
-
-    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
-        check_limit(limit)
-        keys, at = await self._listed(prefix, after)
-        found, more = await self._records.page(keys, limit)
-        return Page(
-            items=tuple(_record(key, stored) for key, stored in found),
-            cursors=tuple(stored_name(key) for key, _ in found),
-            at=at,
-            more=more,
-        )
-
-    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
-        check_limit(limit)
-        spot = None if after is None else DueSpot.parse(after)
-        found, more, at = await self._records.due(before, spot, limit)
-        return Page(
-            items=tuple(_record(key, stored) for _, key, stored in found),
-            cursors=tuple(str(spot) for spot, _, _ in found),
-            at=at,
-            more=more,
-        )
-
-    async def _listed(self, prefix: str, after: str | None) -> tuple[list[str], datetime]:
-        """The keys of a listing behind the cursor; a long one is asked for once, and read to its end."""
-        known = self._listing
-        fresh = known is not None and known[1] == prefix and self._clock.monotonic() - known[0] < LISTING_KEPT
-        if after is not None and known is not None and fresh:
-            return _behind(known[2], after), await self._bucket.time.now()
-        keys, at = await self._records.keys(prefix)
-        self._listing = (self._clock.monotonic(), prefix, keys) if len(keys) > LISTING_LONG else None
-        return (keys if after is None else _behind(keys, after)), at
 
     async def write(self, asked: RecordWrite) -> Written:
         if asked.at is None and self._namespace is not None:
             await self._bucket.set(namespace_subject(self._bucket.root, self._namespace))
             self._namespace = None
-        value = None if asked.value is None else bytes(asked.value)
-        change = Change(b"", asked.at, value, asked.due_at, asked.nonce, asked.entry_stays)
-        outcome, version = await self._records.write(asked.key, change)
+        outcome, version = await self._write(asked.key, asked)
         return Written(outcome, version, await self._bucket.time.now())
+
+    async def _write(self, key: str, change: RecordWrite) -> Answer:
+        version = secrets.token_hex(12)
+        before = self._known.get(key)
+        if before is None or before.stored.gone or before.stored.version != change.at:
+            before = None if change.at is None and before is None else await self._load(key)
+        unknown: StoreUnavailable | None = None
+        for attempt in range(TRIES):
+            writes = Writes() if before is None else before.stored.writes
+            if _made(before, version):
+                return Outcome.DONE, version if change.value is not None else None
+            # A write of ours whose fate is open may be among those that were forgotten.
+            nonce = change.nonce if unknown is None or change.nonce is not None else version
+            answer = writes.answer(nonce, change.at, _version(before))
+            if answer is not None:
+                return answer
+            least = 0
+            try:
+                await self._send(key, change, version, before)
+                return Outcome.DONE, version if change.value is not None else None
+            except Overtaken as overtaken:
+                least = overtaken.seq
+            except StoreFull:
+                raise
+            except StoreUnavailable as why:
+                unknown = why
+                await sleep(min(_PAUSE * 2**attempt, _PAUSE_MAX))
+            try:
+                before = await self._load(key, least)
+            except Behind as why:
+                unknown = why
+            if unknown is not None and before is None and change.at is not None:
+                return Outcome.UNKNOWN, None  # gone, after what we wrote or before; by us or by somebody else
+        raise unknown if unknown is not None else _unsettled(self._bucket.where)
+
+    async def leave(self, key: str, due_at: datetime) -> None:
+        # Takes away the entries that changes left in a bucket, unless the record needs them.
+        held = self._known.get(key) or await self._load(key)
+        bucket = self._index.calendar.bucket(due_at)
+        left = [entry for entry in (held.stored.left if held else ()) if entry.bucket == bucket]
+        if left:
+            await self._index.leave(key, left)
+            return
+        current = held.stored.entry if held else None
+        found = [entry for _, entry in await self._index.entries(bucket, key) if entry != current]
+        await self._index.leave_stale(key, found)
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        check_limit(limit)
+        keys, at = await self._listed(prefix, after)
+        found, more, room = list[Record](), False, _Room(limit)
+        async for key, held in self._loaded(keys, limit):
+            stored = _there(held)
+            if stored is None:
+                continue
+            if not room.takes(stored):
+                more = True
+                break
+            found.append(_record(key, stored))
+        return Page(tuple(found), tuple(stored_name(each.key) for each in found), at, more)
+
+    async def _listed(self, prefix: str, after: str | None) -> tuple[list[str], datetime]:
+        """The keys of a listing behind the cursor, in the order of stored names; a long one is asked for once, and read
+        to its end."""
+        known = self._listing
+        fresh = known is not None and known[1] == prefix and self._clock.monotonic() - known[0] < LISTING_KEPT
+        if after is not None and known is not None and fresh:
+            return _behind(known[2], after), await self._bucket.time.now()
+        subjects, at = await self._bucket.subjects(self._names.records)
+        every = [key for subject in subjects if (key := self._names.key(subject)) is not None]
+        keys = sorted((key for key in every if key.startswith(prefix)), key=lambda key: stored_name(key).encode())
+        self._listing = (self._clock.monotonic(), prefix, keys) if len(keys) > LISTING_LONG else None
+        return (keys if after is None else _behind(keys, after)), at
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        check_limit(limit)
+        spot = None if after is None else DueSpot.parse(after)
+        found, more, at = await self._due(before, spot, limit)
+        return Page(tuple(record for _, record in found), tuple(str(spot) for spot, _ in found), at, more)
+
+    async def _due(
+        self, horizon: datetime | None, after: DueSpot | None, limit: int
+    ) -> tuple[list[tuple[DueSpot, Record]], bool, datetime]:
+        """Records whose bucket is over at the horizon, earliest bucket first; whether there are more; the time."""
+        found: list[tuple[DueSpot, Record]] = []
+        room = _Room(limit)
+        buckets, at = await self._index.over(horizon, "" if after is None else after.bucket)
+        for bucket in buckets:
+            goes_on = after is not None and after.bucket == bucket
+            entries = await self._index.listing(bucket, goes_on=goes_on)
+            if not entries:
+                await self._index.retire(bucket)
+                continue
+            start = after.stored if after is not None and goes_on else b""
+            keys = [key for key in dict.fromkeys(key for key, _ in entries) if stored_name(key).encode() > start]
+            of_key = _by_key(entries)
+            async for key, held in self._loaded(keys, limit):
+                stored = await self._seen(key, bucket, of_key[key], held)
+                if stored is None:
+                    continue
+                if not room.takes(stored):
+                    return found, True, at
+                found.append((DueSpot(bucket, stored_name(key).encode()), _record(key, stored)))
+        return found, False, at
+
+    async def _seen(self, key: str, bucket: str, entries: list[Entry], held: Held | None) -> Stored | None:
+        """What a key's entries of a bucket stand for; those that stand for nothing go, and so does what was deleted
+        long enough ago."""
+        current = None if held is None else held.stored.entry
+        stale = [entry for entry in entries if entry != current]
+        there = _there(held)
+        kept = there is not None and (self._tended or there.version == DAMAGED)
+        if there is not None and kept and current not in entries:
+            return replace(there, due_at=self._index.calendar.begin(bucket))
+        if stale and not kept:
+            await self._index.leave(key, [entry for entry in stale if held is not None and entry in held.stored.left])
+            await self._index.leave_stale(key, stale)
+        if current is None or current not in entries:
+            return None
+        if held is not None and there is None:
+            self._known.pop(key, None)
+            if await self._bucket.purge(self._names.record(key), held.seq, held.seen):
+                await self._index.leave(key, [current])
+        return there
+
+    async def _send(self, key: str, change: RecordWrite, version: str, before: Held | None) -> None:
+        writes = Writes() if before is None else before.stored.writes
+        if change.value is None:
+            assert before is not None, "a delete names the version of a record"
+            named = change.nonce is not None or any(nonce is not None for nonce, _ in writes.kept)
+            if not named:
+                await self._remove(key, before)
+                return
+            due_at = await self._bucket.time.now() + GONE_KEPT
+            after = Stored(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
+            await self._store(key, before, after, entry_stays=False)
+            return
+        after = Stored(bytes(change.value), version, change.due_at, writes.and_then(change.nonce, version))
+        await self._store(key, before, after, entry_stays=change.entry_stays)
+
+    async def _remove(self, key: str, before: Held) -> None:
+        if not await self._bucket.purge(self._names.record(key), before.seq, before.seen):
+            raise Overtaken(0)
+        self._known.pop(key, None)
+        if before.stored.entry is not None:
+            await self._index.leave(key, [before.stored.entry])
+
+    async def _store(self, key: str, before: Held | None, after: Stored, *, entry_stays: bool) -> None:
+        old = None if before is None else before.stored.entry
+        after = await self._entered(key, before, after, entry_stays)
+        data = pack(after, self._bucket.bytes_max)
+        try:
+            at = before or _NOTHING
+            seq, seen = await self._bucket.write(
+                self._names.record(key), data, after=at.seq, seen=at.seen, name=after.version
+            )
+        except (Overtaken, TooLarge):
+            if after.entry is not None and after.entry != old:
+                self._index.give_back(key, after.entry)
+            raise
+        self._note(key, Held(seq, seen, after))
+        if old is not None and old != after.entry and old not in after.left:
+            await self._index.leave(key, [old])
+
+    async def _entered(self, key: str, before: Held | None, after: Stored, entry_stays: bool) -> Stored:
+        """The record with its entry, which is in the index from now on."""
+        old = None if before is None else before.stored.entry
+        if after.due_at is None:
+            entry = None
+        elif old is not None and old.bucket == self._index.calendar.bucket(after.due_at):
+            entry = old
+        else:
+            entry = await self._index.enter(key, after.due_at)
+        left = () if before is None else before.stored.left
+        left = (*left, old) if entry_stays and old is not None and old != entry else left
+        return replace(after, entry=entry, left=left[-LEFT_MAX:])
+
+    async def _load(self, key: str, at_least: int = 0) -> Held | None:
+        seen = await self._bucket.connection()
+        return self._saw(key, seen, await self._bucket.get(self._names.record(key), at_least))
+
+    async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, Held | None]]:
+        """The records of these keys, as many at a time as a page may need. A message that is no record is given as one
+        whose value is its bytes, under a version that no write matches: a listing goes past it."""
+        step = min(limit + 1, LOADED_AT_ONCE)
+        for begin in range(0, len(keys), step):
+            part = keys[begin : begin + step]
+            seen = await self._bucket.connection()
+            found = await self._bucket.get_many([self._names.record(key) for key in part])
+            for key, message in zip(part, found, strict=True):
+                try:
+                    held = self._saw(key, seen, message)
+                except StoreBroken:
+                    assert message is not None, "no message is no record, and nothing is broken"
+                    self._known.pop(key, None)
+                    held = Held(message.seq, seen, Stored(message.data, DAMAGED, None, Writes(whole=False)))
+                yield key, held
+
+    def _saw(self, key: str, seen: int, message: Message | None) -> Held | None:
+        if message is None:
+            self._known.pop(key, None)
+            return None
+        try:
+            held = Held(message.seq, seen, unpack(message.data))
+        except ValueError:
+            raise StoreBroken(
+                f"the record of {key!r} in {self._bucket.where} is damaged or foreign",
+                do=f"restore it from a backup, or take it away: nats kv del {self._bucket.root}",
+            ) from None
+        self._note(key, held)
+        return held
+
+    def _note(self, key: str, held: Held) -> None:
+        # Without its value: only what a next write needs.
+        self._known[key] = Held(held.seq, held.seen, replace(held.stored, value=b""))
+        self._known.move_to_end(key)
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+
+
+_NOTHING = Held(0, 0, Stored(b"", "", None, Writes()))  # what a record follows that is the first of its key
+
+
+def _by_key(entries: Sequence[tuple[str, Entry]]) -> Mapping[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for key, entry in entries:
+        found.setdefault(key, []).append(entry)
+    return found
+
+
+def _there(held: Held | None) -> Stored | None:
+    return None if held is None or held.stored.gone else held.stored
+
+
+def _version(held: Held | None) -> str | None:
+    return None if held is None or held.stored.gone else held.stored.version
+
+
+def _made(held: Held | None, version: str) -> bool:
+    """Whether a write of ours is the record, or among its last ones."""
+    if held is None:
+        return False
+    return held.stored.version == version or any(made == version for _, made in held.stored.writes.kept)
+
+
+def _unsettled(where: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{where} refuses a write although its condition holds", do="try again later")
 
 
 def _behind(keys: list[str], after: str) -> list[str]:
@@ -91,3 +363,19 @@ def _behind(keys: list[str], after: str) -> list[str]:
 
 def _record(key: str, stored: Stored) -> Record:
     return Record(key, stored.value, stored.version, stored.due_at)
+
+
+class NatsNamespaces:
+    """The port: a message per namespace, written before its first key, and never taken away."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        subjects, at = await self._bucket.subjects(namespace_subject(self._bucket.root, "*"))
+        texts = [text_of(each.rpartition(".")[2]) for each in subjects]
+        names = [name for name in texts if name is not None and namespace_of(name + META)]
+        start = "" if after is None else in_order(after)
+        left = sorted((name for name in names if in_order(name) > start), key=in_order)
+        shown = tuple(left[:limit])
+        return Page(shown, shown, at, more=len(left) > limit)
