@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from itertools import count, groupby
 from typing import TypeVar
+from urllib.parse import quote
 
 from wrasse.backends.nats.js import NO_BATCHES, JsError
-from wrasse.backends.nats.key_memory import KeyMemory
 from wrasse.backends.nats.lanes import Lane, Lanes, Waiting
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.pens import CHAIN_MIN, Pens
-from wrasse.backends.nats.pub_acks import NotConfirmed, Outdated, Vanished
-from wrasse.backends.nats.steps import STEP_MAX, Batch, Begun, Steps
+from wrasse.backends.nats.steps import STEP_MAX, Batch, Begun, NotConfirmed, Outdated, Steps, Vanished
 from wrasse.backends.nats.stored import written_fields
+from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.wire import HEADERS_MAX
 from wrasse.clock import Clock
@@ -33,6 +34,8 @@ _TRIES_MAX = 1_000  # against other writers: each try that fails means that some
 _UNKNOWN_MAX = 2  # times that an answer may be lost
 _PATIENCE = 4  # tries before a pause is made
 _PAUSE_MAX = 0.02
+_REMEMBERED = 20_000  # keys
+_NEVER = str(1 << 62)
 
 
 class Appender:
@@ -259,3 +262,70 @@ def _crowded(subject: str) -> StoreUnavailable:
         f"other writers of {subject!r} were faster {_TRIES_MAX} times",
         do="write in larger batches, or from fewer processes",
     )
+
+
+class KeyMemory:
+    """Idempotency keys: the server remembers them for two minutes (`Nats-Msg-Id`), and this says which entry they mean.
+
+    The window is counted by the same clock as everything else. Where the server still knows a key whose window is over,
+    it is used once more under a name of its own, which is the sequence of the entry it stood for.
+    """
+
+    def __init__(self, lanes: Lanes, time: ServerTime) -> None:
+        self._lanes = lanes
+        self._time = time
+        self._ids: OrderedDict[tuple[str, str], EntryId] = OrderedDict()
+        self._again: OrderedDict[tuple[str, str], int] = OrderedDict()  # a key whose window is over: of which entry
+
+    def header(self, subject: str, lane: Lane, key: str) -> bytes:
+        """The header that names it to the server."""
+        return b"Nats-Msg-Id:%b\r\n" % self._name(subject, lane, key).encode()
+
+    def note(self, subject: str, key: str, id: EntryId) -> None:
+        """It stands for this entry now."""
+        _put(self._ids, (subject, key), id)
+
+    async def known(self, subject: str, lane: Lane, key: str, *, probe: bool = True) -> EntryId | None:
+        """The entry that a key stands for, asked without storing anything: the server looks at keys first, and the
+        condition of this question never holds."""
+        id = self._ids.get((subject, key))
+        if id is not None and not self._over(id, await self._time.millis()):
+            return id
+        if not probe:
+            return None
+        headers = {"Nats-Msg-Id": self._name(subject, lane, key), "Nats-Expected-Last-Sequence": _NEVER}
+        try:
+            seq = await self._lanes.js.store(lane.subject, b"", headers)
+        except JsError as refused:
+            if refused.wrong_sequence:
+                return None
+            raise
+        return await self.first(subject, lane, key, seq)
+
+    async def first(self, subject: str, lane: Lane, key: str, seq: int) -> EntryId | None:
+        """The entry at this sequence, as the one that the key stands for; None if its window is over."""
+        id = self._ids.get((subject, key))
+        if id is None or id.seq != seq:
+            message = await self._lanes.reader.one(lane.stream, {"seq": seq}, leader=True)
+            # Trimmed meanwhile: the key is known all the same.
+            id = EntryId((await self._time.millis()) if message is None else message.ms, seq)
+        if self._over(id, await self._time.millis()):
+            _put(self._again, (subject, key), seq)
+            return None
+        self.note(subject, key, id)
+        return id
+
+    def _name(self, subject: str, lane: Lane, key: str) -> str:
+        again = self._again.get((subject, key))
+        named = quote(key, safe="") if lane.own else quote(f"{subject} {key}", safe="")
+        return named if again is None else f"{named}@{again}"
+
+    def _over(self, id: EntryId, ms: int) -> bool:
+        return ms - id.ms >= DEDUP_SECONDS * 1_000
+
+
+def _put(kept: OrderedDict[tuple[str, str], T], key: tuple[str, str], value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _REMEMBERED:
+        kept.popitem(last=False)
