@@ -19,6 +19,11 @@ S, G = "gbe.events.audit", "readers"
 TIMEOUT = timedelta(seconds=30)
 
 
+async def flush(link: Link) -> None:
+    """Waits until the server has read everything that was sent."""
+    await (await link.ready()).ping()
+
+
 class Scene:
     """One root; any number of links to it."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -76,7 +75,7 @@ def read(data: bytes, piece: int, *, bulk: bool) -> dict[bytes, list[tuple[objec
     wire = object.__new__(Wire)
     wire._buffer, wire._need, wire._silent, wire._largest = bytearray(), 0, 0, 1 << 20
     wire._transport, wire._room, wire._pongs = None, None, []
-    wire.info = ServerInfo("", "0", 1 << 20, headers=True, jetstream=True)
+    wire.info = ServerInfo(headers=True)
     wire.heard = {number: hear(number) for number in got}
     wire.taken = {number: got[number].extend for number in (b"2", b"3")} if bulk else {}
     for at in range(0, len(data), piece):
@@ -133,7 +132,7 @@ async def test_a_page_of_large_messages_is_a_short_one(stage: Scene, monkeypatch
     monkeypatch.setattr(pulling, "_BYTES_MAX", 250_000)
     flows = await stage.flows(batches=False)
     link = stage.links[-1]
-    link.server = replace(link.server, max_payload=110_000)
+    link.server = msgspec.structs.replace(link.server, max_payload=110_000)
     await flows.streams.append([Draft(S, b"%d " % n + b"x" * 100_000) for n in range(25)])
     lane = await flows.lanes.find(S)
     puller = await Puller.open(JetStream(link), lane.stream, lane.subject, 0)

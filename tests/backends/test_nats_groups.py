@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from nats import connect
 
-from backends.nats_scene import TIMEOUT, G, S, Scene, drafts, scene
+from backends.nats_scene import TIMEOUT, G, S, Scene, drafts, flush, scene
 from conformance.stores import Store
 from conformance.upkeep import Upkeep
 from nats_noticed import NOTICED, deliver_noticed
@@ -372,7 +372,7 @@ async def test_a_question_that_is_given_up_takes_nothing_and_is_forgotten_by_the
             await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.wait([waiting])
-    await flows.lanes.js.link.flush()
+    await flush(flows.lanes.js.link)
     await other.streams.append(drafts(1))
     (delivery,) = await deliver(other, wait=10 * SECOND)
     assert (delivery.number, delivery.entry.body) == (1, b"0")

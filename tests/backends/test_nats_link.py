@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import NamedTuple
 
 import pytest
 
+from backends.nats_scene import flush
 from servers.nats import Nats, nats
 from servers.proxy import proxy
 from wrasse.backends.nats.js import STREAM_NOT_FOUND, JetStream, JsError
-from wrasse.backends.nats.link import Link, Message, NoResponders
+from wrasse.backends.nats.link import Link, Message, NoResponders, packed, packed_header
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.wire import ServerInfo, Wire
 from wrasse.errors import ConfigError, StoreUnavailable
@@ -22,9 +24,15 @@ async def linked(server: Nats, **options: object) -> Link:
     return await Link.open(NatsOptions(nodes=(("127.0.0.1", server.port),), **options))
 
 
-async def subscribe(link: Link, subject: str, callback: Callable[[Message], None]) -> None:
+class Heard(NamedTuple):
+    subject: bytes
+    message: Message
+    reply: bytes
+
+
+async def subscribe(link: Link, subject: str, callback: Callable[[Heard], None]) -> None:
     def heard(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        callback(Message(subject.decode(), payload, reply.decode(), header))
+        callback(Heard(subject, Message(payload, header), reply))
 
     await link.listen(subject.encode(), heard)
 
@@ -39,17 +47,19 @@ async def test_a_question_that_nobody_serves_says_so(nats_server: Nats) -> None:
 async def test_what_is_published_is_heard_with_its_headers(nats_server: Nats) -> None:
     link, heard = await linked(nats_server), []
     await subscribe(link, "things.>", heard.append)
-    await link.publish("things.new", bytes(range(256)), headers={"Kind": "é"})
-    await link.flush()
-    assert [(m.subject, m.payload, m.field("Kind")) for m in heard] == [("things.new", bytes(range(256)), "é")]
+    await link.send(packed(b"things.new", bytes(range(256)), header=packed_header({"Kind": "é"})))
+    await flush(link)
+    assert [(each.subject, each.message.payload, each.message.field("Kind")) for each in heard] == [
+        (b"things.new", bytes(range(256)), "é")
+    ]
     await link.close()
 
 
 async def test_an_answer_finds_who_asked(nats_server: Nats) -> None:
     link = await linked(nats_server)
 
-    def answer(message: Message) -> None:
-        answers.append(asyncio.ensure_future(link.publish(message.reply, message.payload * 2)))
+    def answer(heard: Heard) -> None:
+        answers.append(asyncio.ensure_future(link.send(packed(heard.reply, heard.message.payload * 2))))
 
     answers: list[asyncio.Future[None]] = []
     await subscribe(link, "double", answer)
@@ -68,27 +78,27 @@ async def test_a_link_comes_back_after_a_restart_and_goes_on_listening() -> None
         with pytest.raises(StoreUnavailable):
             await link.request("$JS.API.INFO")
         server.start()
-        await link.publish("things", b"again")
-        await link.flush()
-        assert [message.payload for message in heard] == [b"again"]
+        await link.send(packed(b"things", b"again"))
+        await flush(link)
+        assert [each.message.payload for each in heard] == [b"again"]
         await link.close()
 
 
 async def test_a_lost_answer_is_unavailable_and_not_asked_for_again(nats_server: Nats) -> None:
     async with proxy(nats_server.port) as between:
-        link = await Link.open(NatsOptions(nodes=(("127.0.0.1", between.port),)))
-        heard: list[Message] = []
+        link = await Link.open(NatsOptions(nodes=(("127.0.0.1", between.port),), read_timeout=timedelta(seconds=20)))
+        heard: list[Heard] = []
         other = await linked(nats_server)
         await subscribe(other, "once", heard.append)
-        await other.flush()
-        asking = asyncio.ensure_future(link.request("once", timeout=20))
+        await flush(other)
+        asking = asyncio.ensure_future(link.request("once"))
         async with asyncio.timeout(10):
             while not heard:  # noqa: ASYNC110  # what is waited for comes from the server
                 await asyncio.sleep(0.005)
         between.cut()
         with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await asking
-        await link.flush()
+        await flush(link)
         assert len(heard) == 1
         await link.close()
         await other.close()
@@ -106,10 +116,10 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_is_told_as_such
 
 
 async def test_a_server_that_does_not_answer_in_time_is_unavailable(nats_server: Nats) -> None:
-    link = await linked(nats_server)
+    link = await linked(nats_server, read_timeout=timedelta(milliseconds=50))
     await subscribe(link, "deaf", lambda _: None)
     with pytest.raises(StoreUnavailable, match=r"did not answer in 0\.05s"):
-        await link.request("deaf", timeout=0.05)
+        await link.request("deaf")
     await link.close()
 
 
@@ -124,22 +134,22 @@ async def test_a_wrong_password_is_said_at_once() -> None:
         with pytest.raises(ConfigError, match="refuses our login"):
             await linked(server, username="u", password="wrong")
         link = await linked(server, username="u", password="right")
-        await link.flush()
+        await flush(link)
         await link.close()
 
 
 async def test_what_a_user_may_not_ask_is_said_at_once() -> None:
     rights = 'authorization { users: [ {user: u, password: p, permissions: {publish: "allowed.>"}} ] }\n'
     with nats(rights) as server:
-        link = await linked(server, username="u", password="p")
+        link = await linked(server, username="u", password="p", read_timeout=timedelta(seconds=20))
         with pytest.raises(ConfigError, match="forbidden"):
-            await link.request("forbidden", timeout=20)
+            await link.request("forbidden")
         await link.close()
 
 
 async def test_another_server_of_the_list_is_found(nats_server: Nats) -> None:
     link = await Link.open(NatsOptions(nodes=(("127.0.0.1", 1), ("127.0.0.1", nats_server.port))))
-    assert link.server.jetstream
+    assert link.server.headers
     await link.close()
 
 
@@ -171,9 +181,10 @@ async def test_a_server_that_has_gone_deaf_is_left() -> None:
     gone = asyncio.Event()
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    link = await Link.open(NatsOptions(nodes=(("127.0.0.1", port),), ping_interval=timedelta(milliseconds=50)))
+    times = {"ping_interval": timedelta(milliseconds=50), "read_timeout": timedelta(seconds=20)}
+    link = await Link.open(NatsOptions(nodes=(("127.0.0.1", port),), **times))
     with pytest.raises(StoreUnavailable, match="no answer to a PING"):
-        await link.request("anything", timeout=20)
+        await link.request("anything")
     await link.close()
     async with asyncio.timeout(20):
         await gone.wait()
@@ -210,4 +221,4 @@ async def test_what_is_not_the_protocol_ends_the_connection(line: bytes) -> None
 
 @pytest.mark.parametrize(("version", "numbers"), [("2.9.10", (2, 9, 10)), ("2.12.0-beta.1", (2, 12, 0)), ("", ())])
 def test_a_version_is_compared_by_its_numbers(version: str, numbers: tuple[int, ...]) -> None:
-    assert ServerInfo("", version, 0, headers=True, jetstream=True).numbers == numbers
+    assert ServerInfo(version).numbers == numbers

@@ -8,6 +8,7 @@ import dataclasses
 import shutil
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 
 from backends.nats_records_scene import THINGS, at, opened
@@ -117,7 +118,7 @@ async def test_a_server_that_is_too_old_is_refused(nats_server: NatsServer, monk
     plain = ServerInfo.parse
 
     def older(line: bytes) -> ServerInfo:
-        return dataclasses.replace(plain(line), version="2.8.4")
+        return msgspec.structs.replace(plain(line), version="2.8.4")
 
     monkeypatch.setattr(ServerInfo, "parse", older)
     with pytest.raises(Refused, match=r"2\.8\.4"):

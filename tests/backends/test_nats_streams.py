@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from backends.nats_scene import S, Scene, bodies, drafts, entries, scene
+from backends.nats_scene import S, Scene, bodies, drafts, entries, flush, scene
 from nats_noticed import deliver_noticed
 from servers.nats import Nats, nats
 from servers.proxy import Proxy, proxy
@@ -253,7 +253,7 @@ async def test_headers_of_other_programs_are_read_delivered_and_drained(stage: S
     subject = f"{stage.root}.s.{S}".encode()
     header = b"NATS/1.0\r\nTrace: t1\r\nTag: a\r\nTag:b\r\nNats-Msg-Id: m1\r\n\r\n"
     await js.link.send(packed(subject, b"theirs", header=header))
-    await js.link.flush()
+    await flush(js.link)
     await js.store(subject.decode(), b"bare")
     await flows.streams.append([Draft(S, b"ours"), Draft(S, b"more", fields={"x": b"\xff"})])
     wanted = [{"Trace": b"t1", "Tag": b"a\nb", "Nats-Msg-Id": b"m1"}, None, None, {"x": b"\xff"}]

@@ -33,11 +33,9 @@ class NoResponders(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What came: an answer, or a message that was listened for. `header` is the block as it came, empty without one."""
+    """An answer. `header` is the block as it came, empty without one."""
 
-    subject: str
     payload: bytes
-    reply: str = ""
     header: bytes = b""
 
     @property
@@ -48,10 +46,6 @@ class Message:
     def field(self, name: str) -> str:
         """One field of the header, empty without it; the last of that name."""
         return server_field_of(self.header, name.encode()).decode("utf-8", "replace")
-
-
-def _message(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> Message:
-    return Message(subject.decode("utf-8", "replace"), payload, reply.decode("utf-8", "replace"), header)
 
 
 def status_of(header: bytes) -> int:
@@ -140,7 +134,7 @@ class Link:
 
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
-        self.server = ServerInfo("", "0", 1 << 20, headers=False, jetstream=False)
+        self.server = ServerInfo()
         self.connections = 0  # how many there have been: after a change, what was heard has a hole
         self._wire: Wire | None = None
         self._nodes: list[tuple[str, int]] = list(options.nodes)
@@ -164,16 +158,14 @@ class Link:
         await link.ready()
         return link
 
-    async def request(
-        self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None, timeout: float | None = None
-    ) -> Message:
+    async def request(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> Message:
         """Asks once. Raises NoResponders where nobody serves the subject, StoreUnavailable where no answer came: what
         was asked may have been done."""
         wire = await self.ready()
         token = b"%d" % next(self._tokens)
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._asked[token] = _Asked(future, subject)
-        seconds = self.options.read_timeout.total_seconds() if timeout is None else timeout
+        seconds = self.options.read_timeout.total_seconds()
         try:
             header = packed_header(headers) if headers else b""
             wire.send(packed(subject.encode(), payload, self._inbox + token, header))
@@ -193,16 +185,6 @@ class Link:
                 do="check that JetStream is on (nats-server -js) and that the stream exists",
             )
         return answer
-
-    async def publish(
-        self, subject: str, payload: bytes, reply: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Sends to whoever listens. That it left says nothing about where it arrived."""
-        wire = await self.ready()
-        try:
-            wire.send(packed(subject.encode(), payload, reply.encode(), packed_header(headers) if headers else b""))
-        except Cut as cut:
-            raise self._unavailable(str(cut)) from cut
 
     async def listen(self, subject: bytes, heard: Heard, taken: Taken | None = None) -> Subscription:
         """Calls back with every message of the subject from now on, also after the link came back; `taken` is asked
@@ -249,15 +231,6 @@ class Link:
         """Sends packed publishes if the connection stands and the server reads; nobody is told whether they arrived."""
         if data and self._wire is not None and self._wire.open and not self._wire.crowded:
             self._wire.send(data)
-
-    async def flush(self) -> None:
-        """Waits until the server has read everything that was sent."""
-        wire = await self.ready()
-        try:
-            async with asyncio.timeout(self.options.read_timeout.total_seconds()):
-                await wire.ping()
-        except (Cut, Denied, TimeoutError) as error:
-            raise self._unavailable(str(error) or "no answer to a PING") from error
 
     async def close(self) -> None:
         """Ends the connection. Whoever waits for an answer gets StoreUnavailable."""
@@ -310,7 +283,7 @@ class Link:
             return
         asked = self._asked.get(token)
         if asked is not None and not asked.future.done():
-            asked.future.set_result(_message(subject, reply, header, payload))
+            asked.future.set_result(Message(payload, header))
 
     def _complained(self, words: str) -> None:
         """What the server refuses while the connection goes on; nobody else would answer that question."""
@@ -379,7 +352,7 @@ class Link:
             wire.end("it has no headers")
             raise ConfigError(f"{self.options.where} has no headers", do="use NATS 2.9 or newer, with headers on")
         self.server = wire.info
-        self._learn(wire.info.connect_urls)
+        self._learn(wire.info.connect_urls or ())
         wire.lost = self._lost
         wire.send(b"".join([b"SUB %b %b\r\n" % (s, number) for number, s in self._subscriptions.items()]))
         self._wire = wire

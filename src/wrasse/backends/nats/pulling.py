@@ -76,7 +76,7 @@ class Puller:
     def __init__(self, js: JetStream, stream: str, name: str, position: int, inbox: bytes) -> None:
         self._link = js.link
         self._next = f"{js.api}.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
-        self._delete = f"{js.api}.CONSUMER.DELETE.{stream}.{name}"
+        self._delete = f"{js.api}.CONSUMER.DELETE.{stream}.{name}".encode()
         self._stream = stream
         self._inbox = inbox
         self._bytes = max(_BYTES_MAX, js.link.server.max_payload + _ENVELOPE)
@@ -127,7 +127,7 @@ class Puller:
     async def end(self) -> None:
         """Not needed any more."""
         self.listening.end()
-        await self._link.publish(self._delete, b"")
+        self._link.post(packed(self._delete, b""))
 
     def _heard(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         if not header.startswith(b"NATS/1.0 "):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, cast
 
 import msgspec
@@ -57,20 +56,21 @@ class Denied(Exception):
     """The server refused the connection or the login; its own words."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
-    """What a server says about itself."""
+_Text = Annotated[str, msgspec.Meta(max_length=512)]
 
-    name: str
-    version: str
-    max_payload: int
-    headers: bool
-    jetstream: bool
-    id: str = ""
-    nonce: str = ""
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """What a server says about itself, by the names of INFO."""
+
+    version: Annotated[str, msgspec.Meta(max_length=64)] = "0"
+    max_payload: Annotated[int, msgspec.Meta(ge=1, le=PAYLOAD_MAX)] = 1 << 20
+    headers: bool = False
+    name: _Text = msgspec.field(default="", name="server_name")
+    id: _Text = msgspec.field(default="", name="server_id")
+    nonce: _Text = ""
     tls_required: bool = False
-    connect_urls: tuple[str, ...] = ()
-    leaving: bool = False  # it is about to stop, and asks its clients to go elsewhere
+    connect_urls: Annotated[list[_Text], msgspec.Meta(max_length=CONNECT_URLS_MAX)] | None = None
+    leaving: bool = msgspec.field(default=False, name="ldm")  # it is about to stop: its clients are to go elsewhere
 
     def at_least(self, *wanted: int) -> bool:
         """Whether the server is of this version or newer."""
@@ -89,37 +89,10 @@ class ServerInfo:
             told = _decode_info(line)
         except RecursionError as error:
             raise ValueError("INFO is nested too deeply") from error
-        return cls(
-            name=printable(told.server_name),
-            version=printable(told.version),
-            max_payload=told.max_payload,
-            headers=told.headers,
-            jetstream=told.jetstream,
-            id=told.server_id,
-            nonce=told.nonce,
-            tls_required=told.tls_required,
-            connect_urls=tuple(told.connect_urls or ()),
-            leaving=told.ldm,
-        )
+        return msgspec.structs.replace(told, version=printable(told.version))
 
 
-_Text = Annotated[str, msgspec.Meta(max_length=512)]
-
-
-class _Info(msgspec.Struct):
-    server_name: _Text = ""
-    version: Annotated[str, msgspec.Meta(max_length=64)] = "0"
-    max_payload: Annotated[int, msgspec.Meta(ge=1, le=PAYLOAD_MAX)] = 1 << 20
-    headers: bool = False
-    jetstream: bool = False
-    server_id: _Text = ""
-    nonce: _Text = ""
-    tls_required: bool = False
-    connect_urls: Annotated[list[_Text], msgspec.Meta(max_length=CONNECT_URLS_MAX)] | None = None
-    ldm: bool = False
-
-
-_decode_info = msgspec.json.Decoder(_Info).decode
+_decode_info = msgspec.json.Decoder(ServerInfo).decode
 
 
 class Wire(Connection):
