@@ -15,9 +15,8 @@ from backends.nats_records_scene import THINGS, at, opened
 from backends.test_nats_records_trouble import Told, assert_each_once, write_names
 from servers.nats import Nats as NatsServer, nats, nats_cluster, nats_leaf
 from wrasse.backends.nats import kv_bucket
-from wrasse.backends.nats.advice import judge
+from wrasse.backends.nats.advice import UNLIMITED, Health, judge
 from wrasse.backends.nats.connect import Nats
-from wrasse.backends.nats.health import UNLIMITED, Health
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.wire import ServerInfo
 from wrasse.clock import EPOCH, SystemClock

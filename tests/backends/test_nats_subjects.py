@@ -19,7 +19,7 @@ class _Server:
     async def request(self, subject: str, body: bytes) -> Message:
         await asyncio.sleep(0)
         told = b'{"config":{},"state":{"subjects":{"$KV.a.r.x":1}},"total":10000000,"ts":"2026-01-02T03:04:05Z"}'
-        return Message(subject, told)
+        return Message(told)
 
 
 async def test_a_total_that_is_never_reached_ends_the_listing() -> None:

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from wrasse.backends.redis.advice import judge
-from wrasse.backends.redis.health import Health
+from wrasse.backends.redis.advice import Health, judge
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
 
 GOOD = Health(

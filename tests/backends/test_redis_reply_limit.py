@@ -10,10 +10,10 @@ import pytest
 from conformance.desk import Desk
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis import moves, options
+from wrasse.backends.redis.client import sections
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.fitting import in_pieces
-from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.served import ServedList
 from wrasse.errors import StoreBroken
 from wrasse.ports.groups import Delivery, StartAt

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.backends.nats.advice import OLDEST, judge, judge_durables, loses_writes
+from wrasse.backends.nats.advice import OLDEST, health, judge, judge_durables, loses_writes
 from wrasse.backends.nats.durables import giving_up
 from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.health import health
 from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions

@@ -18,7 +18,6 @@ from wrasse.backends.nats.lanes import Lanes
 from wrasse.backends.nats.ledger_groups import LedgerGroups
 from wrasse.backends.nats.link import Link, NoResponders, packed, status_of
 from wrasse.backends.nats.marks import Marks
-from wrasse.backends.nats.positions import last_upto
 from wrasse.backends.nats.progress import Progress
 from wrasse.backends.nats.pulls import NAK, Given, Pulls
 from wrasse.backends.nats.server_ages import Ages
@@ -119,7 +118,7 @@ class NatsGroups:
         start_ms = to_micros(start.at) // 1_000 if start.at is not None else (start.after or START).ms + 1
         if tip.ms < start_ms:
             return _behind(latest)
-        found = await last_upto(self._lanes, lane, EntryId(start_ms, 0).previous, 1, tip.seq)
+        found = await self._lanes.last_upto(lane, EntryId(start_ms, 0).previous, 1, tip.seq)
         return _behind(found or START)
 
     async def deliver(

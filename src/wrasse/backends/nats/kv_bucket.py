@@ -35,7 +35,6 @@ from wrasse.errors import ConfigError, Refused, StoreFull, StoreUnavailable, Too
 ASKED_AT_ONCE = 64
 HEADER_BYTES = 256  # room for the conditions of a write and the server's own fields
 REPEATS_KNOWN = timedelta(minutes=2)  # how long the server recognises a write that arrives twice
-_SUBJECTS_MAX = 100_000  # in one answer; the server's own limit
 _NO_CLUSTER = 10074
 _FULL = (STORE_FAILED, 10028, 10047, 10122)
 _LAST = re.compile(r"wrong last sequence: (\d+)")

@@ -22,7 +22,7 @@ from wrasse.bounded import UNREADABLE
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.server_ages import ServerAge
-from wrasse.ports.streams import Draft, EntryId
+from wrasse.ports.streams import START, Draft, EntryId
 
 _LANES_MAX = 20_000
 NOTE_SECONDS = 1.0  # how soon what another process noted is seen
@@ -243,6 +243,36 @@ class Lanes:
             return replace(note.last, expected=state.last_seq)
         # Somebody else emptied it: the server's own numbers are what is left.
         return Tip(state.last_seq, max(state.last_ms, note.last.ms), state.last_seq, note.last.total, state.last_seq)
+
+    async def last_upto(self, lane: Lane, upto: EntryId, first: int, last: int) -> EntryId | None:
+        """The newest entry from sequence `first` to `last` whose id is not above `upto`, found by halving, since ids
+        only grow; None if there is none. Where the subject shares its stream, these need not be its own."""
+        found: EntryId | None = None
+        while first <= last:
+            middle = (first + last + 1) // 2
+            message = await self.reader.one(lane.stream, {"seq": middle, "next_by_subj": lane.subject})
+            if message is None or message.seq > last:
+                last = middle - 1
+            elif message.id <= upto:
+                found = message.id
+                first = message.seq + 1
+            else:
+                last = middle - 1
+        return found
+
+    async def place_after(self, lane: Lane, seq: int, tip: EntryId | None = None) -> EntryId:
+        """The highest id that everything up to this sequence has or is below of, also where that is not stored any
+        more: the one before the entry that follows; of the last entry its own."""
+        if not seq:
+            return START
+        if tip is None:
+            last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=True)
+            tip = START if last is None else last.id
+        if seq < tip.seq:
+            following = await self.reader.one(lane.stream, {"seq": seq + 1, "next_by_subj": lane.subject}, leader=True)
+            if following is not None:
+                return following.id.previous
+        return EntryId(tip.ms, max(tip.seq, seq))
 
     async def change(self, subject: str, lane: Lane, changed: Callable[[Note], Note]) -> Note:
         """Changes what is noted, whoever else does."""

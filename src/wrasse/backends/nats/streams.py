@@ -11,7 +11,6 @@ from wrasse.backends.nats.appending import Appender
 from wrasse.backends.nats.durables import Durable, Durables
 from wrasse.backends.nats.lanes import Lane, Lanes, LaneState, Tip, size_between
 from wrasse.backends.nats.marks import Mark, Marks
-from wrasse.backends.nats.positions import last_upto, place_after
 from wrasse.backends.nats.server_ages import Ages
 from wrasse.backends.nats.stored import Stored, beside, entry, ids_of
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
@@ -89,7 +88,7 @@ class NatsStreams:
         if 0 < after.seq < SEQ_MAX or not after.ms:
             return after.seq
         last = await self._lanes.reader.one(lane.stream, {"last_by_subj": lane.subject})
-        found = None if last is None else await last_upto(self._lanes, lane, after, 1, last.seq)
+        found = None if last is None else await self._lanes.last_upto(lane, after, 1, last.seq)
         return 0 if found is None else found.seq
 
     async def info(self, subject: str) -> StreamState | None:
@@ -145,10 +144,10 @@ class NatsStreams:
         if first is None or first.seq > durable.delivered:
             durable = replace(durable, pending=0)  # servers before 2.10 keep what was trimmed as pending
         last = EntryId(tip.ms, tip.seq)
-        floor = await place_after(self._lanes, lane, durable.floor, last)
+        floor = await self._lanes.place_after(lane, durable.floor, last)
         delivered = floor
         if durable.delivered != durable.floor:
-            delivered = await place_after(self._lanes, lane, durable.delivered, last)
+            delivered = await self._lanes.place_after(lane, durable.delivered, last)
         oldest = None
         if durable.pending:
             asked = {"seq": durable.floor + 1, "next_by_subj": lane.subject}

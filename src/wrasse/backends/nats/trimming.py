@@ -13,7 +13,6 @@ from datetime import timedelta
 from wrasse.backends.nats.durables import Durables
 from wrasse.backends.nats.lanes import Lane, Lanes, Tip
 from wrasse.backends.nats.marks import Marks
-from wrasse.backends.nats.positions import last_upto, place_after
 from wrasse.backends.nats.stored import Stored
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import to_micros
@@ -68,7 +67,7 @@ class Trimmer:
         durable = await self._durables.find(lane, group, reads_more=True)
         if durable is None or durable.limited:
             return None
-        return await place_after(self._lanes, lane, durable.floor), durable.floor
+        return await self._lanes.place_after(lane, durable.floor), durable.floor
 
     async def _purge(
         self, subject: str, lane: Lane, tip: Tip, upto: EntryId, bound: int, limit: int
@@ -93,5 +92,5 @@ class Trimmer:
         top = await self._lanes.reader.one(lane.stream, {"seq": highest, "next_by_subj": lane.subject})
         if top is not None and top.seq == highest and top.id <= upto:
             return highest  # the usual case: all of it is old
-        found = await last_upto(self._lanes, lane, upto, first.seq, highest)
+        found = await self._lanes.last_upto(lane, upto, first.seq, highest)
         return first.seq if found is None else found.seq

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -92,3 +92,9 @@ class Link(ABC):
             yield
         finally:
             self._seats.release()
+
+
+def sections(text: bytes) -> Mapping[str, str]:
+    """The lines `name:value` of any number of INFO answers."""
+    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines() if not line.startswith("#"))
+    return {name: value for name, colon, value in lines if colon}

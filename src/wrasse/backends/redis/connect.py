@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.backends.redis.advice import judge
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.advice import health, judge
+from wrasse.backends.redis.client import Link, sections
 from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.damage.check import RedisDamages
 from wrasse.backends.redis.flat_records import RedisFlatRecords
 from wrasse.backends.redis.groups import RedisGroups
-from wrasse.backends.redis.health import health
-from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.jobs import RedisJobs
 from wrasse.backends.redis.key_types import DO, KeyTypes
 from wrasse.backends.redis.keys import Keys

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.clock import Clock
@@ -19,7 +20,6 @@ PASS = 30.0  # seconds between the beginnings of two passes
 _STEP = 2_000  # keys that one SCAN looks at
 _STEPS_MAX = 200  # in one call
 _START = b"0"
-_GLOB = str.maketrans({sign: f"\\{sign}" for sign in "*?[]^\\"})
 
 
 class Discovery:
@@ -60,7 +60,7 @@ class Discovery:
 
     async def _step(self) -> bool:
         """One step; True if the pass is over."""
-        pattern = self._keys.prefix.translate(_GLOB) + "*"
+        pattern = literal_glob(self._keys.prefix) + "*"
         self._cursor, found = await self._link.ask(
             "SCAN", self._cursor, "MATCH", pattern, "COUNT", _STEP, "TYPE", "stream"
         )

@@ -6,11 +6,13 @@ costs its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry b
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import ReplyTooLarge
+from wrasse.backends.rounds import Rounds
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -45,3 +47,20 @@ async def _first(
     ask: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], items: Sequence[Item], count: int
 ) -> Sequence[T]:
     return await ask(items[:count])
+
+
+async def scanned(
+    link: Link, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
+) -> AsyncIterator[list[bytes]]:
+    """What the steps of SCAN, HSCAN or ZSCAN find, each as large as fits into a reply."""
+    cursor, rounds = b"0", Rounds(link.options.where, " ".join(command))
+    while True:
+        rounds.turn(cursor)
+        (cursor, found), _ = await fitting(
+            count,
+            lambda fewer: link.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023
+        )
+        if found:
+            yield found
+        if cursor == b"0":
+            return

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     TURN_LETTERS,
@@ -45,7 +46,6 @@ from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_c
 FIELDS_MAX = 1_000
 PAGE_MAX = 1_000
 PAGE_BYTES_MAX = 8 << 20
-_GLOB = str.maketrans({sign: f"\\{sign}" for sign in "*?[]^\\"})
 _START = b"0"
 _decode = msgspec.json.Decoder(dict[str, str]).decode
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -117,7 +117,7 @@ class RedisFlatRecords(ConditionalRecords):
         """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""
         check_records_page(limit)
         cursor: Word = after if after is not None else await self._link.ask("GET", self._writer.scan) or _START
-        glob = self._prefix.translate(_GLOB) + "*"
+        glob = literal_glob(self._prefix) + "*"
         scanned, hashes = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "hash")
         named = [(key, key[len(self._prefix.encode()) :]) for key in hashes]
         kept = [(key, name) for key, name in named if _is_name(name)]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from wrasse.backends.foreign_protocol import printable
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.fitting import scanned
 from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.rounds import Rounds
 
 DO = "move it away with RENAME if its value is needed, else DEL it; then run `wrasse jobs fsck`"
 _NAMED_MAX = 5
@@ -92,13 +92,10 @@ class KeyTypes:
         return [*await self.of_jobs(), *await self.misfits(kinds)]
 
     async def _workers(self, pattern: str) -> list[str]:
-        cursor, found, rounds = b"0", set[str](), Rounds(self._link.options.where, "SCAN")
-        while True:
-            rounds.turn(cursor)
-            cursor, names = await self._link.ask("SCAN", cursor, "MATCH", pattern_glob(pattern), "COUNT", 500)
+        found: set[str] = set()
+        async for names in scanned(self._link, ("SCAN",), 500, ("MATCH", pattern_glob(pattern))):
             found.update(workers_in(names, pattern))
-            if cursor == b"0":
-                return sorted(found)
+        return sorted(found)
 
     async def named(self, error: WrongType) -> WrongType:
         """The error with the keys that it is about."""

@@ -92,7 +92,12 @@ def _filled(pattern: str, worker: str) -> str:
 
 def pattern_glob(pattern: str) -> str:
     """What SCAN matches: the pattern with any worker in its place."""
-    return "*".join("".join(f"\\{sign}" if sign in "*?[]\\^" else sign for sign in part) for part in _ends(pattern))
+    return "*".join(map(literal_glob, _ends(pattern)))
+
+
+def literal_glob(text: str) -> str:
+    """What SCAN matches: this text and no other."""
+    return "".join(f"\\{sign}" if sign in "*?[]^\\" else sign for sign in text)
 
 
 def workers_in(names: Sequence[bytes], pattern: str) -> Iterator[str]:

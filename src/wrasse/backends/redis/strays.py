@@ -18,8 +18,8 @@ from datetime import timedelta
 from hashlib import sha1
 
 from wrasse.backends.redis.client import Link
-from wrasse.backends.redis.damage.reading import scanned
 from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.fitting import scanned
 from wrasse.backends.redis.hold_text import Flag, read_hold
 from wrasse.backends.redis.job_json import decode
 from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in

@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client import Link, sections
 from wrasse.backends.redis.discovery import Discovery
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.fitting import fitting
-from wrasse.backends.redis.info import sections
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import Script, load
 from wrasse.backends.redis.stream_entries import Batch, columns_of, entry_of, id_of, read_state

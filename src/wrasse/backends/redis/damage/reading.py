@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from hashlib import blake2b
 
 from wrasse.backends.redis.client import Link
-from wrasse.backends.redis.fitting import fitting
+from wrasse.backends.redis.fitting import fitting, scanned
 from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
 from wrasse.backends.redis.wire import Word
 from wrasse.backends.rounds import Rounds
@@ -28,23 +28,6 @@ async def keys_like(link: Link, glob: str, kind: str) -> AsyncIterator[list[byte
     """Keys of one type whose names match."""
     async for names in scanned(link, ("SCAN",), _SMALL, ("MATCH", glob, "TYPE", kind)):
         yield names
-
-
-async def scanned(
-    link: Link, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
-) -> AsyncIterator[list[bytes]]:
-    """What the steps of SCAN, HSCAN or ZSCAN find, each as large as fits into a reply."""
-    cursor, rounds = b"0", Rounds(link.options.where, " ".join(command))
-    while True:
-        rounds.turn(cursor)
-        (cursor, found), _ = await fitting(
-            count,
-            lambda fewer: link.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023
-        )
-        if found:
-            yield found
-        if cursor == b"0":
-            return
 
 
 async def workers_with(link: Link, pattern: str, kind: str) -> list[str]:
@@ -91,8 +74,3 @@ async def takes_of(link: Link, keys: Keys, ids: Sequence[str | bytes]) -> list[b
 def digest(raw: bytes) -> bytes:
     """A short name for these bytes."""
     return blake2b(raw, digest_size=16).digest()
-
-
-def chunks(items: Sequence[Word], size: int = _SMALL) -> Iterator[Sequence[Word]]:
-    """Some at a time."""
-    return (items[start : start + size] for start in range(0, len(items), size))
