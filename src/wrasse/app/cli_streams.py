@@ -367,7 +367,9 @@ def _tell_info(found: Sequence[StreamState], more: str | None) -> None:
     ]
     show_table(("stream", "length", "bytes", "oldest", "ever", "newest"), rows, empty="there is no such stream")
     groups = [
-        (state.subject, g.name, g.floor, g.pending, "" if g.lag is None else g.lag, g.consumers)
+        (state.subject, g.name, "invalid", "", "", g.invalid)
+        if g.invalid
+        else (state.subject, g.name, g.floor, g.pending, "" if g.lag is None else g.lag, g.consumers)
         for state in found
         for g in state.groups
     ]

@@ -76,7 +76,9 @@ def stream_json(state: StreamState) -> Mapping[str, object]:
 def group_json(group: GroupState) -> Mapping[str, object]:
     """One group: how far it is."""
     facts = picked(group, "name floor delivered pending oldest_pending_at lag consumers")
-    return {**facts, "floor": str(group.floor), "delivered": str(group.delivered)}
+    return {**facts, "floor": str(group.floor), "delivered": str(group.delivered)} | (
+        {"invalid": group.invalid} if group.invalid else {}
+    )
 
 
 def state_json(state: JobState) -> Mapping[str, object]:

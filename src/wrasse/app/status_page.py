@@ -330,6 +330,8 @@ def _streams(view: _View) -> str:
 
 
 def _group(view: _View, group: GroupState, at: datetime) -> str:
+    if group.invalid:
+        return f"{code(group.name)} {state('invalid', 'bad')} {soft(group.invalid)}"
     behind = "" if group.lag is None else f", {group.lag} to read"
     oldest = f" {soft('since')} {view.time(group.oldest_pending_at, at)}" if group.oldest_pending_at else ""
     return f"{code(group.name)} {group.pending} pending{oldest}{behind}"

@@ -165,8 +165,11 @@ async def _against(streams: Streams, chain: Verified, group: str, shelf: _Shelf)
     state = await streams.info(chain.subject)
     if state is None or chain.last is None or chain.incomplete:
         return chain
-    floor = next((each.floor for each in state.groups if each.name == group), None)
+    mine = next((each for each in state.groups if each.name == group), None)
+    floor = None if mine is None else mine.floor
     ends = chain.last
+    if mine is not None and mine.invalid:
+        chain = _noted(chain, "", mine.invalid)
     if floor is not None and floor > ends:
         last = await newest(shelf.objects, shelf.prefix, chain.domain, chain.subject)
         if last is not None and last.name.place >= (chain.epoch, ends):

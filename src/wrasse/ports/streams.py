@@ -98,7 +98,8 @@ class GroupState:
     backend cannot tell. `lost` counts entries that were trimmed while they were pending here, by whoever it was that
     did not ask the group, where the backend notices such a thing. `consumers` counts those that the group knows, or,
     where it knows none, who waits for entries now; `active_at` is then when something was last delivered or acked. One
-    that does not `protect` has a floor which may pass entries that nobody acked: no trim relies on it."""
+    that does not `protect` has a floor which may pass entries that nobody acked: no trim relies on it. `invalid` says
+    why what the backend keeps of a group cannot be read: it counts as one that has acked nothing."""
 
     name: str
     floor: EntryId
@@ -110,6 +111,7 @@ class GroupState:
     lost: int = 0
     protects: bool = True
     active_at: datetime | None = None
+    invalid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

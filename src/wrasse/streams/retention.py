@@ -115,6 +115,9 @@ def judge(state: StreamState, bound: Bound, at: datetime) -> Judged:
         return Judged(Stand.YOUNG)
     if rule.allow_data_loss:
         return Judged(Stand.DUE)
+    unknown = next((group.name for group in state.groups if group.invalid), None)
+    if unknown is not None:
+        return Judged(Stand.HELD, unknown, state.first < horizon(at, rule.age * OVERDUE))
     floors = {group.name: group.floor for group in state.groups}
     missing = next((name for name in bound.protect if name not in floors), None)
     if missing is not None:

@@ -68,13 +68,13 @@ class Note:
         ).encode()
 
     @classmethod
-    def read(cls, message: Stored) -> Note:
-        """What `packed` wrote."""
+    def read(cls, message: Stored) -> Note | None:
+        """What `packed` wrote; None where another program wrote something else."""
         try:
             told = json.loads(message.body)
-            return cls(Tip(*told["last"]), str(told["pen"]), message.seq)
-        except UNREADABLE as error:
-            raise StoreBroken("a note about a stream cannot be read", do="look at the stream of books") from error
+            return cls(Tip(*map(int, told["last"])), str(told["pen"]), message.seq)
+        except UNREADABLE:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,15 @@ class Lanes:
             return lane.note
         asked = {"last_by_subj": self.layout.lane_note(subject)}
         message = await self.reader.one(self.layout.books, asked, leader=leader)
-        lane.note = Note() if message is None else Note.read(message)
+        note = Note() if message is None else Note.read(message)
+        if note is None:
+            books = self.layout.books
+            raise StoreBroken(
+                f"what is noted of the stream {subject} cannot be read in {books}",
+                do="see who else writes there, and take it away: nats stream purge "
+                f"{books} --subject={self.layout.lane_note(subject)}",
+            )
+        lane.note = note
         lane.note_at = now
         return lane.note
 

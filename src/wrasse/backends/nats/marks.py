@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 
 from wrasse.backends.nats.js import JetStream, JsError
-from wrasse.backends.nats.layout import Layout, text_of
+from wrasse.backends.nats.layout import Layout, text_of, token
 from wrasse.backends.nats.reading import Reader
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
@@ -48,7 +48,8 @@ class Marks:
         except UNREADABLE as error:
             raise StoreBroken(
                 f"how far the group {group} of {subject} has read cannot be read in {self._layout.books}",
-                do="see who else writes there, and run one version of wrasse only; until then this group is not served",
+                do="see who else writes there; then take it away, and the group is joined anew: nats stream purge "
+                f"{self._layout.books} --subject={self._layout.mark(subject, group)}; until then nothing is trimmed",
             ) from error
 
     async def put(self, subject: str, group: str, at: EntryId, revision: int = 0) -> bool:
@@ -66,5 +67,14 @@ class Marks:
     async def groups(self, subject: str) -> list[str]:
         """The groups of a stream that have a mark, in order."""
         verb, asked = f"STREAM.INFO.{self._layout.books}", {"subjects_filter": self._layout.marks(subject)}
-        found = {name async for page in self._js.pages(verb, "subjects", asked) for name in page}
-        return sorted(text_of(name.rpartition(".")[2]) for name in found)
+        found = {name.rpartition(".")[2] async for page in self._js.pages(verb, "subjects", asked) for name in page}
+        return sorted(group for name in found if (group := _group(name)) is not None)
+
+
+def _group(name: str) -> str | None:
+    """The group that a mark names; None where another program wrote a name that is no group's. Pure."""
+    try:
+        group = text_of(name)
+    except UNREADABLE:
+        return None
+    return group if token(group) == name else None

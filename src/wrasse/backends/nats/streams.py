@@ -17,13 +17,14 @@ from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.trimming import Trimmer
 from wrasse.clock import from_micros
-from wrasse.errors import UsageError
+from wrasse.errors import StoreBroken, UsageError
 from wrasse.ports.drains import PLAIN, Stretch
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import (
     SEQ_MAX,
+    START,
     Draft,
     Entry,
     EntryId,
@@ -100,19 +101,26 @@ class NatsStreams:
         if state is None:
             self._lanes.forget(subject)
             return None
-        marks = {name: mark for name in names if (mark := await self._marks.get(subject, name)) is not None}
+        marks, invalid = dict[str, Mark](), dict[str, str]()
+        for name in names:
+            try:
+                if (mark := await self._marks.get(subject, name)) is not None:
+                    marks[name] = mark
+            except StoreBroken as broken:
+                invalid[name] = f"{broken.message}; {broken.do}"
         # Groups before the entries: how far they are then is not beyond what is seen here.
         durables = await self._durables.of(lane) if state.consumers else []
         first, tip = await asyncio.gather(
             self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True),
-            self._lanes.tip_of(subject, lane, leader=True),
+            self._tip(subject, lane, state),
         )
         # Counted after the tip was read: an older count would look as if entries were trimmed that are not.
         state = await self._lanes.state(lane) or state
-        if not lane.own and not (state.count or tip.seq or marks or durables):
+        if not lane.own and not (state.count or tip.seq or names or durables):
             return None
         shown = [await self._marked(lane, name, mark, first, tip) for name, mark in marks.items()]
-        shown += [await self._group(lane, each, first, tip) for each in durables if each.group not in marks]
+        shown += [GroupState(name, START, START, pending=0, invalid=why) for name, why in invalid.items()]
+        shown += [await self._group(lane, each, first, tip) for each in durables if each.group not in names]
         shown.sort(key=lambda group: group.name)
         at = self._time.heard(state.at) if state.at else await self._time.now()
         return StreamState(
@@ -128,6 +136,12 @@ class NatsStreams:
             server_age=await self._age(lane, state, grouped=bool(shown)),
             work_queue=state.work_queue,
         )
+
+    async def _tip(self, subject: str, lane: Lane, state: LaneState) -> Tip:
+        try:
+            return await self._lanes.tip_of(subject, lane, leader=True)
+        except StoreBroken:  # its note: who writes there is told; to be looked at, the server's own numbers will do
+            return Tip(state.last_seq, state.last_ms, state.last_seq) if lane.own else Tip()
 
     async def _age(self, lane: Lane, state: LaneState, *, grouped: bool) -> ServerAge:
         """What the server removes by itself; who else reads is asked for only where it decides anything."""

@@ -16,6 +16,7 @@ from wrasse.backends.nats.marks import Marks
 from wrasse.backends.nats.stored import Stored
 from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.clock import to_micros
+from wrasse.errors import StoreBroken
 from wrasse.ports.streams import SEQ_MAX, START, EntryId, Trimmed
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -60,8 +61,11 @@ class Trimmer:
 
     async def _floor(self, subject: str, lane: Lane, group: str) -> tuple[EntryId, int] | None:
         """How far a group has acked; None where it is missing, or where nobody can tell: with a MaxDeliver the ack
-        floor passes what the server gave up."""
-        mark = await self._marks.get(subject, group)
+        floor passes what the server gave up. One whose mark cannot be read counts as one that has acked nothing."""
+        try:
+            mark = await self._marks.get(subject, group)
+        except StoreBroken:
+            return START, 0
         if mark is not None:
             return mark.at, mark.at.seq
         durable = await self._durables.find(lane, group, reads_more=True)
