@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import click
@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from wrasse.app.cli_asked import Asked, asks, finish
 from wrasse.app.cli_jobs import show_record
 from wrasse.app.cli_journal import LINE_COLUMNS, line_row
+from wrasse.app.cli_leases import invalid_json
 from wrasse.app.cli_table import show_pairs, show_table
-from wrasse.app.config import Config
 from wrasse.app.opened import ENGINE, JOBS, LEASES, RECORDS, STREAMS, Opened, open_homes
 from wrasse.app.outlook import StreamOutlook, outlook, stream_outlook
 from wrasse.app.plain import ago, line_json, record_json
 from wrasse.app.wiring import Stores
-from wrasse.errors import UsageError
+from wrasse.errors import StoreBroken, UsageError
 from wrasse.leases.lease import Lease
 from wrasse.leases.names import DEFAULT_NAMESPACE, BadName, checked_key
 from wrasse.ports.jobs import JobRecord
@@ -54,7 +54,7 @@ async def _explain(asked: Asked, id: str) -> None:
         of_run = await _lines(opened, LineFilter(run=id))
         now = (await (opened.jobs if JOBS in needs else opened.engine).pulse()).at
         next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
-        known = record is not None or (lease is not None and lease.owner)
+        known = record is not None or (isinstance(lease, Lease) and lease.owner)
         stream = await stream_outlook(config, stores, id) if not known and where.serves(STREAMS) else None
     lines = (*about, *of_run)
     if record is None and lease is None and stream is None and not lines:
@@ -65,13 +65,13 @@ async def _explain(asked: Asked, id: str) -> None:
     answer = {
         "id": id,
         "job": None if record is None else record_json(record),
-        "lease": None if lease is None else _lease_json(lease),
+        "lease": _lease_json(lease, id),
         "stream": None if stream is None else stream.plain(),
         "journal": [line_json(line) for line in lines],
         "next": list(next_lines if stream is None else stream.next),
     }
     if stream is None:
-        asked.answer(answer, lambda: _text(config, record, lease, lines, next_lines, now))
+        asked.answer(answer, lambda: _text(id, record, lease, lines, next_lines, now))
     else:
         asked.answer(answer, lambda: _stream_text(stream, lines, now))
 
@@ -81,15 +81,17 @@ def _stream_text(stream: StreamOutlook, lines: Sequence[Line], now: datetime) ->
     _told(lines, stream.next, now)
 
 
-async def _lease(opened: Opened, key: str) -> Lease | None:
+async def _lease(opened: Opened, key: str) -> Lease | StoreBroken | None:
     """Who holds this key of the default namespace, or with no owner that nobody does; None where there is no such
-    key."""
+    key, an error where its record cannot be read."""
     assert opened.leasing is not None, "what is opened has leases"
     leases = opened.leasing.leases
     try:
         meta = await leases.describe(DEFAULT_NAMESPACE, checked_key(key))
     except BadName:
         return None
+    except StoreBroken as broken:
+        return broken
     if meta is None:
         return None
     now, lease = await leases.now(DEFAULT_NAMESPACE), meta.lease
@@ -102,7 +104,9 @@ async def _lines(opened: Opened, where: LineFilter) -> Sequence[Line]:
     return (await opened.journal.page(where, None, LINES, newest=True)).items
 
 
-def _lease_json(lease: Lease) -> dict[str, object]:
+def _lease_json(lease: Lease | StoreBroken | None, id: str) -> Mapping[str, object] | None:
+    if not isinstance(lease, Lease):
+        return None if lease is None else invalid_json(id, DEFAULT_NAMESPACE, lease)
     held = bool(lease.owner)
     return {
         "key": lease.key,
@@ -113,16 +117,18 @@ def _lease_json(lease: Lease) -> dict[str, object]:
 
 
 def _text(
-    config: Config,
+    id: str,
     record: JobRecord | None,
-    lease: Lease | None,
+    lease: Lease | StoreBroken | None,
     lines: Sequence[Line],
     next_lines: Sequence[str],
     now: datetime,
 ) -> None:
     if record is not None:
         show_record(record, now)
-    if lease is not None:
+    if isinstance(lease, StoreBroken):
+        show_pairs([*invalid_json(id, DEFAULT_NAMESPACE, lease).items()])
+    elif lease is not None:
         ends = ago(lease.until, now) if lease.owner else ""
         owner = lease.owner or "nobody: whoever asks gets it"
         show_pairs([("lease", lease.key), ("owner", owner), ("token", lease.token), ("ends", ends)])

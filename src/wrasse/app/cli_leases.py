@@ -123,6 +123,12 @@ def _show_keys(
     show_table(("key", "version", "token", "owner", "ends"), rows, after=cursor)
 
 
+def invalid_json(key: str, namespace: str, broken: StoreBroken) -> dict[str, str]:
+    """What is shown of a key whose record cannot be read."""
+    do = f"{broken.do}; `wrasse leases fsck` tells what else is damaged"
+    return {"key": key, "namespace": namespace, "invalid": broken.message, "do": do}
+
+
 @click.command()
 @click.argument("key")
 @NAMESPACE
@@ -140,7 +146,12 @@ def show(asked: Asked, key: str, namespace: str) -> None:
 async def _show(asked: Asked, key: str, namespace: str) -> None:
     async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
-        meta = await leases.describe(name, checked_key(key, name))
+        try:
+            meta = await leases.describe(name, checked_key(key, name))
+        except StoreBroken as broken:
+            unreadable = invalid_json(key, name, broken)
+            asked.answer(unreadable, lambda: show_pairs([*unreadable.items()]))
+            return
         now = await leases.now(name)
     if meta is None:
         raise UsageError(f"there is no key {key!r} in {name}", do="see `wrasse leases list`")

@@ -14,7 +14,7 @@ from wrasse.app.wiring import Stores
 from wrasse.duration import format_duration
 from wrasse.engine.sweep import Keep
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import JobQueue, JobRecord, JobState, Place
+from wrasse.ports.jobs import JobQueue, JobRecord, JobState, Place, Reason
 from wrasse.ports.streams import StreamState
 from wrasse.ports.subjects import check_subject
 from wrasse.streams.retention import Bound, Stand, judge
@@ -32,6 +32,8 @@ async def outlook(record: JobRecord, settings: Settings, jobs: JobQueue, now: da
 
 
 async def _ready(state: JobState, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
+    if state.reason is Reason.INVALID_PAYLOAD:
+        return ["nobody takes it: what is stored of it cannot be read; mend it, or delete it where it is stored"]
     lines = []
     if state.not_before is not None and state.not_before > now:
         lines.append(f"it is delayed and becomes ready {ago(state.not_before, now)}; waiting costs it nothing")

@@ -50,13 +50,24 @@ from wrasse.jobs.stream_tasks.fields import (
     check_task_type,
     group_of,
     queue_of,
+    record_key,
 )
 from wrasse.jobs.stream_tasks.search import TaskSearch, TaskStrays, due_tasks, is_stuck
-from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept, StoreParts, Task, TaskStore
+from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept, Malformed, StoreParts, Task, TaskStore
 from wrasse.jobs.stream_tasks.views import views_of
 from wrasse.ports.groups import Ack, Answer, Delivery, Groups, Nak, StartAt
 from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import Job, JobFilter, JobState, Place, Progress, Settlement, TakenJob
+from wrasse.ports.jobs import (
+    Job,
+    JobFilter,
+    JobRecord,
+    JobState,
+    Place,
+    Progress,
+    Reason,
+    Settlement,
+    TakenJob,
+)
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -292,15 +303,51 @@ class StreamedJobs(RecordQueue[Task]):
     def _retries_max(self, job: Job) -> int | None:
         return self._types[job.queue].retries_max
 
-    async def _find(self, id: str) -> Task | None:
-        """The task of this id, whatever its type."""
+    async def get(self, id: str) -> JobRecord | None:
+        try:
+            return await super().get(id)
+        except StoreBroken:
+            for task_type in self._in_order(id):
+                shown = await self._unreadable(task_type, id)
+                if shown is not None:
+                    return shown
+            raise
+
+    async def _unreadable(self, task_type: str, id: str) -> JobRecord | None:
+        """A task whose record cannot be read, as far as it can be shown: its bytes, and what is wrong. From a listing,
+        which goes past damage."""
+        key = record_key(task_type, id)
+        page = await self._store.page(key, None, 1)
+        record = next((each for each in page if each.key == key), None)
+        found = None if record is None else self.search.read(record)
+        if record is None or not isinstance(found, Malformed):
+            return None
+        state = JobState(
+            id=id, kind=task_type, queue=task_type, priority="", size=len(record.value), place=Place.READY, token=0,
+            nonce="", attempts=0, failures=0, rescues=0, interruptions=0, created_at=page.at,
+            reason=Reason.INVALID_PAYLOAD, error=found.why,
+        )  # fmt: skip
+        return JobRecord(Job(id, kind=task_type, queue=task_type, payload=record.value), state)
+
+    def _in_order(self, id: str) -> Sequence[str]:
+        """The types of which this may be a task, the likeliest first."""
         seen = self._seen.get(id)
-        order = self._types if seen is None else (seen, *(each for each in self._types if each != seen))
-        for task_type in order:
-            task = await self._store.get(task_type, id)
+        return [*self._types] if seen is None else [seen, *(each for each in self._types if each != seen)]
+
+    async def _find(self, id: str) -> Task | None:
+        """The task of this id, whatever its type. One that cannot be read is told of where no other has the id."""
+        broken: StoreBroken | None = None
+        for task_type in self._in_order(id):
+            try:
+                task = await self._store.get(task_type, id)
+            except StoreBroken as why:
+                broken = broken or why
+                continue
             if task is not None:
                 self._took([task])
                 return task
+        if broken is not None:
+            raise broken
         return None
 
     async def _stored(self, job: Job) -> Task | None:
