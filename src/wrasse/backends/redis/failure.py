@@ -7,6 +7,7 @@ is damaged.
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Sequence
@@ -98,6 +99,9 @@ def keys_of(commands: Sequence[Sequence[Word]]) -> list[str | bytes]:
     return [each[1] for each in commands if len(each) > 1 and isinstance(each[1], str | bytes)]
 
 
+_BEYOND = re.compile(r"no ids after (\d+-\d+) of (.+) which end here")  # as lua/appending.lua says it
+
+
 def _refused(error: Refusal, where: str) -> Exception:
     code = error.code
     if code in _PASSING:
@@ -118,6 +122,14 @@ def _refused(error: Refusal, where: str) -> Exception:
         return StoreBroken(
             f"{where} has a counter of ours that is not a number: another program overwrote it",
             do="see which with GET <root>:token; delete it, then run `wrasse jobs fsck --repair`, which sets it again",
+        )
+    if beyond := _BEYOND.search(text):
+        id, key = beyond[1], printable(beyond[2], 200)
+        return StoreBroken(
+            f"nothing can follow the last entry of {key} in {where}: another program gave it the id {id}, which is beyond"
+            " any clock",
+            do=f"move the stream away: RENAME {key} {key}.old; the next message begins it anew, and its groups join"
+            " again; if it is archived, see `wrasse archives restart`",
         )
     if code == "CROSSSLOT" or "cluster support disabled" in text:
         is_one = code == "CROSSSLOT"

@@ -4,13 +4,15 @@ local WINDOW = 120000 -- ms for which a key is remembered
 local logs = {}
 
 -- The stream whose keys begin at `base`, ready to be appended to. Ids go on where the last one ended, whoever wrote it: ms by
--- the clock but never back, seq one higher each time, so that entries of ours can be counted by their ids.
+-- the clock but never back, seq one higher each time, so that entries of ours can be counted by their ids. After an id that
+-- another program chose beyond any clock there can be none.
 local function open_log(base, subject)
   if logs[base] then return logs[base] end
   local log = {key = KEYS[base], facts = KEYS[base + 1], known = KEYS[base + 2], expiry = KEYS[base + 3], subject = subject}
   log.ms, log.seq, log.entries, log.bytes = 0, 0, 0, 0
   if redis.call('EXISTS', log.key) == 1 then
     local ms, seq = string.match(described('STREAM', log.key)['last-generated-id'], '^(%d+)%-(%d+)$')
+    if #ms > 15 then error('no ids after ' .. ms .. '-' .. seq .. ' of ' .. log.key .. ' which end here') end
     log.ms, log.seq = tonumber(ms), tonumber(seq)
     if #seq > 15 then log.ms, log.seq = log.ms + 1, 0 end
   end
