@@ -17,31 +17,52 @@ from wrasse.backends.redis.hold_text import read_finished, read_hold
 from wrasse.backends.redis.job_json import attempts_of, decode, from_ms, read_attempts, read_history
 from wrasse.backends.redis.key_types import KeyTypes, usable_queues
 from wrasse.backends.redis.keys import Keys, QueueKeys
-from wrasse.backends.redis.listing import read_now
+from wrasse.backends.redis.listing import page, read_now
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.states import UNREADABLE, finished_state, held_state, job_in, waiting_state
 from wrasse.backends.redis.wire import Word
+from wrasse.backends.rounds import Rounds
 from wrasse.bounded import clamped_ms
-from wrasse.ports.jobs import Counts, JobRecord, Progress, QueueCount, WorkerState
+from wrasse.ports.jobs import Counts, JobFilter, JobRecord, Place, Progress, QueueCount, WorkerState
 
+_PAGE = 500
 SILENT_WORKERS_KEPT = timedelta(hours=1)
 
 
 async def record(link: Link, keys: Keys, id: str) -> JobRecord | None:
     """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was taken
     meanwhile is then held."""
+    asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
+    misled = False
     for look_for_waiting in (True, False):
-        found = await _indexed(link, keys, id)
+        found, misled = await _indexed(link, keys, id, asked)
         if found is None and look_for_waiting:
             found = await _waiting(link, keys, id)
         if found is not None:
             return found
+    return await _misplaced(link, keys, id) if misled else None
+
+
+async def _misplaced(link: Link, keys: Keys, id: str) -> JobRecord | None:
+    """A job that the index leads past, since another program wrote there: from the listings, until fsck mends it."""
+    for place in (Place.HELD, Place.DEAD, Place.DONE):
+        after: str | None = None
+        rounds = Rounds(link.options.where, "a search for a job that its index does not lead to")
+        while True:
+            seen = await page(link, keys, place, JobFilter(), after, _PAGE, newest=False)
+            take = next((f"{state.token}-{state.nonce}" for state in seen if state.id == id), None)
+            if take is not None:
+                return (await _indexed(link, keys, id, [id, take, "found"]))[0]
+            if seen.cursor is None:
+                break
+            after = seen.cursor
+            rounds.turn(after)
     return None
 
 
-async def _indexed(link: Link, keys: Keys, id: str) -> JobRecord | None:
+async def _indexed(link: Link, keys: Keys, id: str, asked: Sequence[Word]) -> tuple[JobRecord | None, bool]:
+    """A held or finished job; else whether its id leads to a take of which nothing is known."""
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
-    asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
     reply: list[Any] = [*await link.run(load("get"), names, asked), None, None, None, None]
     told, take, until, hold, finished = reply[1:6]
     progress = None if told is None else read_progress(told)
@@ -49,13 +70,13 @@ async def _indexed(link: Link, keys: Keys, id: str) -> JobRecord | None:
         text = read_hold(hold)
         state, wire = held_state(take, clamped_ms(until), text), decode(text.bytes)
         job = job_in(text.bytes, wire, state.queue, state.id)
-        return JobRecord(job, state, () if wire is None else attempts_of(wire), None, progress)
+        return JobRecord(job, state, () if wire is None else attempts_of(wire), None, progress), False
     if finished is not None:
         ended = read_finished(finished)
         state, wire = finished_state(take, ended), decode(ended.bytes)
         job = job_in(ended.bytes, wire, state.queue, state.id)
-        return JobRecord(job, state, read_attempts(read_history(ended.history)), ended.result, progress)
-    return None
+        return JobRecord(job, state, read_attempts(read_history(ended.history)), ended.result, progress), False
+    return None, take is not None
 
 
 async def _waiting(link: Link, keys: Keys, id: str) -> JobRecord | None:

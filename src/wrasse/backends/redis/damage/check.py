@@ -65,8 +65,10 @@ class RedisDamages:
         await judge.hear(finished.letters())
         await judge.hear(finished.ways())
         names = Names(self._link, self._keys, seen)
-        # Whether a job waits can be said only once all queues are known.
-        if every_queue and (judge.repair or not judge.found(Kind.QUEUE_NOT_LISTED)):
+        # Whether a job waits can be said only once all queues are known; and what a way led past looks as if it were
+        # nowhere until the next look has found it.
+        unknown = Kind.WHERE_LEFT_OVER if judge.repair else Kind.QUEUE_NOT_LISTED
+        if every_queue and not judge.found(unknown):
             await judge.hear(names.suspects())
         await judge.hear(_tokens(max(held.token, finished.token, names.token)))
         await recount(self._link, self._keys, judge, seen)
