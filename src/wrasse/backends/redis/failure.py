@@ -126,9 +126,9 @@ def _refused(error: Refusal, where: str) -> Exception:
     if beyond := _BEYOND.search(text):
         id, key = beyond[1], printable(beyond[2], 200)
         return StoreBroken(
-            f"nothing can follow the last entry of {key} in {where}: another program gave it the id {id}, which is beyond"
-            " any clock",
-            do=f"move the stream away: RENAME {key} {key}.old; the next message begins it anew, and its groups join"
+            f"nothing can follow the last entry of {key} in {where}: another program gave it the id {id}, which is"
+            " beyond any clock",
+            do=f"move the stream away: RENAME {key} {key}.old; the next message begins it anew, and its groups join it"
             " again; if it is archived, see `wrasse archives restart`",
         )
     if code == "CROSSSLOT" or "cluster support disabled" in text:
