@@ -14,9 +14,9 @@ from nats_noticed import deliver_noticed
 from wrasse.backends.nats.connect import Nats
 from wrasse.clock import ManualClock
 from wrasse.errors import Refused, UsageError
-from wrasse.ports.groups import Ack, DeadLetter, Delivery, Nak, StartAt
+from wrasse.ports.groups import GROUP_BYTES_MAX, Ack, DeadLetter, Delivery, Nak, StartAt
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.streams import START, Draft, EntryId
+from wrasse.ports.streams import BODY_BYTES_MAX, START, Draft, EntryId
 
 S = "gbe.tasks.email.queue"
 G = "email-workers"
@@ -520,6 +520,35 @@ async def test_a_busy_consumer_that_only_extends_is_alive(desk: Desk) -> None:
 async def test_extending_nothing_answers_nothing(desk: Desk) -> None:
     await desk.join()
     assert await desk.extend() == []
+
+
+@pytest.mark.parametrize("letter", ["g", "é", "."])
+async def test_a_group_of_the_longest_name_is_joined_and_worked(desk: Desk, letter: str) -> None:
+    name = letter * (GROUP_BYTES_MAX // len(letter.encode()))
+    await desk.join(name)
+    (id,) = await desk.append(b"1")
+    assert await desk.bodies(group=name) == [b"1"]
+    assert list(await desk.store.backend.groups.answer([Ack(S, name, id)])) == [DONE]
+    state = await desk.store.backend.streams.info(S)
+    assert state is not None
+    assert [(each.name, each.floor) for each in state.groups] == [(name, id)]
+    marked = "m" + name[1:]
+    await desk.join(marked, cursor=True)
+    assert await desk.store.backend.groups.mark(S, marked, id) is DONE
+    state = await desk.store.backend.streams.info(S)
+    assert state is not None
+    assert {each.name: each.floor for each in state.groups} == {name: id, marked: id}
+
+
+async def test_the_largest_entry_is_delivered_and_becomes_a_dead_letter(desk: Desk) -> None:
+    await desk.join()
+    body = b"x" * BODY_BYTES_MAX
+    (id,) = await desk.append(body)
+    (given,) = await desk.deliver()
+    assert given.entry.body == body
+    assert await desk.bury(id, Draft(DEAD, body, fields={"reason": b"too much"})) is DONE
+    (entry,) = (await desk.store.backend.streams.read(DEAD, START, 10)).items
+    assert (entry.body == body, entry.fields) == (True, {"reason": b"too much"})
 
 
 # Dead letters

@@ -58,6 +58,14 @@ async def test_long_lines_are_kept_and_settled(journal: Journal) -> None:
     assert {(line.outcome, line.detail[:300]) for line in found} == {(Outcome.FAILED, "é" * 300)}
 
 
+async def test_names_as_long_as_any_object_or_key_are_kept_and_found(journal: Journal) -> None:
+    wanted = [intent(str(n), suspect=letter * 1_024) for n, letter in enumerate(("k", "é", "\x00", "\u2028"))]
+    await journal.intend(wanted)
+    assert [line.intent for line in await lines(journal)] == wanted
+    for each in wanted:
+        assert ids(await lines(journal, LineFilter(suspect=each.suspect))) == [each.id]
+
+
 async def test_an_outcome_is_added_to_its_intent(journal: Journal, store: Store) -> None:
     intended_at = await journal.intend([intent("1"), intent("2")])
     await store.pass_time(STEP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from conformance.object_stores import FREE_OF_FOLDERS, OBJECT_BACKENDS, ObjectStore, listed, whole
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
 from object_faults import FaultyObjects
+from wrasse.backends.s3.objects import PART_BYTES
 from wrasse.errors import Gone, StoreUnavailable, TooLarge, UsageError
 from wrasse.ports.objects import (
     CHUNK_BYTES,
@@ -138,6 +140,37 @@ async def test_bytes_may_be_streamed_in_and_out(objects: Objects, size: int) -> 
     chunks = [chunk async for chunk in objects.read("a", at=made)]
     assert b"".join(chunks) == data
     assert max(map(len, chunks), default=0) <= CHUNK_BYTES
+
+
+_FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    "size", [PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, pytest.param(9 * PART_BYTES + 1, marks=_FULL)]
+)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_objects_around_the_size_of_a_part_come_back_whole(objects: Objects, size: int, streamed: bool) -> None:
+    data = random.Random(size).randbytes(size)
+    made = version(await objects.create("a", pieces(data, 1_000_003) if streamed else data))
+    head = await objects.head("a")
+    assert head is not None
+    assert (head.info.size, await whole(objects, "a", at=made) == data) == (size, True)
+    other = data[::-1]
+    replaced = version(await objects.replace("a", pieces(other, 1_000_003) if streamed else other, at=made))
+    assert await whole(objects, "a", at=replaced) == other
+
+
+async def test_as_much_metadata_as_is_allowed_comes_back(objects: Objects) -> None:
+    for key, letter in (("a", "x"), ("b", "é")):
+        metadata = {"m": letter * ((METADATA_BYTES_MAX - 1) // len(letter.encode()))}
+        made = version(await objects.create(key, b"", metadata=metadata))
+        head = await objects.head(key)
+        assert head is not None
+        assert (head.info.version, dict(head.metadata)) == (made, metadata)
+
+
+async def test_as_many_objects_as_are_allowed_are_deleted_at_once(objects: Objects) -> None:
+    assert set(await objects.delete([ObjectDelete(f"gone/{n}", "v") for n in range(DELETES_MAX)])) == {Outcome.LOST}
 
 
 async def test_a_stream_that_breaks_off_writes_nothing(objects: Objects) -> None:

@@ -53,11 +53,24 @@ def entries_of(actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str
         groups.setdefault((action.verb, index if sweep.each else 0), []).append(index)
     return [
         Entry(
-            Intent(ids.new(), run, name, verb, actions[indexes[0]].suspect, actions[indexes[0]].reason, len(indexes)),
+            Intent(
+                ids.new(),
+                run,
+                name,
+                verb,
+                _text(actions[indexes[0]].suspect),
+                _text(actions[indexes[0]].reason),
+                len(indexes),
+            ),
             tuple(indexes),
         )
         for (verb, _), indexes in groups.items()
     ]
+
+
+def _text(name: str) -> str:
+    """A name that any journal keeps: where another program chose it, bytes that are no text are written out."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def verdict(entry: Entry, outcomes: Sequence[Outcome]) -> Settled:
@@ -230,7 +243,7 @@ class Run(Generic[S, C]):
     async def _apply(self, actions: Sequence[Action[C]]) -> None:
         entries = entries_of(actions, self.sweep, self.name, self._id, self._frame.ids)
         if self._dry_run:
-            self._plan += [Planned(action.verb, action.suspect, action.reason) for action in actions]
+            self._plan += [Planned(action.verb, _text(action.suspect), _text(action.reason)) for action in actions]
         else:
             await within(self._frame.journal.intend([entry.intent for entry in entries]))
         self._bounds.spending.spend(len(actions))

@@ -39,6 +39,14 @@ async def test_a_run_to_the_end_of_the_listing_starts_over_the_next_time(scene: 
     assert (report.cursor, report.stopped_by) == (None, None)
 
 
+async def test_a_name_that_is_no_text_is_written_out_in_the_journal(scene: Scene) -> None:
+    scene.shelf.fill(1)
+    scene.shelf.bottles["a\udcff"] = replace(scene.shelf.bottles.pop("b00000"), name="a\udcff")
+    report = await run_once(OldBottles(scene.shelf), scene.frame)
+    (line,) = await scene.lines(run=report.run)
+    assert (line.intent.suspect, line.outcome) == ("a\\udcff", Outcome.DONE)
+
+
 async def test_every_action_has_a_journal_line_with_its_reason_and_outcome(scene: Scene) -> None:
     scene.shelf.fill(2)
     report = await run_once(OldBottles(scene.shelf), scene.frame)
