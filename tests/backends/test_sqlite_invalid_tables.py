@@ -117,6 +117,20 @@ async def test_a_damaged_row_of_any_table_ends_no_view(filled: Path, tmp_path: P
     assert failed == []
 
 
+@pytest.mark.parametrize("change", ["UPDATE identity SET name = CAST(x'ff' AS TEXT)", "DELETE FROM identity"])
+async def test_a_database_whose_name_is_damaged_answers_as_another_one(
+    filled: Path, tmp_path: Path, change: str
+) -> None:
+    path = tmp_path / "wrasse.db"
+    shutil.copy(filled, path)
+    db = apsw.Connection(str(path))
+    db.execute(change)
+    db.close()
+    store = await Sqlite.open(path)
+    assert isinstance((await store.pulse()).identity, str)
+    await store.close()
+
+
 async def test_what_is_damaged_is_shown_beside_its_neighbours(filled: Path, tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     shutil.copy(filled, path)

@@ -36,8 +36,9 @@ def prepare(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
 
 
 def identity(db: apsw.Connection) -> str:
-    """The name this database was given when it was made."""
-    return str(db.execute("SELECT name FROM identity").get)
+    """The name this database was given when it was made; of a damaged one its bytes, so that it is another one."""
+    name = db.execute("SELECT CAST(name AS BLOB) FROM identity").get
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
 
 
 def _version(db: apsw.Connection, where: str, steps: Sequence[str]) -> int:
