@@ -182,6 +182,23 @@ def test_roles_work_while_another_waits_for_its_store(
             assert daemon.end() == 0
 
 
+@pytest.mark.parametrize("records", ["sqlite:other.db", "file:others"])
+def test_sweeps_of_a_file_wait_while_the_store_of_their_engine_is_down(place: Path, records: str) -> None:
+    with valkey() as away:
+        away.kill()
+        jobs = f"redis://127.0.0.1:{away.port}/0"
+        (place / "wrasse.yaml").write_text(
+            f"backends: {{jobs: '{jobs}', records: '{records}', streams: 'sqlite:other.db'}}\n"
+            "leases: {listen: '127.0.0.1:0'}\n"
+        )
+        with running(place, "--role=leases,sweeper") as daemon:
+            until(lambda: "sweep streams" in daemon.get("/readyz")[1], "sweeps that wait for their engine")
+            away.start()
+            until(lambda: daemon.get("/readyz")[0] == 200, "sweeps that run once the server is up")
+            daemon.signal(signal.SIGTERM)
+            assert daemon.end() == 0
+
+
 class Failing(BaseHTTPRequestHandler):
     """An S3 that is up and of no use."""
 

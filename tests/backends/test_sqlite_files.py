@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -117,11 +118,20 @@ async def test_a_damaged_database_says_so(tmp_path: Path) -> None:
         await use(path)
 
 
-@pytest.mark.parametrize("name", ["no/such/directory/wrasse.db", "."])
-async def test_a_path_that_cannot_be_opened_says_which_and_what_to_do(tmp_path: Path, name: str) -> None:
+async def test_a_path_that_cannot_be_opened_says_which_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be opened") as caught:
-        await Sqlite.open(tmp_path / name)
+        await Sqlite.open(tmp_path / "no/such/directory/wrasse.db")
     assert "directory" in caught.value.do
+
+
+@pytest.mark.parametrize("name", [".", "notes/wrasse.db", "itself", "pipe", "n" * 300])
+async def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / "notes").write_text("a file")
+    (tmp_path / "itself").symlink_to("itself")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreBroken, match=f"{re.escape(str(tmp_path / name))} is not a database: ") as caught:
+        await Sqlite.open(tmp_path / name)
+    assert "another file" in caught.value.do
 
 
 @pytest.mark.parametrize("path", ["", ":memory:"])

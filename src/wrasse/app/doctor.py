@@ -417,7 +417,8 @@ def _used(config: Config) -> Iterator[Path]:
     for url in (*(home.url for home in homes), *(text for own in roots for text in (own.store, own.database))):
         if url.startswith(("sqlite:", "file:")):
             with suppress(WrasseError):  # a URL of SQLAlchemy may have another form
-                yield Path((parse_objects if url.startswith("file:") else parse_store)(url).path).absolute().resolve()
+                # Unlike Path.resolve, this answers also for a link that leads to itself.
+                yield Path(os.path.realpath((parse_objects if url.startswith("file:") else parse_store)(url).path))
 
 
 def _held(database: Path) -> dict[str, int]:

@@ -124,11 +124,22 @@ async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DO
 def existing(url: StoreUrl) -> StoreUrl:
     """The same store, or an empty one in memory if it is a file or a directory that does not exist. A database in a
     directory that does not exist is the same: opening it fails, as it would for a command that writes."""
-    if url.scheme not in ("sqlite", "file") or os.path.exists(url.path):
+    if url.scheme not in ("sqlite", "file") or not _is_missing(url.path):
         return url
     if url.scheme == "sqlite" and not os.path.isdir(os.path.dirname(url.path) or "."):
         return url
     return StoreUrl("memory")
+
+
+def _is_missing(path: str) -> bool:
+    """Whether nothing is there. A path that cannot be looked at, such as a link to itself, is not missing."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Backend:

@@ -6,8 +6,10 @@ backs off to 100 ms, and under load that starves whoever has waited longest.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import stat
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,13 +19,14 @@ import apsw
 
 from wrasse.backends.sqlite.failure import moved, unwritable
 from wrasse.clock import SystemClock
-from wrasse.errors import UsageError
+from wrasse.errors import StoreBroken, UsageError, reason_of
 from wrasse.private_files import make_private_file
 
 _PAUSE = 0.001
 _CHECKPOINT_PAGES = 2_000
 _LOG_BYTES_MAX = 64 << 20
 _CACHE_KIB = 8_192
+_NO_FILE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class File:
 
     def open(self, *, creates: bool = False, reads_only: bool = False) -> apsw.Connection:
         """A connection with our settings."""
+        self._check()
         if creates:
             make_private_file(self.path)  # SQLite gives its -wal and -shm files the mode of the database
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
@@ -58,6 +62,15 @@ class File:
         if reads_only:
             db.pragma("query_only", True)
         return db
+
+    def _check(self) -> None:
+        """Refuses what stands at the path and is no file: waiting would not make it one."""
+        try:
+            why = "" if stat.S_ISREG(os.stat(self.path).st_mode) else "it is no regular file"
+        except OSError as error:
+            why = reason_of(error) if error.errno in _NO_FILE else ""
+        if why:
+            raise StoreBroken(f"{self.where} is not a database: {why}", do="name another file, or move this out of the way")
 
     def inode(self) -> tuple[int, int]:
         """What file stands at the path now."""
