@@ -306,7 +306,7 @@ class Daemon:
             found.append(Part("engine", (ENGINE,), partial(self._start_engine, opened)))
             for family in families(config, self._clock, self._sweeps):
                 needs = (ENGINE, *family.needs)
-                found.append(Part(f"sweep {family.name}", needs, partial(self._add_sweeps, opened, *needs, family=family)))
+                found.append(Part(f"sweep {family.name}", needs, partial(self._add_sweeps, opened, needs, family)))
         if self._streams:
             found.append(Part("archiver", (STREAMS, ENGINE, ARCHIVES), partial(self._start_archiver, stores, opened)))
         if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
@@ -338,7 +338,7 @@ class Daemon:
     async def _start_engine(self, opened: Open) -> Run:
         return self._engine_on(await opened(ENGINE)).run
 
-    async def _add_sweeps(self, opened: Open, *needs: str, family: Family) -> Run:
+    async def _add_sweeps(self, opened: Open, needs: tuple[str, ...], family: Family) -> Run:
         backends = await opened(*needs)
         self._engine_on(backends).add(family.build(backends))
         return _nothing

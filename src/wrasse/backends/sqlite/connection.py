@@ -70,7 +70,7 @@ class File:
         except OSError as error:
             why = reason_of(error) if error.errno in _NO_FILE else ""
         if why:
-            raise StoreBroken(f"{self.where} is not a database: {why}", do="name another file, or move this out of the way")
+            raise StoreBroken(f"{self.where} is not a database: {why}", do="name another file, or take it away")
 
     def inode(self) -> tuple[int, int]:
         """What file stands at the path now."""
