@@ -136,6 +136,24 @@ def test_doctor_names_files_of_earlier_versions_that_others_may_read(here: Path)
     assert (here / "jobs.db").stat().st_mode & 0o777 == 0o644
 
 
+def test_doctor_names_archives_sightings_and_secret_files_that_others_may_read(here: Path) -> None:
+    (here / "wrasse.yaml").write_text(
+        "archiver: {streams: [{stream: a, destination: 'file:arch'}]}\n"
+        "orphans: {a: {preset: workspaces, database: 'sqlite:app.db', sightings: 'sqlite:seen.db'}}\n"
+        "leases: {listen: '', tokens: {ci: {token_file: ci.token}}, client_key: my.key}\nnats: {creds: my.creds}\n"
+    )
+    (here / "arch").mkdir(mode=0o700)
+    for name in ("seen.db", "app.db", "ci.token", "my.key", "my.creds"):
+        (here / name).touch(mode=0o600)
+    assert modes_said() == {}
+    for path in here.iterdir():
+        path.chmod(0o755)
+    told = modes_said().values()
+    assert {each.partition(";")[0] for each in told} == {
+        "chmod 600 seen.db", "chmod 700 arch", "chmod 600 ci.token my.creds my.key",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "secret"),
     [

@@ -130,6 +130,12 @@ def test_leases_at_a_server_are_swept_there_and_nothing_is_made_here(place: Path
     assert listed(place) == ["wrasse.yaml"]
 
 
+def test_the_line_that_says_what_started_names_only_sweeps_that_run_there(place: Path) -> None:
+    (place / "wrasse.yaml").write_text("leases: {server: 'http://127.0.0.1:1'}\n")
+    with running(place, "--role=sweeper") as daemon:
+        assert daemon.said("started")["sweeps"] == ["stuck_jobs", "finished_jobs", "dead_consumers"]
+
+
 def test_a_process_that_serves_leases_while_its_settings_name_another_server_is_refused(place: Path) -> None:
     (place / "wrasse.yaml").write_text("leases: {server: 'http://127.0.0.1:1', listen: '127.0.0.1:0'}\n")
     for role in ("leases", "all"):

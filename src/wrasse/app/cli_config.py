@@ -8,6 +8,7 @@ import click
 
 from wrasse.app.cli_asked import Asked, asks
 from wrasse.app.cli_table import show_table
+from wrasse.app.handler_app import unseen_app
 from wrasse.app.homes import table
 from wrasse.app.shown import Shown, shown, written
 
@@ -36,7 +37,10 @@ def show(asked: Asked, changed: bool, where: bool) -> None:
 
 
 def _where(asked: Asked) -> None:
-    rows = list(table(asked.config().homes))
+    config = asked.config()
+    for doubt in unseen_app(config):
+        click.echo(f"warning: {doubt}", err=True)
+    rows = list(table(config.homes))
     value = [asdict(row) for row in rows]
 
     def text() -> None:

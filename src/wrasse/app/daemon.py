@@ -460,12 +460,13 @@ class Daemon:
     def _say(self, addresses: tuple[Address, ...], leases: Address | None) -> None:
         workers = (*(() if self._working is None else (self._working.worker,)), *self._tasking)
         settings = self._config.settings
+        made = {name for family in families(self._config, self._clock, self._sweeps) for name in family.sweeps}
         started = Started(
             roles=self._roles,
             handlers=tuple(self._handlers) if workers else (),
             queues=tuple(queue for worker in workers for queue in worker.settings.queues),
             slots=sum(worker.settings.concurrency for worker in workers),
-            sweeps=tuple(name for name in self._sweeps if settings.sweeps[name].enabled),
+            sweeps=tuple(name for name in self._sweeps if name in made and settings.sweeps[name].enabled),
             streams=self._streams,
             messages=tuple(each.pattern for each in self._messages),
             producer=bool(self._directory),

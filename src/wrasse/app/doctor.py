@@ -60,7 +60,7 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
     """Every check, one after the other."""
     where = config.homes
     found = [Finding("version", OK, f"wrasse {__version__}, Python {sys.version.split()[0]}"), *_settings(config)]
-    found += [*mode_findings(config, where.stores()), *left_behind(config)]
+    found += [*mode_findings(config, where.paths()), *left_behind(config)]
     opened: dict[str, Backend] = {}
     async with Stores.of(config.settings.worker, clock, create=False) as stores:
         for row in table(where):
@@ -372,8 +372,20 @@ def mode_findings(config: Config, stores: Iterable[StoreUrl]) -> Iterator[Findin
         yield Finding(
             "modes", WARN, f"every user of this machine may read {name}, and it holds secrets", f"chmod 600 {name}"
         )
-    if (files or folders) and not (wide or entered or told):
+    shown = [path for path in secret_files(config.settings) if _mode(path) & stat.S_IRWXO]
+    if shown:
+        names = shlex.join(shown)
+        yield Finding("modes", WARN, f"every user of this machine may read {names}: a secret", f"chmod 600 {names}")
+    if (files or folders) and not (wide or entered or told or shown):
         yield Finding("modes", OK, "files and directories are closed to other users of this machine")
+
+
+def secret_files(settings: Settings) -> Sequence[str]:
+    """The files with keys, seeds and tokens that these settings name."""
+    nats, leases = settings.nats, settings.leases
+    tokens = (each.token_file for each in leases.tokens.values())
+    named = (nats.creds, nats.nkey, nats.tls.key, settings.redis.tls.key, leases.tls_key, leases.client_key, *tokens)
+    return sorted({each for each in named if each})
 
 
 def _mode(path: str | Path) -> int:

@@ -25,6 +25,7 @@ from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, ArchiveStream, Setti
 from wrasse.app.store_url import StoreUrl, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.s3.address import S3Address
 from wrasse.errors import ConfigError
 
 PORTS = ("jobs", "records", "streams", "objects")
@@ -41,7 +42,7 @@ HOLDS = {
     "streams": "messages and their groups",
     "objects": "archives, state of leases, large parameters of tasks",
     "leases": "keys of leases",
-    "engine": "leases, cursors and reports of sweeps",
+    "engine": "cursors, leases and alerts of archivers",
     "journal": "what sweeps did",
 }
 _DEFAULT = "default"
@@ -61,8 +62,11 @@ class Home:
         """The URL without secrets; a path is absolute."""
         if self.refused or not self.url:
             return "none"
-        if self.url.startswith(("http:", "https:", "postgres", "mysql", "mariadb")):
+        other = self.url.startswith(("http:", "https:", "postgres", "mysql", "mariadb"))
+        if other or (self.port == "references" and not self.url.startswith("sqlite:")):
             return hide(self.url)
+        if self.url.startswith("s3:"):
+            return hide(str(S3Address.parse(self.url.removeprefix("s3://"))))  # with its endpoint: part of the place
         parse = parse_objects if self.port in ("objects", "archives") else parse_store
         root = RedisOptions.of_query(self.url).get("root", "") if is_redis(self.url) else ""
         return f"{parse(self.url).resolved()}{f'?root={root}' if root else ''}"
@@ -80,6 +84,8 @@ class Homes:
 
     ports: Mapping[str, Home]
     sightings: Mapping[str, Home]  # by root of `orphans:`
+    looked_through: Mapping[str, Home]  # by root: the store whose objects may be taken away
+    references: Mapping[str, Home]  # by root: the database that names what is in use
     archives: Sequence[tuple[str, Home]]  # by pattern of streams
 
     def serves(self, port: str) -> bool:
@@ -90,6 +96,12 @@ class Homes:
         """The stores of all ports that have one, each once."""
         urls = dict.fromkeys(home.url for port, home in self.ports.items() if home.url and port != "leases")
         return (parse_objects(url) if url.startswith(("s3:", "file:")) else parse_store(url) for url in urls)
+
+    def paths(self) -> Iterator[StoreUrl]:
+        """The databases and directories on this machine in which wrasse keeps anything."""
+        homes = (*self.ports.values(), *self.sightings.values(), *(home for _, home in self.archives))
+        urls = dict.fromkeys(home.url for home in homes if home.url.startswith(("sqlite:", "file:")))
+        return (parse_store(url) for url in urls)
 
     @property
     def jobs(self) -> str:
@@ -133,7 +145,13 @@ def resolve(settings: Settings, sources: Mapping[str, str]) -> Homes:
     engine = _engine(settings, sources, named, ports["records"])
     ports |= {"engine": engine, "journal": replace(engine, port="journal")}
     ports["leases"] = _leases(settings, sources, ports["records"])
-    return Homes(ports, _sightings(settings, sources, named, engine), _archives(settings, sources, ports["objects"]))
+    return Homes(
+        ports,
+        _sightings(settings, sources, named, engine),
+        _looked_through(settings, sources, ports["objects"]),
+        _references(settings, sources),
+        _archives(settings, sources, ports["objects"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +167,13 @@ class Row:
 
 def table(homes: Homes) -> Iterator[Row]:
     """Every port, its backend, the source that decided and what lives there."""
-    extra = [(f"sightings of {root}", home, "since when objects are orphans") for root, home in homes.sightings.items()]
+    extra = []
+    for root in homes.sightings:
+        extra += [
+            (f"objects of {root}", homes.looked_through[root], "objects that may be orphans"),
+            (f"references of {root}", homes.references[root], "which objects are in use: read only"),
+            (f"sightings of {root}", homes.sightings[root], "since when objects are orphans"),
+        ]
     extra += [(f"archives of {pattern}", home, "archives of these streams") for pattern, home in homes.archives]
     for name, home, holds in (*((port, homes.ports[port], holds) for port, holds in HOLDS.items()), *extra):
         yield Row(name, str(home), hide(home.by), holds, f"{home.refused}; {home.do}" if home.refused else "")
@@ -245,6 +269,25 @@ def _sightings(
                 f"write {path}: sqlite:wrasse.db, or postgresql://… if several hosts look for orphans",
             )  # fmt: skip
     return found
+
+
+def _looked_through(settings: Settings, sources: Mapping[str, str], objects: Home) -> Mapping[str, Home]:
+    """The store of each root of orphans."""
+    follows = objects.by if objects.by == _DEFAULT else f"follows objects ({objects.by})"
+    by = f"{sources.get('orphans', _DEFAULT)}: orphans"
+    return {
+        root: Home("objects", own.store, f"{by}.{root}.store") if own.store else replace(objects, by=follows)
+        for root, own in settings.orphans.items()
+    }
+
+
+def _references(settings: Settings, sources: Mapping[str, str]) -> Mapping[str, Home]:
+    """The application's database, of each root of orphans."""
+    source = sources.get("orphans", _DEFAULT)
+    return {
+        root: Home("references", own.database, f"{source}: orphans.{root}.database")
+        for root, own in settings.orphans.items()
+    }
 
 
 def _archives(settings: Settings, sources: Mapping[str, str], objects: Home) -> Sequence[tuple[str, Home]]:

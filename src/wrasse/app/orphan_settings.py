@@ -72,7 +72,7 @@ class OrphanRoot:
     writer_timeout: timedelta = setting(timedelta(minutes=30), "how long one try of a writer may take")
     writer_retries: int = setting(3, "how often a writer tries again")
     interval: timedelta | None = setting(None, "how often it is looked at; without: as the sweep says")
-    sightings: str = setting("", "sqlite: or postgresql: URL for sightings; empty: the journal's home")
+    sightings: str = setting("", "sqlite: or postgresql: URL for sightings; empty: the SQLite database that is in use")
     spool: str = setting("wrasse-spool", "directory for the files of a run")
 
 

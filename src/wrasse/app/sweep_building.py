@@ -29,6 +29,7 @@ from wrasse.app.opened import (
 from wrasse.app.orphaning import ORPHANS as ORPHAN_SWEEP, instance_of
 from wrasse.app.own_sweeps import PortField, load_sweep, port_fields
 from wrasse.app.settings import STREAM_SWEEPS, ReaperSettings, Settings, SweepSettings
+from wrasse.app.store_url import parse_store
 from wrasse.app.task_opening import task_home
 from wrasse.app.wiring import Stores
 from wrasse.clock import Clock
@@ -82,6 +83,7 @@ class Family:
 
     name: str
     needs: tuple[str, ...]
+    sweeps: tuple[str, ...]  # by their names in the catalogue
     build: Callable[[Opened], Sequence[Scheduled]]
 
 
@@ -96,22 +98,24 @@ def families(config: Config, clock: Clock, only: Container[str] | None = None) -
     apart = (ORPHAN_SWEEP, *LEASE_SWEEPS, *STREAM_SWEEPS)
     found: list[Family] = []
 
-    def add(name: str, needs: tuple[str, ...], names: Sequence[str], build: Build) -> None:
+    def add(name: str, needs: tuple[str, ...], names: Sequence[str], build: Build, sweep: str = "") -> None:
         if names:
             made = partial(_built, names, build, settings, clock)
-            found.append(Family(name, needs, made))
+            found.append(Family(name, needs, (sweep,) if sweep else tuple(names), made))
 
     # Leases at leases.server are swept there.
     leases = [name for name in LEASE_SWEEPS if name in wanted and not settings.leases.server]
     add("leases", (LEASES,), leases, build_lease_sweep)
     streams = [name for name in STREAM_SWEEPS if name in wanted and where.serves(STREAMS)]
+    if not settings.retention and AgedEntries.name in streams and not parse_store(where.streams).is_nats:
+        streams.remove(AgedEntries.name)  # without a rule it trims nothing; a NATS may still have the age of one
     add("streams", (STREAMS,), streams, build_stream_sweep)
     for name in wanted:
         # Where no backend has jobs, there is nothing to sweep; a sweep of one's own is refused.
         if name not in apart and (settings.sweeps[name].use or where.serves(JOBS)):
             add(name, needs_of(kind_of(name, settings)), [name], build_sweep)
     for root in settings.orphans if ORPHAN_SWEEP in wanted else ():
-        add(instance_of(root), (f"{ORPHANS}/{root}",), [root], build_orphans)
+        add(instance_of(root), (f"{ORPHANS}/{root}",), [root], build_orphans, ORPHAN_SWEEP)
     if task_home(config) is not None:
         add("tasks", (TASKS,), [name for name in JOB_SWEEPS if name in wanted], build_task_sweep)
     return found

@@ -209,6 +209,15 @@ def test_two_sources_that_name_different_places_are_refused_and_both_are_named(
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("port", PORTS)
+def test_a_backend_whose_url_is_empty_is_refused_and_not_the_default(port: str) -> None:
+    name = f"WRASSE_BACKENDS_{port.upper()}"
+    with pytest.raises(ConfigError, match=rf"variable {name}: backends\.{port} is empty"):
+        loaded("backends: {jobs: 'redis://h:1'}", {name: ""})
+    with pytest.raises(ConfigError, match=r"command line: .* is empty"):
+        loaded("", {}, {f"backends.{port}": ""})
+
+
 @pytest.mark.parametrize(
     ("addr", "url"),
     [
@@ -356,6 +365,20 @@ def test_sightings_are_in_the_local_database_or_named() -> None:
     with pytest.raises(ConfigError, match=r"its sightings, and no backend serves .* orphans\.r") as refused:
         loaded(f"orphans: {{r: {root % ''}}}\nbackends: {{jobs: '{REDIS}'}}")
     assert "orphans.r.sightings: sqlite:wrasse.db" in refused.value.do
+
+
+def test_the_table_names_the_store_and_the_references_of_every_root() -> None:
+    root = "{preset: workspaces, database: '%s'%s}"
+    text = f"orphans: {{a: {root % ('postgresql://u:hunter2@h/d', '')}, b: {root % ('odd://x', ', store: file:mine')}}}"
+    config = loaded(f"{text}\nbackends: {{objects: 's3://bbb/p?endpoint=http://e:1'}}")
+    rows = {row.port: row for row in table(config.homes)}
+    assert (rows["objects of a"].backend, rows["objects of a"].by) == (
+        "s3://bbb/p at http://e:1", "follows objects (wrasse.yaml line 2: backends.objects)",
+    )  # fmt: skip
+    assert rows["references of a"].backend == "postgresql://***@h/d"
+    assert rows["objects of b"].by == "wrasse.yaml line 1: orphans.b.store"
+    assert rows["objects of b"].backend.endswith("/mine")
+    assert rows["references of b"].backend == "odd://x"
 
 
 def test_leases_are_at_their_server_or_with_the_records() -> None:
