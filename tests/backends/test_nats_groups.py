@@ -26,6 +26,7 @@ from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
+from wrasse.streams.retention import Bound, RetentionRule, Stand, judge
 
 FIRST = StartAt(first=True)
 DONE, LOST = Outcome.DONE, Outcome.LOST
@@ -184,7 +185,9 @@ async def test_a_durable_with_a_limit_of_deliveries_is_joined_and_protects_nothi
     (group,) = (await flows.streams.info(S)).groups
     trimmed = await flows.streams.trim(S, age=None, below=None, protect=(G,), limit=100)
     assert (group.protects, trimmed.count, trimmed.held_by) == (False, 0, G)
-    assert (await flows.streams.info(S)).first == first.entry.id
+    state = await flows.streams.info(S)
+    kept = Bound(RetentionRule(S, timedelta(0), exact=True, protect=(G,)), (G,))
+    assert (state.first, judge(state, kept, state.at + SECOND).stand) == (first.entry.id, Stand.UNPROVEN)
 
 
 async def test_doctor_tells_of_durables_whose_floor_proves_nothing(nats_server: Nats, stage: Scene) -> None:
@@ -249,6 +252,15 @@ async def test_a_name_that_is_another_group_s_is_refused(stage: Scene) -> None:
     _, longer = durable_names("g", f"{stage.root}.s.gbe.events.b")
     with pytest.raises(Refused, match="belongs to the group 'g'"):
         await flows.groups.join("gbe.events.b", longer, FIRST)
+
+
+async def test_subjects_whose_durables_would_have_one_name_are_not_mixed_up(stage: Scene) -> None:
+    flows = await stage.flows(patterns=("gbe.events.>",))
+    await flows.groups.join("gbe.events.first", G, FIRST)
+    await flows.groups.join("gbe.events.a.b_c", G, FIRST)
+    with pytest.raises(Refused, match="taken in the stream"):
+        await flows.groups.join("gbe.events.a_b.c", G, FIRST)
+    await flows.groups.join("gbe.events.a_b.c", "others", FIRST)
 
 
 async def test_a_durable_that_was_deleted_is_said_to_be_missing(stage: Scene) -> None:
@@ -492,6 +504,21 @@ async def test_a_crash_between_the_durable_and_the_end_of_the_ledger_makes_no_se
     assert not await flows.groups.join(S, G, FIRST)
     assert (await flows.groups._ledgers.floor(S, G), first.number) == (None, 1)
     assert await deliver(flows) == []
+
+
+@pytest.mark.guarantee("at least once")
+async def test_a_ledger_beside_a_durable_of_another_program_is_refused_and_kept(stage: Scene) -> None:
+    flows = await stage.flows()
+    ids = await flows.streams.append(drafts(6))
+    await keep_ledger(stage, flows, G, ["j", 1, "n", [ids[3].ms, ids[3].seq, 0]])
+    await foreign(flows, G)
+    with pytest.raises(Refused, match="another program made") as refused:
+        await flows.groups.join(S, G, FIRST)
+    assert "nats stream purge" in refused.value.do
+    lane = await flows.lanes.find(S)
+    await flows.lanes.js.call(f"CONSUMER.DELETE.{lane.stream}.{G}")
+    assert not await flows.groups.join(S, G, FIRST)
+    assert [d.entry.body for d in await deliver(flows)] == [b"4", b"5"]
 
 
 @pytest.mark.parametrize(

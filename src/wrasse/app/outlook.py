@@ -154,6 +154,11 @@ def next_lines(state: StreamState, bound: Bound | None) -> Iterator[str]:
             yield f"its first entry is old enough {ago(first + bound.rule.age, state.at)}"
         case Stand.MISSING:
             yield f"nothing is trimmed: the group {found.group!r} protects it, and does not exist"
+        case Stand.UNPROVEN:
+            yield (
+                f"nothing is trimmed: the group {found.group!r} protects it, and gives up after some deliveries; take"
+                " that limit away, as wrasse doctor says"
+            )
         case Stand.HELD:
             yield f"nothing is trimmed until the group {found.group!r} has acked its first entry"
         case Stand.DUE:

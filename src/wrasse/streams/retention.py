@@ -96,6 +96,7 @@ class Stand(StrEnum):
     DUE = "due"
     HELD = "held back by a group"
     MISSING = "a protecting group is missing"
+    UNPROVEN = "the floor of a protecting group proves nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,9 @@ def judge(state: StreamState, bound: Bound, at: datetime) -> Judged:
     missing = next((name for name in bound.protect if name not in floors), None)
     if missing is not None:
         return Judged(Stand.MISSING, missing)
+    unproven = next((group.name for group in state.groups if group.name in bound.protect and not group.protects), None)
+    if unproven is not None:
+        return Judged(Stand.UNPROVEN, unproven)
     lowest = min(bound.protect, key=lambda name: floors[name], default="")
     if lowest and floors[lowest] < state.first:
         return Judged(Stand.HELD, lowest, state.first < horizon(at, rule.age * OVERDUE))

@@ -254,6 +254,14 @@ def _alert(subject: str, found: Judged) -> Alert | None:
             "start who reads it in that group, or take the group from its retention rule",
             group,
         )
+    if found.stand is Stand.UNPROVEN:
+        return Alert(
+            subject,
+            f"nothing of this stream is trimmed: its protecting group {group!r} gives up after some deliveries, so its"
+            " floor may pass entries that nobody acked",
+            "take its limit of deliveries away, as wrasse doctor says, or the group from its retention rule",
+            group,
+        )
     if found.stand is Stand.HELD and found.overdue:
         return Alert(
             subject,

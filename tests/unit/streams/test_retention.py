@@ -132,6 +132,15 @@ def test_a_protecting_group_that_is_missing_protects_everything(first: datetime)
     assert judge(stream(first), bound, NOW).stand in (Stand.YOUNG, Stand.MISSING)
 
 
+@given(moments, moments)
+def test_a_protecting_group_whose_floor_proves_nothing_protects_everything(first: datetime, floor: datetime) -> None:
+    bound, state = Bound(RetentionRule(">", DAY, exact=True), ("hasty",)), stream(first, hasty=floor, other=floor)
+    state = replace(state, groups=(replace(state.groups[0], protects=False), state.groups[1]))
+
+    assert judge(state, bound, NOW).stand in (Stand.YOUNG, Stand.UNPROVEN)
+    assert judge(state, replace(bound, protect=("other",)), NOW).stand is not Stand.UNPROVEN
+
+
 ages = st.timedeltas(min_value=timedelta(seconds=1), max_value=10 * DAY)
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from wrasse.app.outlook import next_lines
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action, Keep
-from wrasse.ports.streams import Draft
+from wrasse.ports.streams import Draft, EntryId, GroupState, StreamState
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.retention import Retention, RetentionRule
+from wrasse.streams.retention import Bound, Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
 from wrasse.sweeps import aged_entries
-from wrasse.sweeps.aged_entries import AgedEntries
+from wrasse.sweeps.aged_entries import AgedEntries, AgedStream
 
 DAY = timedelta(days=1)
+START_OF_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Place:
@@ -50,6 +52,19 @@ async def test_a_plan_says_whose_entries_an_allowed_loss_may_take() -> None:
 
     assert isinstance(verdict, Action)
     assert (verdict.verb, "may lose what mail-workers did not ack" in verdict.reason) == ("trim", True)
+
+
+async def test_a_group_whose_floor_proves_nothing_is_told_of_and_nothing_is_planned() -> None:
+    rule = RetentionRule("s", DAY, protect=("hasty",))
+    place, at = Place(rule), START_OF_TIME + 2 * DAY
+    group = GroupState("hasty", EntryId(2, 2), EntryId(2, 2), 0, protects=False)
+    state = StreamState("s", 1, 1, 1, EntryId(1, 1), EntryId(1, 1), (group,), at)
+
+    verdict = place.sweep.decide(AgedStream(state, Bound(rule, ("hasty",)), ()), at)
+
+    assert isinstance(verdict, Action)
+    assert (verdict.verb, "'hasty' gives up after some deliveries" in verdict.reason) == ("alert", True)
+    assert any("gives up after some deliveries" in line for line in next_lines(state, Bound(rule, ("hasty",))))
 
 
 async def test_young_streams_are_not_shown_one_by_one() -> None:

@@ -60,6 +60,7 @@ class Durable:
     group: str
     ack_wait: timedelta
     limited: bool  # by MaxDeliver: its floor passes what it gave up
+    ours: bool  # made by wrasse
     floor: int
     delivered: int
     pending: int
@@ -81,14 +82,15 @@ class Durables:
         return (await self._looked(lane, group, reads_more=reads_more))[0]
 
     async def _looked(self, lane: Lane, group: str, *, reads_more: bool = False) -> tuple[Durable | None, str]:
-        """The durable of a group, and the name that one would get which is made now."""
+        """The durable of a group, and the name that one would get which is made now: empty where all are taken."""
         alone = await self._is_alone(lane)
-        free, _ = names = durable_names(group, lane.subject)
+        names = durable_names(group, lane.subject)
+        free = list(names)
         for name in names:
             info = await self._info(lane.stream, name)
             if info is None:
                 continue
-            free = names[1]
+            free.remove(name)
             config: Config = info["config"]
             reads = reads_of(config, lane.subject, alone=alone)
             if reads is Reads.OTHER or config.get("description") == SHOWN:
@@ -106,7 +108,7 @@ class Durables:
                     do=f"use another name than {group!r}",
                 )
             return durable_of(info, group), name
-        return None, free
+        return None, free[0] if free else ""
 
     async def join(
         self, lane: Lane, group: str, start: Mapping[str, object], ack_timeout: timedelta | None
@@ -117,6 +119,13 @@ class Durables:
             if found is not None:
                 await self._check(found, ack_timeout)
                 return found, False
+            if not free:
+                names = " and ".join(map(repr, durable_names(group, lane.subject)))
+                raise Refused(
+                    f"the names {names} of a durable for the group {group!r} on {lane.subject!r} are taken in the "
+                    f"stream {lane.stream!r} by consumers of other subjects",
+                    do="use another name for the group, or give this subject a stream of its own",
+                )
             made = await self._create(lane, group, free, start, ack_timeout or ACK_TIMEOUT)
             if made is not None:
                 return made, True
@@ -253,6 +262,7 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
         group,
         timedelta(microseconds=number(config.get("ack_wait", 0)) // 1_000),
         limited=int(config.get("max_deliver", -1)) > 0,
+        ours=str(config.get("description", "")).startswith(_OURS),
         # Servers before 2.10 tell no floor before the first ack.
         floor=max(floor, delivered) if not pending else floor,
         delivered=delivered,

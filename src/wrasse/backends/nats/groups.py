@@ -91,6 +91,8 @@ class NatsGroups:
             )
         settled = await self._ledgers.floor(subject, group)
         after, begins = await self._beginning(subject, start if settled is None else StartAt(after=settled))
+        if settled is not None and not cursor:
+            self._check_theirs(await self._durables.find(lane, group), subject, settled)
         if cursor:
             made = marked is None and await self._marks.put(subject, group, after)
         else:
@@ -99,6 +101,18 @@ class NatsGroups:
             await self._ledgers.remove(subject, group)
         await self._ages.end(lane)  # somebody who saw no group may have set one meanwhile
         return made and settled is None
+
+    def _check_theirs(self, found: Durable | None, subject: str, settled: EntryId) -> None:
+        """Refuses to go on from a ledger with a durable of another program: it stands elsewhere."""
+        if found is not None and not found.ours:
+            layout = self._lanes.layout
+            raise Refused(
+                f"the group {found.group!r} of {subject!r} has a ledger of an earlier version, settled up to "
+                f"{settled}, and {found.stream!r} a durable of its name that another program made, acked up "
+                f"to {found.floor}",
+                do="delete that durable, and the group goes on where its ledger stood; or give the ledger up: "
+                f"nats stream purge {layout.books} --subject={layout.ledger(subject, found.group)}",
+            )
 
     async def _beginning(self, subject: str, start: StartAt) -> Beginning:
         if start.first:
