@@ -316,6 +316,20 @@ async def test_a_batch_of_acks_with_a_hole_in_it_says_which_one_was_lost(desk: D
     assert await desk.ack(*ids) == [DONE, LOST, DONE]
 
 
+@pytest.mark.needs("ack_outcome")
+async def test_an_answer_to_what_another_connection_settled_is_lost(desk: Desk) -> None:
+    await desk.join(expires=True)
+    (id,) = await desk.append(b"1")
+    await desk.deliver()
+    await desk.pass_time(LONGER)
+    other = await desk.store.another()
+    (again,) = await other.groups.deliver([S], G, "c2", 1, ack_timeout=LONG, wait=LONG)
+    assert (again.number, await other.groups.answer([Ack(S, G, id)])) == (2, (DONE,))
+    assert (await desk.ack(id), await desk.bury(id, LETTER), await desk.read(DEAD)) == ([LOST], LOST, [])
+    if other is not desk.store.backend:
+        await other.close()
+
+
 async def test_an_ack_of_an_id_that_never_was_acks_nothing(desk: Desk) -> None:
     await desk.join()
     (id,) = await desk.append(b"1")
