@@ -21,6 +21,7 @@ from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
     HISTORY_MAX,
     Attempt,
+    Budget,
     Bury,
     Cancel,
     Delete,
@@ -253,6 +254,23 @@ def move(record: R, move: Move, at: datetime, *, rank: int, token: int | None = 
             return _readied(replace(record, state=state), at, move.delay, rank)
         case Cancel():
             return _cancelled(record, move.error, at)
+
+
+def rescues(state: JobState, most: int) -> tuple[int, int]:
+    """How often a job was rescued, and how often it may be: at `most`, but for a job with a budget of its own for
+    retries of any kind."""
+    if state.retries_max is None:
+        return state.rescues, most
+    return state.failures + state.rescues, state.retries_max
+
+
+def rescue(state: JobState, at: datetime, most: int) -> Requeue | Bury:
+    """What becomes of a held job whose worker fell silent."""
+    silent = f"worker {state.worker} silent for {int((at - (state.beat_at or at)).total_seconds())} s"
+    so_far, most = rescues(state, most)
+    if so_far >= most:
+        return Bury(state.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
+    return Requeue(state.hold, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
 
 
 def deletable(record: StoredJob, delete: Delete, at: datetime) -> bool:

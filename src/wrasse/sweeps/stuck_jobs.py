@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 
 from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.stray_search import StraySearch
+from wrasse.ports.job_transitions import rescue, rescues
 from wrasse.ports.jobs import Budget, Bury, JobQueue, JobRecord, JobState, Reason, Requeue
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
@@ -78,11 +79,11 @@ class StuckJobs:
         if suspect.reason is not None:  # why no queue would be right for it
             bury = Bury(suspect.hold, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
             return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
-        if suspect.rescues >= self.rescues_max:
-            bury = Bury(suspect.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
-            return Action("bury", suspect.id, f"{silent}; rescued {suspect.rescues} times already", bury)
-        requeue = Requeue(suspect.hold, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
-        return Action("requeue", suspect.id, f"{silent}; rescue {suspect.rescues + 1} of {self.rescues_max}", requeue)
+        so_far, most = rescues(suspect, self.rescues_max)
+        change = rescue(suspect, at, self.rescues_max)
+        if isinstance(change, Bury):
+            return Action("bury", suspect.id, f"{silent}; rescued {so_far} times already", change)
+        return Action("requeue", suspect.id, f"{silent}; rescue {so_far + 1} of {most}", change)
 
     def _decide_task(self, suspect: JobState, at: datetime, retries: Mapping[str, int]) -> Action[Requeue | Bury]:
         """A task has one budget for all retries: its record's, else its type's, else the design document's."""

@@ -17,6 +17,7 @@ from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.jobs.stray_search import StraySearch
+from wrasse.ports.job_transitions import rescue
 from wrasse.ports.jobs import Finish, Job, JobState, Place, Reason, TakenJob, WorkerInfo
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
@@ -85,6 +86,14 @@ def test_a_job_is_buried_when_its_rescues_are_spent_and_not_before(rescues: int)
     found = StuckJobs(Memory().jobs).decide(replace(_held(timedelta(0), SILENCE), rescues=rescues), T0 + SILENCE)
     assert isinstance(found, Action)
     assert found.verb == ("bury" if rescues >= 3 else "requeue")
+
+
+@pytest.mark.parametrize(("failures", "verb"), [(0, "requeue"), (1, "bury")])
+def test_a_job_with_a_budget_of_its_own_is_rescued_as_its_queue_would_rescue_it(failures: int, verb: str) -> None:
+    job = replace(_held(timedelta(0), SILENCE), failures=failures, rescues=1, retries_max=2)
+    found = StuckJobs(Memory().jobs).decide(job, T0 + SILENCE)
+    assert isinstance(found, Action)
+    assert (found.verb, found.change) == (verb, rescue(job, T0 + SILENCE, 3))
 
 
 async def test_a_beating_worker_keeps_its_job(yard: Yard) -> None:

@@ -47,8 +47,6 @@ from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
-    Budget,
-    Bury,
     Delete,
     Finish,
     Hold,
@@ -58,7 +56,6 @@ from wrasse.ports.jobs import (
     JobState,
     Place,
     Put,
-    Reason,
     Requeue,
     Settlement,
 )
@@ -520,15 +517,8 @@ class RecordedJobs(RecordQueue[Seen]):
             await self._settle(Finish(state.hold), f"{state.id}#{state.token}", beside=True)
         if fate is not Fate.RESCUED:
             return False
-        silent = f"worker {state.worker} silent for {int((at - (state.beat_at or at)).total_seconds())} s"
-        spent = state.rescues >= most
-        if state.retries_max is not None:
-            spent = state.failures + state.rescues >= state.retries_max
-        if spent:
-            await self._move(Bury(state.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES))
-            return False
-        requeue = Requeue(state.hold, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
-        return await self._move(requeue) is Outcome.DONE
+        change = rules.rescue(state, at, most)
+        return await self._move(change) is Outcome.DONE and isinstance(change, Requeue)
 
     def _note(self, seen: Seen) -> None:
         """What was just written: ready here, or among what is held here."""
