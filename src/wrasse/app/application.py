@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -65,11 +66,15 @@ _MIDDLEWARE = TypeVar("_MIDDLEWARE", bound=Middleware)
 _log = logging.getLogger("wrasse.app")
 
 
-class Registering:
+class Registering(ABC):
     """What a program registers, with or without an event loop: handlers, middleware and periodic jobs."""
 
     def __init__(self, config: Config, registry: Registry) -> None:
         self.config, self.registry = config, registry
+
+    @abstractmethod
+    def configure(self, config: Config) -> None:
+        """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
 
     def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
         """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest.
@@ -147,7 +152,6 @@ class App(Registering):
         self.on = self.streams.on
 
     def configure(self, config: Config) -> None:
-        """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
         if self._opened is None:
             self.config, self._stores = config, Stores.of(config.settings.worker, self._clock)
 

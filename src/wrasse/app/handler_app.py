@@ -10,7 +10,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from wrasse.app.config import Config, load
 from wrasse.app.homes import PORTS, Home, same_place
@@ -19,23 +18,15 @@ from wrasse.jobs.handler_url import is_url
 from wrasse.jobs.loading import load_named
 
 
-@runtime_checkable
-class Configured(Protocol):
-    """An App, as this file sees it."""
-
-    config: Config
-
-    def configure(self, config: Config) -> None:
-        """Uses these settings from now on."""
-        ...
-
-
 def with_app(config: Config, handler: str, file: str | None, overrides: Mapping[str, str]) -> Config:
     """The settings of a command whose handler is `handler`, or `worker.handler`: those that it was given and those of
     the App that the handler names, if it names one. That App then uses the same."""
     text = handler or ("" if config.settings.worker.exec else config.settings.worker.handler)
     app = load_named(text, "handler", example="shop.work:resize") if text and not is_url(text) else None
-    if not isinstance(app, Configured):
+    # What an App is made of is imported only here: most commands need nothing of it.
+    from wrasse.app.application import Registering
+
+    if not isinstance(app, Registering):
         return config
     theirs = app.config
     if told := [*_differences(config, theirs)]:

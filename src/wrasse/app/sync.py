@@ -382,7 +382,6 @@ class App(Registering, Waiting[AsyncApp]):
         _apps.add(self)
 
     def configure(self, config: Config) -> None:
-        """Uses these settings, where nothing is open yet."""
         self._asked.configure(config)
         self.config = self._asked.config
 

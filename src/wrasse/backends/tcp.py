@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -59,7 +60,7 @@ class Tls:
         return [(name, text) for name, text in (*files, *flags) if text]
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """A connection whose protocol is to be spoken by whoever extends it."""
 
     __slots__ = ("_loop", "_room", "_transport", "_why")
@@ -100,9 +101,9 @@ class Connection(asyncio.Protocol):
             raise Cut("the server ended the connection during the TLS handshake")
         self._transport = changed
 
+    @abstractmethod
     def _lose(self) -> None:
         """Tells all who wait that it is over; more than once."""
-        raise NotImplementedError
 
     # What asyncio calls.
 

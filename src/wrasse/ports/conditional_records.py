@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -26,7 +27,7 @@ class RecordWrite(msgspec.Struct, frozen=True):
     spot: Spot | None = None
 
 
-class ConditionalRecords:
+class ConditionalRecords(ABC):
     """The writes of Records, each as one RecordWrite; a backend adds `write` and the reads."""
 
     emits = False
@@ -68,7 +69,7 @@ class ConditionalRecords:
         self._check(key, value, emit, spot)
         return await self.write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, spot))
 
-    async def leave(self, key: str, due_at: datetime) -> None:
+    async def leave(self, key: str, due_at: datetime) -> None:  # noqa: B027  # most have nothing to do
         """Nothing to do where the due time is part of the record."""
 
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
@@ -81,6 +82,6 @@ class ConditionalRecords:
         if self.shelves is None:
             refuse_spot(spot)
 
+    @abstractmethod
     async def write(self, asked: RecordWrite) -> Written:
         """Makes a write, or says why not."""
-        raise NotImplementedError
