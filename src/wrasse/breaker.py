@@ -79,7 +79,7 @@ class _Window:
     def add(self, ok: bool, now: float) -> None:
         number = int(now // self._length)
         if not self._slices or self._slices[-1].number != number:
-            self.forget(now)
+            self._forget(now)
             self._slices.append(_Slice(number))
         newest = self._slices[-1]
         newest.total += 1
@@ -88,7 +88,7 @@ class _Window:
             newest.failed += 1
             self.failed += 1
 
-    def forget(self, now: float) -> None:
+    def _forget(self, now: float) -> None:
         oldest = int(now // self._length) - SLICES
         while self._slices and self._slices[0].number <= oldest:
             gone = self._slices.popleft()
@@ -162,11 +162,6 @@ class Breaker:
         if window.failed and window.total >= self._min and window.failed / window.total >= self._threshold:
             return self._trip(now)
         return None
-
-    def samples(self, now: float) -> tuple[int, int]:
-        """How many results lie in the window, and how many of them are failures."""
-        self._window.forget(now)
-        return self._window.total, self._window.failed
 
     def _trip(self, now: float) -> BreakerState:
         self._open, self._opened_at, self._probe = True, now, None

@@ -32,7 +32,6 @@ class Felt:
     pulse: Pulse
     number: int
     now: datetime
-    monotonic: float
 
 
 class Pulses:
@@ -51,7 +50,7 @@ class Pulses:
         if self._felt is None or self._felt.number <= number:
             async with asyncio.timeout(PULSE_MAX):
                 pulse = await self._heart.pulse()
-            self._felt = Felt(pulse, number + 1, self._clock.now(), self._clock.monotonic())
+            self._felt = Felt(pulse, number + 1, self._clock.now())
         return self._felt
 
 

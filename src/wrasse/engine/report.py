@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
 
-import msgspec
-
 from wrasse.errors import WrasseError
 from wrasse.ports.outcome import Outcome
 
@@ -147,8 +145,3 @@ def worth_telling(report: Report, told: Report | None) -> bool:
 
 def _trouble(report: Report) -> tuple[object, ...]:
     return report.stopped_by, report.failed > 0, report.errors, report.notes
-
-
-def to_json(report: Report) -> bytes:
-    """The report as others read it."""
-    return msgspec.json.encode(report)

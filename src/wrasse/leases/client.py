@@ -61,7 +61,6 @@ class _Answer(msgspec.Struct):
     new_state_etag: str = ""
     bytes: int = 0
     removed: bool = False
-    released: bool = False
     state: str = ""
     error: str = ""
     detail: str = ""

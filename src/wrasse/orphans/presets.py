@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from wrasse.errors import ConfigError
 from wrasse.ports.catalog import Query
 
-COLUMNS = ("id", "archive_key", "op_id", "deleted_at")
 _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 
 

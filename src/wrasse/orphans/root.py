@@ -45,7 +45,6 @@ class Template:
     unit: str
     pattern: re.Pattern[bytes]
     units: re.Pattern[bytes]
-    grouped: bool
 
     @property
     def directories(self) -> bool:
@@ -91,7 +90,7 @@ def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Temp
     directory = _directory(segments, below)
     whole = re.compile((directory + _expression(segments[-1])).encode(), re.DOTALL)
     units = re.compile(directory.encode(), re.DOTALL) if unit == DIRECTORY else whole
-    return Template(text, unit, whole, units, below is not None)
+    return Template(text, unit, whole, units)
 
 
 def _owner_segment(text: str, segments: list[str], owner: str, unit: str) -> int | None:

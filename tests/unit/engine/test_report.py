@@ -16,7 +16,6 @@ from wrasse.engine.report import (
     Tally,
     Totals,
     describe,
-    to_json,
     worth_telling,
 )
 from wrasse.errors import StoreUnavailable
@@ -45,7 +44,7 @@ def test_a_report_reads_back_as_it_was_written(
     report = replace(
         QUIET, kept=kept, done=done, took=took, cursor=cursor, stopped_by=stopped_by, plan=tuple(plan), errors=("x",)
     )
-    assert msgspec.json.decode(to_json(report), type=Report) == report
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
 
 
 def test_a_report_that_did_something_is_told() -> None:
