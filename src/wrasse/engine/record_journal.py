@@ -84,9 +84,7 @@ class RecordJournal:
                     found.append((f"{record.key} {line.intent.id}", line))
             if len(found) > limit:
                 break
-        shown = found[:limit]
-        at = await self._now()
-        return Page(tuple(line for _, line in shown), tuple(spot for spot, _ in shown), at, len(found) > limit)
+        return Page.cut(found, limit, await self._now())
 
     async def delete(self, before: datetime, limit: int) -> int:
         deleted = 0

@@ -17,12 +17,11 @@ from datetime import datetime
 
 import msgspec
 
-from wrasse.errors import UsageError
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KeyRecord, decode_listed
 from wrasse.leases.leases import Leases
 from wrasse.ports.namespaces import Namespaces, in_order
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, no_cursor
 from wrasse.ports.records import Record
 
 LOOKS_MAX = 50
@@ -79,7 +78,7 @@ def _parse_key(text: str | None) -> tuple[str, str | None]:
         return "", None
     name, apart, place = text.partition(_APART)
     if not name:
-        raise UsageError(f"{text[:40]!r} is not a cursor", do="use one that an earlier page gave")
+        raise no_cursor(text)
     return name, place if apart else None
 
 
@@ -177,4 +176,4 @@ def _parse(text: str) -> Round:
     try:
         return msgspec.json.decode(text, type=Round)
     except msgspec.DecodeError:
-        raise UsageError(f"{text[:40]!r} is not a cursor", do="use one that an earlier page gave") from None
+        raise no_cursor(text) from None

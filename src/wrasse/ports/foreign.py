@@ -27,7 +27,6 @@ class ForeignLook:
     """What one look saw. `cursor` continues the round; `ended` says that this look was the last of one."""
 
     changed: tuple[Record, ...]
-    scanned: int
     at: datetime
     cursor: str
     ended: bool

@@ -99,6 +99,11 @@ class ConsumerState:
     foreign: bool = False
 
 
+def no_group(group: str, subject: str) -> UsageError:
+    """Who asks did not join it before, or it was removed since."""
+    return UsageError(f"there is no group {group!r} on {subject!r}", do="join it before asking for deliveries")
+
+
 class Groups(Protocol):
     """The port."""
 

@@ -26,8 +26,7 @@ from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-ID_BYTES_MAX = 255
-NAME_BYTES_MAX = 255  # queue, kind, priority
+ID_BYTES_MAX = 255  # of its id, queue, kind, priority, unique name and group, each
 PAYLOAD_BYTES_MAX = 16 << 20
 HEADERS_BYTES_MAX = 64 << 10  # names and values of all headers of a job; records that hold a job have room for them
 
@@ -580,12 +579,6 @@ def check_take(limit: int, silence: timedelta) -> None:
     """Refuses a take of nothing, or for no time."""
     if limit < 1 or silence <= timedelta(0):
         raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
-
-
-def check_page(limit: int) -> None:
-    """Refuses a page of nothing."""
-    if limit < 1:
-        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
 
 
 def moved_id(move: Move) -> str:

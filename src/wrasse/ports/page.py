@@ -44,6 +44,12 @@ class Page(Generic[T]):
         shown = tuple(found[:limit])
         return cls(shown, tuple(map(cursor, shown)), at, len(found) > limit)
 
+    @classmethod
+    def cut(cls, found: Sequence[tuple[str, T]], limit: int, at: datetime) -> Page[T]:
+        """The same of items that were found each with its cursor."""
+        shown = found[:limit]
+        return cls(tuple(item for _, item in shown), tuple(cursor for cursor, _ in shown), at, len(found) > limit)
+
     @property
     def cursor(self) -> str | None:
         """Where the next page starts; None when this was the last."""
@@ -67,8 +73,18 @@ def check_limit(limit: int, of: str) -> None:
         raise UsageError(f"a page of {limit} {of}", do="ask for at least one")
 
 
+def no_cursor(text: str) -> UsageError:
+    """Whoever gave this as a cursor did not get it from a listing."""
+    return UsageError(f"{text[:40]!r} is not a cursor", do="use one that a page of the same listing gave")
+
+
+def other_listing(cursor: str | None) -> UsageError:
+    """Whoever gave this cursor got it from another listing."""
+    return UsageError(f"the cursor {cursor!r} belongs to another listing", do="start the listing again without it")
+
+
 def number_in(cursor: str, text: str) -> int:
     """A number in a cursor, of 64 bits, as stores compare with; UsageError if it is none."""
     if _NUMBER(text) is None or not -_MAX - 1 <= int(text) <= _MAX:
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of the same listing gave")
+        raise no_cursor(cursor)
     return int(text)

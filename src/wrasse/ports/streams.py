@@ -215,12 +215,6 @@ def is_appendable(draft: Draft) -> bool:
     )
 
 
-def check_page(limit: int) -> None:
-    """Refuses a page or a trim of nothing."""
-    if limit < 1:
-        raise UsageError(f"a page of {limit}", do="ask for at least one")
-
-
 def draft_bytes(draft: Draft) -> int:
     """What an entry counts for in the size of its stream: its body and its fields."""
     beside = sum(len(name.encode()) + len(value) for name, value in draft.fields.items()) if draft.fields else 0

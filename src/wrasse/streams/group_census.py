@@ -19,10 +19,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from wrasse.bounded import decoded
-from wrasse.errors import UsageError
 from wrasse.ports.groups import ConsumerState, Groups
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, no_cursor
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import GroupState, StreamState
 from wrasse.ports.surveys import Surveys
@@ -268,4 +267,4 @@ def _parse(text: str) -> _Place:
     try:
         return msgspec.json.decode(text, type=_Place)
     except msgspec.MsgspecError:
-        raise UsageError(f"{text[:40]!r} is not a cursor", do="use one that an earlier page gave") from None
+        raise no_cursor(text) from None

@@ -119,8 +119,7 @@ class AgedEntries:
         found = [*self._worth(page, told), *_gone(page, told, after or "", last)]
         found.sort(key=lambda each: each[0])
         if len(found) > limit:
-            shown = found[:limit]
-            return Page(tuple(suspect for _, suspect in shown), tuple(at for at, _ in shown), page.at, more=True)
+            return Page.cut(found, limit, page.at)
         if not found and len(page):
             found = [(page.cursors[-1], Quiet(page.cursors[-1]))]
         cursors = [at for at, _ in found]

@@ -12,10 +12,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from wrasse.backends.bucket.envelope import Kept
-from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import Record, Written, key_of, stored_name
 
 Answer = tuple[Outcome, str | None]  # to a change: how it ended, and the version it made
@@ -49,12 +48,6 @@ class DueSpot:
         bucket, colon, stored = cursor.partition(":")
         number_in(cursor, bucket if colon else "")
         return cls(bucket, stored.encode(errors="surrogatepass"))
-
-
-def check_limit(limit: int) -> None:
-    """Refuses a page of nothing."""
-    if limit < 1:
-        raise UsageError(f"a page of {limit} records", do="ask for at least one")
 
 
 class NamedRecords(Protocol):
@@ -97,14 +90,14 @@ class BucketRecords(ConditionalRecords):
         await self._records.leave(stored_name(key).encode(), due_at)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
-        check_limit(limit)
+        check_limit(limit, "records")
         start = None if after is None else after.encode()
         found, more = await self._records.page(stored_name(prefix).encode(), start, limit)
         shown = tuple(self._record(name, kept) for name, kept in found)
         return Page(shown, tuple(name.decode() for name, _ in found), self._now(), more)
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
-        check_limit(limit)
+        check_limit(limit, "records")
         now = self._now()
         spot = None if after is None else DueSpot.parse(after)
         found, more = await self._records.due(before or now, spot, limit)

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from wrasse.clock import EPOCH, Clock
-from wrasse.errors import UsageError
 from wrasse.ports.catalog import Reference
-from wrasse.ports.page import Page, check_limit
+from wrasse.ports.page import Page, check_limit, no_cursor
 
 
 class MemoryCatalog:
@@ -52,7 +51,7 @@ class MemorySnapshot:
     async def page(self, after: str | None, limit: int) -> Page[Reference]:
         check_limit(limit, "references")
         if after is not None and not after.isdigit():
-            raise UsageError(f"{after!r} is not a cursor", do="use one that a page of this snapshot gave")
+            raise no_cursor(after)
         start = 0 if after is None else int(after)
         shown = self._references[start : start + limit]
         cursors = tuple(str(start + n + 1) for n in range(len(shown)))

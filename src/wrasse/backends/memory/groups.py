@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from wrasse.backends.memory.logs import Group, Log, Logs, Pending, Seen
-from wrasse.errors import Refused, UsageError
+from wrasse.errors import Refused
 from wrasse.ports.groups import (
     Ack,
     Answer,
@@ -25,6 +25,7 @@ from wrasse.ports.groups import (
     check_answers,
     check_deliver,
     check_group,
+    no_group,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Entry, EntryId
@@ -139,7 +140,7 @@ class MemoryGroups:
         log = self._logs.find(subject)
         found = None if log is None else log.groups.get(group)
         if log is None or found is None:
-            raise UsageError(f"there is no group {group!r} on {subject!r}", do="join it before asking for deliveries")
+            raise no_group(group, subject)
         return log, found
 
     def _grant(

@@ -148,10 +148,5 @@ class MemoryRecords(ConditionalRecords):
     def _cut(self, keys: Iterable[K], limit: int, named: Callable[[K], tuple[str, str]]) -> Page[Record]:
         """The first `limit` records; `named` gives the name and the cursor of a key."""
         check_limit(limit, "records")
-        found = [named(key) for key in islice(keys, limit + 1)]
-        return Page(
-            items=tuple(self._records[name] for name, _ in found[:limit]),
-            cursors=tuple(cursor for _, cursor in found[:limit]),
-            at=self._clock.now(),
-            more=len(found) > limit,
-        )
+        found = [(cursor, self._records[name]) for name, cursor in map(named, islice(keys, limit + 1))]
+        return Page.cut(found, limit, self._clock.now())

@@ -17,10 +17,9 @@ from itertools import chain, islice
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import EPOCH, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.job_transitions import Shelf, StoredJob
-from wrasse.ports.jobs import Hold, JobFilter, JobState, Place, check_page
-from wrasse.ports.page import Page, number_in
+from wrasse.ports.jobs import Hold, JobFilter, JobState, Place
+from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_listing
 
 Position = tuple[int, int]
 
@@ -140,7 +139,7 @@ def _shelves(
         shelves.reverse()
     begun, start = (shelves[0], None) if after is None else _position(after)
     if begun not in shelves:
-        raise UsageError(f"the cursor {after!r} belongs to another listing", do="start the listing again without it")
+        raise other_listing(after)
     for shelf in shelves[shelves.index(begun) :]:
         yield shelf, start if shelf is begun else None
 
@@ -168,15 +167,9 @@ def _until(rows: Iterable[Row], ends: Callable[[Row], bool]) -> Iterator[Row]:
 
 
 def _cut(rows: Iterable[Row], limit: int, at: datetime) -> Page[JobState]:
-    check_page(limit)
-    found = list(islice(rows, limit + 1))
-    shown = found[:limit]
-    return Page(
-        items=tuple(row.state for row in shown),
-        cursors=tuple(f"{row.shelf}:{row.position[0]}:{row.position[1]}" for row in shown),
-        at=at,
-        more=len(found) > limit,
-    )
+    check_limit(limit, "jobs")
+    found = [(f"{row.shelf}:{row.position[0]}:{row.position[1]}", row.state) for row in islice(rows, limit + 1)]
+    return Page.cut(found, limit, at)
 
 
 def _position(cursor: str) -> tuple[Shelf, Position]:
@@ -184,4 +177,4 @@ def _position(cursor: str) -> tuple[Shelf, Position]:
         shelf, order, seq = cursor.split(":")
         return Shelf(shelf), (number_in(cursor, order), number_in(cursor, seq))
     except ValueError:
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None
+        raise no_cursor(cursor) from None

@@ -12,8 +12,8 @@ from itertools import islice
 from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
 from wrasse.clock import to_micros
 from wrasse.ports.drains import Stretch, stretch_of
-from wrasse.ports.page import Page
-from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState, Trimmed, check_drafts, check_page
+from wrasse.ports.page import Page, check_limit
+from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState, Trimmed, check_drafts
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -35,7 +35,7 @@ class MemoryStreams:
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         log = self._logs.find(subject)
         found = [] if log is None else list(islice(log.after(after), limit + 1))
         return Page.of(found, limit, self._logs.now(), lambda entry: str(entry.id))
@@ -51,7 +51,7 @@ class MemoryStreams:
 
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         check_pattern(pattern)
-        check_page(limit)
+        check_limit(limit, "streams")
         start = fixed_part(pattern)
         names = self._logs.names.walk_from(start) if after is None or after < start else self._logs.names.walk(after)
         found: list[str] = []
@@ -66,7 +66,7 @@ class MemoryStreams:
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
     ) -> Trimmed:
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         now = self._logs.now()
         log = self._logs.find(subject)
         if log is None:

@@ -35,6 +35,7 @@ from wrasse.ports.groups import (
     check_answers,
     check_deliver,
     check_group,
+    no_group,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
@@ -166,7 +167,7 @@ class NatsGroups:
         lane = await self._lanes.find(subject)
         found = None if lane is None else await self._durables.find(lane, group)
         if found is None:
-            raise UsageError(f"there is no group {group!r} on {subject!r}", do="join it before asking for deliveries")
+            raise no_group(group, subject)
         self._known[subject, group] = found
         return found
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.backends.bucket.envelope import DAMAGED, Writes
-from wrasse.backends.bucket.named_records import DueSpot, check_limit
+from wrasse.backends.bucket.named_records import DueSpot
 from wrasse.backends.nats.kv_bucket import Behind, Bucket, Message, Overtaken
 from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
 from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG, DueIndex
@@ -35,9 +35,9 @@ from wrasse.backends.nats.kv_names import Entry, Names, namespace_subject, text_
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.namespaces import META, in_order, namespace_of
+from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, stored_name
 
 GONE_KEPT = timedelta(hours=1)
@@ -156,7 +156,7 @@ class NatsRecords(ConditionalRecords):
         await self._index.leave_stale(key, found)
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
-        check_limit(limit)
+        check_limit(limit, "records")
         keys, at = await self._listed(prefix, after)
         found, more, room = list[Record](), False, _Room(limit)
         async for key, held in self._loaded(keys, limit):
@@ -183,7 +183,7 @@ class NatsRecords(ConditionalRecords):
         return (keys if after is None else _behind(keys, after)), at
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
-        check_limit(limit)
+        check_limit(limit, "records")
         spot = None if after is None else DueSpot.parse(after)
         found, more, at = await self._due(before, spot, limit)
         return Page(tuple(record for _, record in found), tuple(str(spot) for spot, _ in found), at, more)
@@ -375,7 +375,4 @@ class NatsNamespaces:
         subjects, at = await self._bucket.subjects(namespace_subject(self._bucket.root, "*"))
         texts = [text_of(each.rpartition(".")[2]) for each in subjects]
         names = [name for name in texts if name is not None and namespace_of(name + META)]
-        start = "" if after is None else in_order(after)
-        left = sorted((name for name in names if in_order(name) > start), key=in_order)
-        shown = tuple(left[:limit])
-        return Page(shown, shown, at, more=len(left) > limit)
+        return page_of(names, after, limit, at)

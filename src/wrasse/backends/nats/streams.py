@@ -20,7 +20,7 @@ from wrasse.clock import from_micros
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.ports.drains import PLAIN, Stretch
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import (
     SEQ_MAX,
@@ -32,7 +32,6 @@ from wrasse.ports.streams import (
     StreamState,
     Trimmed,
     check_drafts,
-    check_page,
 )
 from wrasse.ports.subjects import check_pattern, check_subject, matches
 
@@ -62,7 +61,7 @@ class NatsStreams:
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         lane = await self._lanes.find(subject)
         if lane is None:
             return Page((), (), await self._time.now(), False)
@@ -76,7 +75,7 @@ class NatsStreams:
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
         """Entries in columns, as the port promises."""
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         lane = await self._lanes.find(subject)
         if lane is None:
             return Stretch(subject, (), (), PLAIN, await self._time.now(), False)
@@ -188,11 +187,10 @@ class NatsStreams:
 
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         check_pattern(pattern)
-        check_page(limit)
+        check_limit(limit, "streams")
         found = sorted(await self._matching(pattern), key=str.encode)
         rest = [name for name in found if after is None or name.encode() > after.encode()]
-        shown = tuple(rest[:limit])
-        return Page(shown, shown, await self._time.now(), len(rest) > limit)
+        return Page.of(rest, limit, await self._time.now(), str)
 
     async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
         """As `Surveys` promises: the names, and then all of a page asked about at once, some hundred at a time."""
@@ -235,7 +233,7 @@ class NatsStreams:
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
     ) -> Trimmed:
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         return await self._trimmer.trim(subject, age=age, below=below, protect=protect, limit=limit)
 
     async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:

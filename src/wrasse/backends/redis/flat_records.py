@@ -20,7 +20,6 @@ from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     TURN_LETTERS,
     RecordWriter,
-    check_records_page,
     due_bounds,
     due_cursor,
     due_instant,
@@ -39,7 +38,7 @@ from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.foreign import ForeignLook, SharedRecords
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
 from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
@@ -115,7 +114,7 @@ class RedisFlatRecords(ConditionalRecords):
 
     async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignLook:
         """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""
-        check_records_page(limit)
+        check_limit(limit, "records")
         cursor: Word = after if after is not None else await self._link.ask("GET", self._writer.scan) or _START
         glob = literal_glob(self._prefix) + "*"
         scanned, hashes = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "hash")
@@ -125,7 +124,7 @@ class RedisFlatRecords(ConditionalRecords):
         micros, *rows = await self._link.run(load("flat_changed"), keys, [name for _, name in kept])
         if not dry:
             await self._link.ask("SET", self._writer.scan, scanned)
-        return ForeignLook(_records(rows), len(kept), from_micros(int(micros)), scanned.decode(), scanned == _START)
+        return ForeignLook(_records(rows), from_micros(int(micros)), scanned.decode(), scanned == _START)
 
     async def note(self, key: str, *, at: str, due_at: datetime | None) -> Outcome:
         """See SharedRecords."""
@@ -148,7 +147,7 @@ class RedisFlatRecords(ConditionalRecords):
         *,
         newest: bool = False,
     ) -> Page[Record]:
-        check_records_page(limit)
+        check_limit(limit, "records")
         own = self._writer
         keys = (index, own.names, own.due, own.writes, own.gone, own.meta, own.shelves)
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters, self._prefix, "1" if newest else "")

@@ -24,8 +24,7 @@ from wrasse.backends.redis.stream_entries import deliveries_of, new_deliveries
 from wrasse.backends.redis.stream_keys import GroupKeys, StreamKeys
 from wrasse.backends.redis.wire import ELEMENT_BYTES, Refusal, Word
 from wrasse.clock import from_micros
-from wrasse.errors import UsageError
-from wrasse.ports.groups import Delivery
+from wrasse.ports.groups import Delivery, no_group
 from wrasse.ports.streams import Entry
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -217,7 +216,4 @@ def _read(words: Sequence[Any], asking: Asking, now: int) -> list[Delivery]:
 
 def _check_group(answer: Sequence[Any], asking: Asking) -> None:
     if answer[0] == b"none":
-        raise UsageError(
-            f"there is no group {asking.group!r} on {asking.subjects[answer[1] - 1]!r}",
-            do="join it before asking for deliveries",
-        )
+        raise no_group(asking.group, asking.subjects[answer[1] - 1])

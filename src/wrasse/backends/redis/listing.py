@@ -21,9 +21,8 @@ from wrasse.backends.redis.slices import SLICE_MAX, Behind, Found, Span, slice_o
 from wrasse.backends.redis.states import finished_state, held_state, waiting_state
 from wrasse.backends.rounds import Rounds
 from wrasse.clock import to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.jobs import JobFilter, JobState, Place
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
 
 PAGE_MAX = 10_000
 _SERVED, _DELAYED = "served", "delayed"
@@ -109,7 +108,7 @@ async def _ready(
         return
     kind, queue, rest = (*parts[0], "") if after is None else _read_ready(after)
     if (kind, queue) not in parts:
-        raise _foreign(after)
+        raise other_listing(after)
     for part in parts[parts.index((kind, queue)) :]:
         cursor = rest if part == (kind, queue) else ""
         listed = _served if part[0] == _SERVED else _delayed
@@ -124,7 +123,7 @@ async def _served(
     if cursor:
         index, last, next = cursor.split(":")
         if not index.isdecimal() or len(index) > 18:  # more is beyond what LRANGE takes
-            raise _unreadable(cursor)
+            raise no_cursor(cursor)
         behind = Mark(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
     async for entry in ServedList(link, keys.queue(queue).list, newest=newest).entries(behind, chunk):
@@ -157,7 +156,7 @@ def _behind_delayed(cursor: str) -> Behind:
     try:
         member = bytes.fromhex(foreign[1:])
     except ValueError:
-        raise _unreadable(cursor) from None
+        raise no_cursor(cursor) from None
     return Behind(score, member, begins=len(member) == _FOREIGN_MAX)
 
 
@@ -197,9 +196,9 @@ def _behind(place: Place, after: str | None) -> Behind | None:
         name, score, member = after.split(":", 2)
         behind = Behind(_score(score), member.encode("utf-8", "surrogateescape"))
     except ValueError:
-        raise _unreadable(after) from None
+        raise no_cursor(after) from None
     if name != place.value:
-        raise _foreign(after)
+        raise other_listing(after)
     return behind
 
 
@@ -209,7 +208,7 @@ def _read_ready(after: str) -> tuple[str, str, str]:
         kind, first, second, third, queue = after.split(":", 4)
         _score(first)
     except ValueError:
-        raise _unreadable(after) from None
+        raise no_cursor(after) from None
     return kind, queue, f"{first}:{second}:{third}"
 
 
@@ -219,15 +218,6 @@ def _score(text: str) -> str:
     return text
 
 
-def _unreadable(after: str) -> UsageError:
-    return UsageError(f"{after!r} is not a cursor", do="use one that a page of jobs gave")
-
-
-def _foreign(after: str | None) -> UsageError:
-    return UsageError(f"the cursor {after!r} belongs to another listing", do="start the listing again without it")
-
-
 def _bounded(limit: int) -> int:
-    if limit < 1:
-        raise UsageError(f"a page of {limit} jobs", do="ask for at least one")
+    check_limit(limit, "jobs")
     return min(limit, PAGE_MAX)

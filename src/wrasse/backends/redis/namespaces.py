@@ -39,8 +39,7 @@ class RedisNamespaces:
                 members, more = sorted(await self._link.ask("ZRANGE", self._key, 0, -1)), False
             found += [name for member in members if member > lower and (name := _namespace(member))]
             lower = members[-1] if members else lower
-        shown = tuple(found[:limit])
-        return Page(shown, shown, from_micros(self._link.time_in(time)), more=len(found) > limit)
+        return Page.of(found, limit, from_micros(self._link.time_in(time)), str)
 
 
 def _namespace(member: bytes) -> str | None:

@@ -19,7 +19,6 @@ from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.conditional_records import RecordWrite
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
@@ -135,12 +134,6 @@ def due_bounds(before: datetime | None, after: str | None) -> tuple[bytes, bytes
     """The bounds of a listing by due time; no upper one where it is the server's now."""
     lower = b"-" if after is None else b"(" + _moment(after)
     return lower, b"" if before is None else b"(" + due_text(before) + b"\xff"
-
-
-def check_records_page(limit: int) -> None:
-    """Refuses a page of nothing."""
-    if limit < 1:
-        raise UsageError(f"a page of {limit} records", do="ask for at least one")
 
 
 def records_page(found: tuple[Record, ...], cursors: Iterable[str], micros: bytes, more: bytes) -> Page[Record]:

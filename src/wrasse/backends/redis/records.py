@@ -11,7 +11,6 @@ from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     GONE_MAX as GONE_MAX,
     RecordWriter,
-    check_records_page,
     due_bounds,
     due_cursor,
     due_instant,
@@ -22,7 +21,7 @@ from wrasse.backends.redis.record_writes import (
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, key_of, stored_name
 
 PAGE_MAX = 10_000
@@ -57,7 +56,7 @@ class RedisRecords(ConditionalRecords):
     async def _page(
         self, index: str, bounds: tuple[bytes, bytes], limit: int, letters: int, cursor: Callable[[Record], str]
     ) -> Page[Record]:
-        check_records_page(limit)
+        check_limit(limit, "records")
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters)
         micros, more, *rows = await self._link.run(load("record_page"), (self._writer.values, index), args)
         pairs = zip(rows[::2], rows[1::2], strict=True)

@@ -23,8 +23,8 @@ from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError, StoreBroken
 from wrasse.ports.drains import Stretch
-from wrasse.ports.page import Page
-from wrasse.ports.streams import Draft, Entry, EntryId, StreamState, Trimmed, check_drafts, check_page
+from wrasse.ports.page import Page, check_limit
+from wrasse.ports.streams import Draft, Entry, EntryId, StreamState, Trimmed, check_drafts
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, is_wild, matches
 
 _DEDUP_WINDOW = timedelta(minutes=2)
@@ -76,7 +76,7 @@ class RedisStreams:
     async def _found(self, subject: str, after: EntryId, limit: int) -> tuple[list[Any], datetime, bool]:
         """Entries as the server gives them, its clock, and whether there are more."""
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         wanted = min(limit, _PAGE_BYTES // self._sizes[subject] + 1 if subject in self._sizes else _FIRST_PAGE)
         command = "XRANGE", self._keys.of(subject).log, f"({after}", "+", "COUNT"
         try:
@@ -114,7 +114,7 @@ class RedisStreams:
 
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         check_pattern(pattern)
-        check_page(limit)
+        check_limit(limit, "streams")
         if is_wild(pattern):
             await self._discovery.look()
         elif after is None:
@@ -124,15 +124,14 @@ class RedisStreams:
             found += await self._there(names)
             if len(found) > limit:
                 break
-        shown = tuple(found[:limit])
         now = from_micros(self._link.time_in(await self._link.ask("TIME")))
-        return Page(shown, shown, now, len(found) > limit)
+        return Page.of(found, limit, now, str)
 
     async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
         """As `Surveys` promises: one question for the names, and one script for some hundred of them at a time. Streams
         of other programs are looked for first, as `subjects` does."""
         check_pattern(pattern)
-        check_page(limit)
+        check_limit(limit, "streams")
         await self._discovery.look()
         found: list[str] = []
         async for names in self._registered(pattern, after, _SURVEY_NAMES):
@@ -173,7 +172,7 @@ class RedisStreams:
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
     ) -> Trimmed:
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         keys = self._keys.of(subject)
         names = [self._keys.registry, keys.log, keys.facts]
         oldest = "" if age is None else age // _MICROSECOND

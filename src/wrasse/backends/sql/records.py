@@ -170,9 +170,7 @@ class PostgresRecords(ConditionalRecords):
         def run(link: Link) -> Page[Record]:
             ((now,),) = link.rows(f"SELECT {_NOW}")
             rows = link.rows(sql, asked)
-            shown = rows[:limit]
-            found, cursors = tuple(_record(row) for row in shown), tuple(str(row[4]) for row in shown)
-            return Page(found, cursors, from_micros(whole(now)), len(rows) > limit)
+            return Page.cut([(str(row[4]), _record(row)) for row in rows], limit, from_micros(whole(now)))
 
         return await self._store.do(run)
 

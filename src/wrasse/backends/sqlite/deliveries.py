@@ -23,8 +23,7 @@ from wrasse.backends.sqlite.entries import Loaded, Range
 from wrasse.backends.sqlite.rows import span
 from wrasse.backends.sqlite.step import Step
 from wrasse.clock import from_micros
-from wrasse.errors import UsageError
-from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak
+from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, no_group
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId
 
@@ -206,7 +205,7 @@ def _members(db: apsw.Connection, want: Want) -> list[_Member]:
     members = _decode_members(db.execute(_MEMBERS, (want.group, texts(want.subjects))).get)
     if len(members) < len(want.subjects):
         missing = sorted(set(want.subjects) - {member.subject for member in members})[0]
-        raise UsageError(f"there is no group {want.group!r} on {missing!r}", do="join it before asking for deliveries")
+        raise no_group(want.group, missing)
     return members
 
 

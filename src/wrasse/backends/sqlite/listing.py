@@ -34,7 +34,6 @@ from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, NOWHERE, READ
 from wrasse.backends.sqlite.takes import job_of
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
-from wrasse.errors import UsageError
 from wrasse.ports.jobs import (
     Attempt,
     Counts,
@@ -49,7 +48,7 @@ from wrasse.ports.jobs import (
     WorkerInfo,
     WorkerState,
 )
-from wrasse.ports.page import Page, check_limit, number_in
+from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_listing
 
 PAGE_MAX = 10_000
 
@@ -97,7 +96,7 @@ def page(
         codes.reverse()
     start = None if after is None else parse_cursor(after)
     if start is not None and start.code not in codes:
-        raise UsageError(f"the cursor {after!r} belongs to another listing", do="start the listing again without it")
+        raise other_listing(after)
     rows: list[StateRow] = []
     for code in codes[0 if start is None else codes.index(start.code) :]:
         begin = start if start is not None and start.code == code else None
@@ -122,7 +121,7 @@ def parse_cursor(cursor: str) -> Start:
         name, order, seq = cursor.split(":")
         return Start(_CODES[name], number_in(cursor, order), number_in(cursor, seq))
     except (ValueError, KeyError):
-        raise UsageError(f"{cursor!r} is not a cursor", do="use one that a page of jobs gave") from None
+        raise no_cursor(cursor) from None
 
 
 def _codes(place: Place, where: JobFilter) -> list[int]:
@@ -204,13 +203,8 @@ def _bounded(limit: int) -> int:
 
 
 def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobState]:
-    shown = rows[:limit]
-    return Page(
-        items=tuple(state_of(row, now) for row in shown),
-        cursors=tuple(f"{_NAMES.get(row.place, _NAMES[_INVALID])}:{row.order}:{row.seq}" for row in shown),
-        at=from_micros(now),
-        more=len(rows) > limit,
-    )
+    found = [(f"{_NAMES.get(row.place, _NAMES[_INVALID])}:{row.order}:{row.seq}", state_of(row, now)) for row in rows]
+    return Page.cut(found, limit, from_micros(now))
 
 
 _ONE = f"""

@@ -24,7 +24,7 @@ from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.drains import Stretch
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.streams import (
     SEQ_MAX,
     Draft,
@@ -34,7 +34,6 @@ from wrasse.ports.streams import (
     StreamState,
     Trimmed,
     check_drafts,
-    check_page,
 )
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
@@ -121,7 +120,7 @@ class SqliteStreams:
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
 
         def run(db: apsw.Connection) -> tuple[entries.Loaded, bool] | None:
             stream = entries.head(db, subject)
@@ -140,7 +139,7 @@ class SqliteStreams:
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
         """Entries in columns, as the port promises."""
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
 
         def run(db: apsw.Connection) -> tuple[Columns, bool] | None:
             stream = entries.head(db, subject)
@@ -179,7 +178,7 @@ class SqliteStreams:
 
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         check_pattern(pattern)
-        check_page(limit)
+        check_limit(limit, "streams")
         start = fixed_part(pattern)
         bounds = "subject >= ? AND subject < ?", [start, f"{start}\U0010ffff"]
         if after is not None and after >= start:
@@ -206,7 +205,7 @@ class SqliteStreams:
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
     ) -> Trimmed:
         check_subject(subject)
-        check_page(limit)
+        check_limit(limit, "entries")
         wish = entries.Wish(age, below, tuple(protect), min(limit, PAGE_MAX))
         return await self._writer.do(partial(entries.trim, subject=subject, wish=wish), wish.limit)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,10 +21,11 @@ from typing import Generic, Protocol, TypeVar
 
 from wrasse.bounded import LATEST
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
 from wrasse.ports import job_transitions as rules
 from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import Hold
+from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Hold
+from wrasse.ports.objects import Objects, read_small
 from wrasse.ports.store_time import StoreTime
 
 T = TypeVar("T")
@@ -125,6 +127,18 @@ class RecordStore(Protocol[S]):
         ...
 
 
+async def read_apart(objects: Objects, name: str) -> bytes:
+    """A payload or a result that lies beside its record; StoreBroken where there is none that a job could have."""
+    try:
+        return await read_small(objects, name, PAYLOAD_BYTES_MAX)
+    except TooLarge as large:
+        raise StoreBroken(f"of a job: {large.message}", do=large.do) from large
+    except Gone as gone:
+        raise StoreBroken(
+            f"the object {name!r} of a job is gone", do="restore it from a backup, then requeue the job"
+        ) from gone
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Who takes, for how long, and the request by which a claim is known again."""
@@ -147,7 +161,7 @@ class Claim:
         return rules.holds(stored, Hold(state.id, state.token, self.nonce(state.id)))
 
 
-class Claims(Generic[S]):
+class Claims(ABC, Generic[S]):
     """Takes jobs from their records. `tries`: how often a claim reads again after another's write to the record."""
 
     tries = 1
@@ -155,9 +169,9 @@ class Claims(Generic[S]):
     def __init__(self, store: RecordStore[S]) -> None:
         self._records = store
 
+    @abstractmethod
     async def take(self, claim: Claim, wait: timedelta) -> list[S]:
         """Up to the claim's limit of jobs, waiting for the first for as long as `wait`."""
-        raise NotImplementedError
 
     async def again(self, claim: Claim) -> list[S]:
         """What an earlier asking of this claim took and still holds."""

@@ -1,15 +1,14 @@
-"""Numbers of jobs, and pages of them, for whoever has read what is where."""
+"""Numbers of jobs, for whoever has read what is where."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from wrasse.clock import Clock, from_micros
-from wrasse.ports.jobs import JobState, QueueCount
-from wrasse.ports.page import Page
+from wrasse.ports.jobs import QueueCount
 
 _KEPT_FOR = 10  # times what counting took: numbers are not counted again before that, unless something changed here
 Numbers = tuple[tuple[QueueCount, ...], datetime]
@@ -54,9 +53,3 @@ class Counted:
             self._took = self._clock.monotonic() - begun
             self._fresh_until = begun + self._took * (1 + _KEPT_FOR)
         return self._told
-
-
-def cut(found: Sequence[tuple[str, JobState]], limit: int, at: datetime) -> Page[JobState]:
-    """A page of what was found, each with its cursor; one beyond the limit says that there is more."""
-    shown = found[:limit]
-    return Page(tuple(state for _, state in shown), tuple(cursor for cursor, _ in shown), at, more=len(found) > limit)

@@ -74,13 +74,12 @@ from wrasse.ports.jobs import (
     WorkerState,
     bounded,
     check_job,
-    check_page,
     check_settlements,
     check_take,
     moved_id,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, pages
+from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Records
 from wrasse.ports.remembered import Remembered
 
@@ -170,6 +169,25 @@ class Views(Protocol):
     async def counts(self) -> Numbers:
         """How many jobs of each queue are where."""
         ...
+
+
+def unreadable(
+    id: str,
+    queue: str,
+    place: Place,
+    size: int,
+    at: datetime,
+    error: str,
+    *,
+    kind: str = "",
+    until: datetime | None = None,
+) -> JobState:
+    """What is shown of a job whose record cannot be read."""
+    return JobState(
+        id=id, kind=kind, queue=queue, priority="", size=size, place=place, token=0, nonce="", attempts=0, failures=0,
+        rescues=0, interruptions=0, created_at=at, until=until if place is Place.HELD else None,
+        finished_at=at if place in (Place.DONE, Place.DEAD) else None, reason=Reason.INVALID_PAYLOAD, error=error,
+    )  # fmt: skip
 
 
 class Turns:
@@ -410,7 +428,7 @@ class RecordQueue(ABC, Generic[S]):
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
-        check_page(limit)
+        check_limit(limit, "jobs")
         return await self._views.page(place, where, after, limit, newest=newest)
 
     async def counts(self) -> Counts:

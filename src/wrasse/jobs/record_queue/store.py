@@ -34,12 +34,12 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
-from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
-from wrasse.jobs.record_core.claims import MillisecondTime, whole
+from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
+from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
 from wrasse.ports.job_transitions import StoredJob, check_stored
-from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Place
-from wrasse.ports.objects import ObjectDelete, Objects, read_small
+from wrasse.ports.jobs import Place
+from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
 
@@ -316,9 +316,10 @@ class RecordedStore:
         """The job with its payload and result, wherever they are."""
         stored, recorded = seen.stored, seen.recorded
         if recorded.payload is not None:
-            stored = replace(stored, job=replace(stored.job, payload=await self._read(recorded.payload)))
+            payload = await read_apart(self._objects, recorded.payload.name)
+            stored = replace(stored, job=replace(stored.job, payload=payload))
         if recorded.result is not None:
-            stored = replace(stored, result=await self._read(recorded.result))
+            stored = replace(stored, result=await read_apart(self._objects, recorded.result.name))
         return stored
 
     async def signs(self, prefix: str, after: str | None, limit: int) -> tuple[list[Sign], bool]:
@@ -416,14 +417,6 @@ class RecordedStore:
         if made.version is None:
             raise StoreUnavailable("whether the bytes of a job were written is not known", do="try again")
         return Part(name, made.version)
-
-    async def _read(self, part: Part) -> bytes:
-        try:
-            return await read_small(self._objects, part.name, PAYLOAD_BYTES_MAX)
-        except TooLarge as large:
-            raise StoreBroken(f"of a job: {large.message}", do=large.do) from large
-        except Gone:
-            raise StoreBroken("the bytes of a job are not there", do="restore the object from a backup") from None
 
     async def _own(self, key: str, mark: str) -> str | None:
         """The version of the record, if it is the one that was written under this mark."""

@@ -15,9 +15,10 @@ from datetime import datetime
 
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.record_core.counting import Counted, Numbers, Tally, cut
+from wrasse.jobs.record_core.counting import Counted, Numbers, Tally
+from wrasse.jobs.record_core.queue import unreadable
 from wrasse.jobs.record_queue.store import RecordedStore, Seen, Sign, Unreadable
-from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place, Reason
+from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place
 from wrasse.ports.page import Page
 from wrasse.ports.shelves import read_cursor, spot_cursor
 
@@ -53,7 +54,7 @@ class RecordedViews:
                 found.append((sign.name.removeprefix(prefix), state))
                 if len(found) > limit:
                     break
-        return cut(found, limit, await self._store.time.now())
+        return Page.cut(found, limit, await self._store.time.now())
 
     async def overdue(self, after: str | None, limit: int) -> tuple[list[Seen], Page[JobState]]:
         """Held jobs whose deadline has passed, longest ago first; and what else is due."""
@@ -64,7 +65,7 @@ class RecordedViews:
         late = sorted((each for each in readable if each[0][0] <= to_micros(at)), key=lambda each: each[0])
         start = None if after is None else read_cursor(after)
         left = [(spot_cursor(when, id), state) for (when, id), state in late if start is None or (when, id) > start]
-        return others, cut(left[: limit + 1], limit, at)
+        return others, Page.cut(left[: limit + 1], limit, at)
 
     async def counts(self) -> Numbers:
         """How many jobs of each queue are where."""
@@ -113,7 +114,7 @@ class RecordedViews:
         pick = heapq.nlargest if newest else heapq.nsmallest
         chosen = pick(limit + 1, kept, key=lambda each: each[0])
         found = [(spot_cursor(*position), state) for position, state in chosen]
-        return cut(found, limit, await self._store.time.now())
+        return Page.cut(found, limit, await self._store.time.now())
 
     async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[Seen]]:
         """Every held job with its deadline, and what else is due: of jobs that left something to do."""
@@ -188,10 +189,4 @@ class RecordedViews:
 
 
 def _unreadable(key: str, queue: str, place: Place, found: Unreadable, at: datetime) -> JobState:
-    """What is shown of a job whose record cannot be read."""
-    held = place is Place.HELD
-    return JobState(
-        id=UNREADABLE + key, kind="", queue=queue, priority="", size=len(found.value), place=place, token=0, nonce="",
-        attempts=0, failures=0, rescues=0, interruptions=0, created_at=at, until=found.due_at if held else None,
-        finished_at=at if place in (Place.DONE, Place.DEAD) else None, reason=Reason.INVALID_PAYLOAD, error=found.error,
-    )  # fmt: skip
+    return unreadable(UNREADABLE + key, queue, place, len(found.value), at, found.error, until=found.due_at)

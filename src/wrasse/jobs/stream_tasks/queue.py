@@ -30,7 +30,7 @@ from functools import partial
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, UnknownName
 from wrasse.jobs.record_core.claims import Claim, Claims, MillisecondTime, abreast, whole_up
-from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
+from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns, unreadable
 from wrasse.jobs.stream_tasks.events import (
     Post,
     Said,
@@ -64,7 +64,6 @@ from wrasse.ports.jobs import (
     JobState,
     Place,
     Progress,
-    Reason,
     Settlement,
     TakenJob,
 )
@@ -322,11 +321,7 @@ class StreamedJobs(RecordQueue[Task]):
         found = None if record is None else self.search.read(record)
         if record is None or not isinstance(found, Malformed):
             return None
-        state = JobState(
-            id=id, kind=task_type, queue=task_type, priority="", size=len(record.value), place=Place.READY, token=0,
-            nonce="", attempts=0, failures=0, rescues=0, interruptions=0, created_at=page.at,
-            reason=Reason.INVALID_PAYLOAD, error=found.why,
-        )  # fmt: skip
+        state = unreadable(id, task_type, Place.READY, len(record.value), page.at, found.why, kind=task_type)
         return JobRecord(Job(id, kind=task_type, queue=task_type, payload=record.value), state)
 
     def _in_order(self, id: str) -> Sequence[str]:

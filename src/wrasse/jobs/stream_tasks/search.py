@@ -23,9 +23,9 @@ from wrasse.jobs.stream_tasks.events import queued
 from wrasse.jobs.stream_tasks.fields import group_of, queue_of, spot_of
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign import SharedRecords
-from wrasse.ports.jobs import Job, JobState, Place, check_page
+from wrasse.ports.jobs import Job, JobState, Place
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Record, Records
 from wrasse.ports.strays import Looked
 from wrasse.ports.streams import Streams
@@ -144,7 +144,7 @@ async def due_tasks(
     store: TaskStore, search: TaskSearch, after: str | None, limit: int, wanted: Callable[[Task], bool]
 ) -> Page[JobState]:
     """Due tasks of the wanted sort, longest due first. Reads only."""
-    check_page(limit)
+    check_limit(limit, "jobs")
     found: list[tuple[JobState, str]] = []
     while True:
         page = await store.due(after, limit)

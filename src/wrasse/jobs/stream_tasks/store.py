@@ -19,8 +19,8 @@ from typing import Literal
 import msgspec
 
 from wrasse.bounded import UNREADABLE
-from wrasse.errors import Gone, StoreBroken, TooLarge
-from wrasse.jobs.record_core.claims import MillisecondTime
+from wrasse.errors import StoreBroken, TooLarge
+from wrasse.jobs.record_core.claims import MillisecondTime, read_apart
 from wrasse.jobs.stream_tasks.events import Post, Said
 from wrasse.jobs.stream_tasks.fields import (
     FAR,
@@ -34,8 +34,8 @@ from wrasse.jobs.stream_tasks.fields import (
     spot_of,
 )
 from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Place
-from wrasse.ports.objects import ObjectDelete, Objects, read_small
+from wrasse.ports.jobs import Place
+from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
@@ -275,12 +275,7 @@ class TaskStore:
             return None
         if self._objects is None:
             raise StoreBroken(f"a task names the object {key!r}", do="name backends.objects, where it lies")
-        try:
-            return await read_small(self._objects, key, PAYLOAD_BYTES_MAX)
-        except TooLarge as large:
-            raise StoreBroken(f"of a task: {large.message}", do=large.do) from large
-        except Gone as gone:
-            raise StoreBroken(f"the object {key!r} of a task is gone", do="restore it, then requeue the task") from gone
+        return await read_apart(self._objects, key)
 
     async def _forget(self, task: Task) -> None:
         assert self._objects is not None, "who calls has objects"

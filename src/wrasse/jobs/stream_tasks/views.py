@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.jobs.record_core.counting import Counted, Numbers, Tally, cut
+from wrasse.jobs.record_core.counting import Counted, Numbers, Tally
 from wrasse.jobs.record_core.queue import Views
 from wrasse.jobs.stream_tasks.fields import (
     Position,
@@ -97,7 +97,7 @@ class ScannedTasks:
                 if len(found) > 2 * limit + _PAGE:
                     found = pick(limit + 1, found, key=lambda each: each[0])
         found = pick(limit + 1, found, key=lambda each: each[0])
-        return cut([(write_position(position), state) for position, state in found], limit, at)
+        return Page.cut([(write_position(position), state) for position, state in found], limit, at)
 
     async def _by_id(
         self, place: Place, where: JobFilter, types: Sequence[str], after: str, limit: int, at: datetime
@@ -109,7 +109,7 @@ class ScannedTasks:
                 found.append((_BY_ID + cursor, state))
                 if len(found) > limit:
                     break
-        return cut(found, limit, at)
+        return Page.cut(found, limit, at)
 
     async def counts(self) -> Numbers:
         """See Views."""
@@ -171,7 +171,7 @@ class TaskShelves:
                 found.append((position_of(stored), state))
                 if len(found) > limit:
                     break
-        return cut([(write_position(position), state) for position, state in found], limit, at)
+        return Page.cut([(write_position(position), state) for position, state in found], limit, at)
 
     async def counts(self) -> Numbers:
         """See Views."""
