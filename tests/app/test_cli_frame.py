@@ -230,15 +230,9 @@ def test_doctor_prints_what_a_directory_was_found_to_have() -> None:
     assert (answer.code, "hard links, locks" in probe) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(b"this is no database, but a letter\n" * 100, "is not a database"), (None, "cannot be opened")],
-    ids=["a letter", "a directory"],
-)
-def test_a_database_that_is_none_is_one_clear_error_and_stays_as_it_is(
-    place: Path, content: bytes | None, words: str
-) -> None:
-    path = place / "wrasse.db"
+@pytest.mark.parametrize("content", [b"this is no database\n" * 100, None], ids=["a letter", "a directory"])
+def test_a_database_that_is_none_is_one_clear_error_and_stays_as_it_is(place: Path, content: bytes | None) -> None:
+    path, words = place / "wrasse.db", "is not a database"
     path.mkdir() if content is None else path.write_bytes(content)
     answers = [wrasse("jobs", "put", "x"), wrasse("jobs", "stats"), wrasse("sweep")]
     assert [(each.code, words in each.err, "do: " in each.err) for each in answers] == [(1, True, True)] * 3
