@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.js import JetStream
+from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import Clock, SystemClock
@@ -40,7 +41,10 @@ class Scene:
         """Streams and groups as another process would have them."""
         link = await Link.open(self.options(port, read_timeout=timedelta(seconds=10)))
         self.links.append(link)
-        return await Flows.open(link, time or SystemClock(), time, **how)
+        clock = time or SystemClock()
+        bucket = Bucket(link, clock, time)
+        await bucket.open()
+        return await Flows.open(link, clock, bucket.time, **how)
 
     async def js(self) -> JetStream:
         link = await Link.open(self.options())
@@ -49,8 +53,9 @@ class Scene:
 
     async def close(self) -> None:
         js = await self.js()
-        names = (await js.call("STREAM.NAMES", {"subject": f"{self.root}.>"})).get("streams") or []
-        await asyncio.gather(*(js.call(f"STREAM.DELETE.{name}") for name in names))
+        for subject in (f"{self.root}.>", f"$KV.{self.root}.>"):
+            names = (await js.call("STREAM.NAMES", {"subject": subject})).get("streams") or []
+            await asyncio.gather(*(js.call(f"STREAM.DELETE.{name}") for name in names))
         for link in self.links:
             await link.close()
 

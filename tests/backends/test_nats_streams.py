@@ -12,12 +12,13 @@ from backends.nats_scene import S, Scene, bodies, drafts, entries, flush, scene
 from nats_noticed import deliver_noticed
 from servers.nats import Nats, nats
 from servers.proxy import Proxy, proxy
+from wrasse.backends.nats.connect import Nats as NatsStore
 from wrasse.backends.nats.flows import Flows
 from wrasse.backends.nats.layout import Layout, stream_name, text_of, token
-from wrasse.backends.nats.link import Link, packed
+from wrasse.backends.nats.link import packed
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.pens import SHARED
-from wrasse.clock import ManualClock, SystemClock
+from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreFull, StoreUnavailable, TooLarge
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import START, Draft, EntryId
@@ -367,11 +368,10 @@ RIGHTS = """authorization { users: [
 async def test_an_append_without_the_permission_is_refused_by_its_name_at_once(asked: list[Draft]) -> None:
     with nats(RIGHTS) as server:
         node = (("127.0.0.1", server.port),)
-        link = await Link.open(NatsOptions(nodes=node, username="u", password="p"))
-        flows = await Flows.open(link, SystemClock())
+        store = await NatsStore.open(NatsOptions(nodes=node, username="u", password="p"))
 
         with pytest.raises(ConfigError, match=f"does not let us use '{S}'"):
-            await flows.streams.append(asked)
+            await store.streams.append(asked)
 
-        await flows.streams.append([Draft("gbe.events.other", b"")])
-        await link.close()
+        await store.streams.append([Draft("gbe.events.other", b"")])
+        await store.close()

@@ -60,7 +60,7 @@ class Nats(StreamStore):
             bucket = Bucket(link, clock, time)
             await bucket.open()
             _refuse_copies(link, bucket.replicas)
-            flows = await Flows.open(link, clock, time, patterns=wanted.patterns)
+            flows = await Flows.open(link, clock, bucket.time, patterns=wanted.patterns)
         except BaseException:
             await link.close()
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from wrasse.backends.nats.appending import Appender
 from wrasse.backends.nats.durables import Durables
@@ -14,7 +13,7 @@ from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.marks import Marks
 from wrasse.backends.nats.reading import Reader
-from wrasse.backends.nats.stream_time import ServerTime, clock_of_books
+from wrasse.backends.nats.stream_time import ServerTime
 from wrasse.backends.nats.streams import NatsStreams
 from wrasse.clock import Clock
 
@@ -32,20 +31,19 @@ class Flows:
         cls,
         link: Link,
         clock: Clock,
-        time: Clock | None = None,
+        at: ServerTime,
         *,
         patterns: tuple[str, ...] = (),
         batches: bool | None = None,
         atomic: bool | None = None,
     ) -> Flows:
-        """Makes the stream of books if it is not there. `time` is what to believe in instead of the server's clock.
-        `patterns` name what is kept together in one stream. `batches` and `atomic` say whether the server reads and
-        writes many messages in one step, if not as its version has it."""
+        """Makes the stream of books if it is not there. `at` is the server's clock. `patterns` name what is kept
+        together in one stream. `batches` and `atomic` say whether the server reads and writes many messages in one
+        step, if not as its version has it."""
         js, layout = JetStream(link), Layout.of(link.options, patterns)
         reader = Reader(js, batches=batches)
         lanes = Lanes(js, layout, reader, clock)
         await lanes.open()
-        at = ServerTime(clock, partial(clock_of_books, js, layout), time)
         marks, durables = Marks(js, layout, reader), Durables(js)
         appender = Appender(lanes, at, clock, atomic=atomic)
         return cls(

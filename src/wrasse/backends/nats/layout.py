@@ -44,11 +44,6 @@ class Layout:
         """Everything that is noted."""
         return f"{self.root}._books.>"
 
-    @property
-    def clock(self) -> str:
-        """The subject that tells the server's time where its API does not."""
-        return f"{self.root}._books.clock"
-
     def lane_note(self, subject: str) -> str:
         """What is noted about one stream."""
         return f"{self.root}._books.lane.{token(subject)}"

@@ -10,11 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.stored import moment
 from wrasse.clock import Clock, to_micros
-from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.errors import StoreUnavailable
 from wrasse.ports.store_time import StoreTime
 
 MARGIN = timedelta(seconds=1)
@@ -99,17 +97,3 @@ class ServerTime:
         """An answer, which does not go back behind what was said before unless by more than a second."""
         before = self._time.reckoned()
         return at if before is None else max(at, min(before, at + timedelta(seconds=1)))
-
-
-async def clock_of_books(js: JetStream, layout: Layout) -> datetime:
-    """Asks the server for its time."""
-    answer = await js.call(f"STREAM.INFO.{layout.books}")
-    if "ts" in answer:
-        return moment(str(answer["ts"]))
-    # Servers before 2.10: a message on our own subject, and when it was stored. Not by its number: another process
-    # that asks for the time may have followed, and its message says what is later and yet not after this answer.
-    await js.store(layout.clock, b"", {"Nats-Rollup": "sub"})
-    read = await js.call(f"STREAM.MSG.GET.{layout.books}", {"last_by_subj": layout.clock})
-    if "message" not in read:
-        raise StoreBroken("the clock of NATS cannot be read", do=f"look at the stream {layout.books}")
-    return moment(str(read["message"]["time"]))
