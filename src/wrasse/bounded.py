@@ -143,6 +143,17 @@ def text(value: object) -> str:
     return value
 
 
+def encodable(text: str) -> str:
+    """The same text as far as UTF-8 has bytes for it: lone surrogates, as in names of files that are no UTF-8, become
+    escapes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def json_size(text: str) -> int:
+    """How many bytes a text takes in JSON, where one control character is six."""
+    return len(msgspec.json.encode(text)) - 2
+
+
 def from_base64(data: str) -> bytes:
     """The bytes that this base64 stands for."""
     try:

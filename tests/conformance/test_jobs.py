@@ -9,8 +9,11 @@ import pytest
 from conformance.conftest import OpenStore
 from conformance.desk import LONGER, SILENCE, Desk, fresh
 from conformance.stores import Store
+from wrasse.bounded import json_size
 from wrasse.errors import TooLarge, UsageError
 from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.running import NOTE_CHARS_MAX
+from wrasse.jobs.stream_tasks.store import INLINE_MAX
 from wrasse.ports.jobs import (
     BATCH_MAX,
     ERROR_CHARS_MAX,
@@ -20,10 +23,12 @@ from wrasse.ports.jobs import (
     Budget,
     Bury,
     Cancel,
+    Delete,
     Finish,
     Hold,
     Job,
     Place,
+    Progress,
     Reason,
     Requeue,
 )
@@ -78,6 +83,37 @@ async def test_headers_and_results_are_kept_up_to_their_limits(desk: Desk) -> No
     assert taken.job.headers == headers
     await desk.settle(Finish(taken.hold, bytes(PAYLOAD_BYTES_MAX)))
     assert (await desk.record("a")).result == bytes(PAYLOAD_BYTES_MAX)
+
+
+@pytest.mark.parametrize("letter", ["\x01", '"', "𝄞"])
+async def test_a_job_at_all_limits_lives_its_whole_life(desk: Desk, letter: str) -> None:
+    long = letter * (HEADERS_BYTES_MAX // max(len(letter.encode()), json_size(letter)) - 8)
+    for headers in ({letter: long}, {"job_id": long}):
+        job = Job("a", headers=headers, payload=bytes(INLINE_MAX), timeout=MINUTE)
+        await desk.put(job)
+        for _ in range(HISTORY_MAX + 1):
+            (taken,) = await desk.take()
+            assert taken.job == job
+            far = {"a": Progress(0.5, letter * NOTE_CHARS_MAX)}
+            told = await desk.jobs.beat(desk.worker, [taken.hold], silence=MINUTE, progress=far)
+            assert told.mine == (True,)
+            again = Requeue(taken.hold, Budget.FAILURES, Reason.FAILED, error=letter * ERROR_CHARS_MAX)
+            assert await desk.settle(again) == DONE
+        (taken,) = await desk.take()
+        assert await desk.settle(Finish(taken.hold, bytes(INLINE_MAX))) == DONE
+        record = await desk.record("a")
+        assert (record.job.headers, record.result, len(record.history)) == (headers, bytes(INLINE_MAX), HISTORY_MAX)
+        assert [*await desk.jobs.delete([Delete(taken.hold, Place.DONE)])] == DONE
+
+
+async def test_an_error_that_is_no_text_is_kept_as_near_as_can_be(desk: Desk) -> None:
+    first, second = await desk.held("a"), await desk.held("b")
+    assert await desk.settle(Bury(first, Reason.FAILED, error="caf\udce9 \0")) == DONE
+    assert await desk.settle(Requeue(second, Budget.FAILURES, Reason.FAILED, error="caf\udce9 \0")) == DONE
+    assert await desk.move(Cancel("b", error="caf\udce9 \0")) == DONE
+    for id in "ab":
+        assert (await desk.state(id)).error == "caf\\udce9 \0"
+    assert [attempt.error for attempt in (await desk.record("b")).history] == ["caf\\udce9 \0"]
 
 
 async def test_headers_and_results_beyond_their_limits_are_refused(desk: Desk) -> None:

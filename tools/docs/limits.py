@@ -69,7 +69,7 @@ MEANINGS = {
     "leases.transaction:PARTICIPANTS_MAX": "keys of one transaction",
     "ports.groups:GROUP_BYTES_MAX": "bytes of the name of a group",
     "ports.jobs:ID_BYTES_MAX": "bytes of the id of a job, and of the name of its queue, kind, priority or group",
-    "ports.jobs:HEADERS_BYTES_MAX": "bytes of the headers of a job, names and values",
+    "ports.jobs:HEADERS_BYTES_MAX": "bytes of the headers of a job, names and values, as they are in JSON",
     "ports.jobs:PAYLOAD_BYTES_MAX": "bytes of a payload, and of a result",
     "ports.jobs:ERROR_CHARS_MAX": "characters kept of what a handler's error says",
     "ports.objects:DELETES_MAX": "objects deleted in one call",

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from wrasse.bounded import encodable
 from wrasse.errors import BadPayload, UsageError
 from wrasse.ports.jobs import Hold, Job, Progress, TakenJob, check_job
 
@@ -169,4 +170,4 @@ class RunningJob:
 def _checked(fraction: float, note: str) -> Progress:
     if not 0 <= fraction <= 1:
         raise UsageError(f"a progress of {fraction}", do="give a share from 0 to 1")
-    return Progress(float(fraction), note[:NOTE_CHARS_MAX])
+    return Progress(float(fraction), encodable(note[:NOTE_CHARS_MAX]))

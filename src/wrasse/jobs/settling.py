@@ -15,20 +15,21 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 
-from wrasse.errors import StoreUnavailable
+from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ids import Ids
 from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.holds import Holds, Stage, Work
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.telling import Teller
-from wrasse.ports.jobs import BATCH_MAX, Budget, Bury, Finish, JobQueue, Requeue, Settlement
+from wrasse.ports.jobs import BATCH_MAX, Budget, Bury, Finish, JobQueue, Reason, Requeue, Settlement, error_text
 from wrasse.ports.outcome import Outcome
 
 BATCH_BYTES_MAX = 8 << 20
 ASKING_AGAIN = RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(seconds=2))
 
 _Entry = tuple[Work, Settlement]
+_End = tuple[Settlement, Outcome]
 _log = logging.getLogger("wrasse.jobs")
 
 
@@ -114,8 +115,8 @@ class Settler:
             self._in_flight = len(batch)
             if self._teller.has_news:
                 await self._teller.tell([work.taken.job.id for work, _ in batch])
-            outcomes = await self._settle([settlement for _, settlement in batch])
-            for (work, settlement), outcome in zip(batch, outcomes, strict=True):
+            ends = await self._settle([settlement for _, settlement in batch])
+            for (work, _), (settlement, outcome) in zip(batch, ends, strict=True):
                 self._count(work.taken.job.queue, settlement, outcome)
                 self._holds.drop(work)
             self._in_flight = 0
@@ -135,7 +136,25 @@ class Settler:
         self._bytes -= size
         return batch
 
-    async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
+    async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[_End]:
+        """How each was settled, and how that ended. One that the queue refuses costs its job: it is told alone, and a
+        job whose result or follow-ups cannot be kept is dead."""
+        try:
+            ends = list(zip(settlements, await self._told(settlements), strict=True))
+        except UsageError as error:  # a batch is refused before anything of it is changed
+            if len(settlements) > 1:
+                ends = [(each, Outcome.FAILED) for each in settlements]
+            elif isinstance(settlements[0], Finish):
+                return await self._settle([_refused(settlements[0], error)])
+            else:
+                raise
+        if len(settlements) > 1:
+            for n, (settlement, outcome) in enumerate(ends):
+                if outcome is Outcome.FAILED:
+                    (ends[n],) = await self._settle([settlement])
+        return ends
+
+    async def _told(self, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
         request = self._ids.new()
         failed = 0
         while True:
@@ -168,3 +187,10 @@ class Settler:
             case Bury(reason=reason):
                 tally.fail(queue, reason)
                 tally.dead.add(queue)
+
+
+def _refused(finish: Finish, error: UsageError) -> Bury:
+    """The end of a job that is done, but whose result or follow-ups the queue cannot keep."""
+    why = error_text(f"done, but its end was refused: {error.message}")
+    _log.error("the end of a job was refused, so it is dead: %s", error, extra={"job_id": finish.hold.id})
+    return Bury(finish.hold, Reason.FAILED, error=why, spends=Budget.FAILURES)

@@ -18,7 +18,6 @@ from typing import Self, TypeVar
 
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import (
-    ERROR_CHARS_MAX,
     HISTORY_MAX,
     Attempt,
     Budget,
@@ -38,6 +37,7 @@ from wrasse.ports.jobs import (
     Revive,
     Settlement,
     TakenJob,
+    error_text,
 )
 
 SETTLED_KEPT = 4  # requests that settled a job, the newest
@@ -322,7 +322,7 @@ def _cancelled(record: R, error: str, at: datetime) -> R:
 
 
 def _died(record: R, reason: Reason, error: str, at: datetime) -> R:
-    error = error[:ERROR_CHARS_MAX]
+    error = error_text(error)
     state = replace(record.state, place=Place.DEAD, not_before=None, until=None, finished_at=at)
     return replace(record, state=replace(state, reason=reason, error=error))
 
@@ -331,5 +331,5 @@ def _noted(record: R, reason: Reason, error: str, at: datetime) -> R:
     """With the attempt that just ended in its history."""
     state = record.state
     assert state.taken_at is not None, "an attempt begins with a take"
-    attempt = Attempt(state.attempts, state.worker, state.taken_at, at, reason, error[:ERROR_CHARS_MAX])
+    attempt = Attempt(state.attempts, state.worker, state.taken_at, at, reason, error_text(error))
     return replace(record, history=(*record.history, attempt)[-HISTORY_MAX:])

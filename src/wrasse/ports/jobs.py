@@ -21,14 +21,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from wrasse.bounded import DURATION_MAX, in_utc
+from wrasse.bounded import DURATION_MAX, encodable, in_utc, json_size
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 ID_BYTES_MAX = 255  # of its id, queue, kind, priority, unique name and group, each
 PAYLOAD_BYTES_MAX = 16 << 20
-HEADERS_BYTES_MAX = 64 << 10  # names and values of all headers of a job; records that hold a job have room for them
+HEADERS_BYTES_MAX = 64 << 10  # names and values of all headers of a job as JSON; records that hold a job have room
 
 NOTHING: Mapping[str, str] = {}
 NONE = timedelta(0)
@@ -265,7 +265,7 @@ def _check_readable(job: Job) -> None:
                 do="give headers as a mapping of text to text",
             )
         _utf8(job, f"header {name!r}", name + text)
-    size = sum(len(name.encode()) + len(text.encode()) for name, text in job.headers.items())
+    size = sum(json_size(name) + json_size(text) for name, text in job.headers.items())
     if size > HEADERS_BYTES_MAX:
         raise TooLarge(
             f"headers of {size} bytes for job {job.id!r}",
@@ -540,6 +540,11 @@ class JobQueue(Protocol):
         """Removes jobs; the id of a lasting one is refused by put for `ids_kept` longer. A done job is `lost` while
         its result is kept. A ready member of a group counts as dead."""
         ...
+
+
+def error_text(error: str) -> str:
+    """What is kept of an error: its beginning, in a form that can be stored whatever a handler raised."""
+    return encodable(error[:ERROR_CHARS_MAX])
 
 
 def bounded(batch: Sequence[T]) -> Sequence[T]:

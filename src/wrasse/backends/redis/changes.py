@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from wrasse.backends.redis.hold_text import FinishedText, dead_text, pack_finished
 from wrasse.backends.redis.job_json import Change, History, Wire, changed, from_ms, history_json, read_history, rfc3339
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.ports.jobs import ERROR_CHARS_MAX, HISTORY_MAX, Budget, Reason
+from wrasse.ports.jobs import HISTORY_MAX, Budget, Reason, error_text
 
 TOLD = ("error", "reason", "failed_at")  # what the bytes of a dead job say about its death
 
@@ -70,7 +70,7 @@ def buried(held: Held, ending: Ending, options: RedisOptions) -> tuple[bytes, by
     if wire is not None:
         spent = _spent(wire, ending.spends)
         spent.attempts, spent.history = held.attempts, history
-        spent.error, spent.reason = ending.error[:ERROR_CHARS_MAX], ending.reason.value
+        spent.error, spent.reason = error_text(ending.error), ending.reason.value
         spent.failed_at = rfc3339(from_ms(ending.now))
         spent.counted = True if wire.group else None
         if held.queue != wire.origin_queue and held.queue != default_queue(options, wire.priority):
@@ -87,7 +87,7 @@ def buried(held: Held, ending: Ending, options: RedisOptions) -> tuple[bytes, by
 
 def cancelled(raw: bytes, wire: Wire, queue: str, error: str, now: int, options: RedisOptions) -> tuple[bytes, bytes]:
     """The bytes for the dead letters, and the text kept beside them but for its first line. No attempt ended."""
-    error = error[:ERROR_CHARS_MAX]
+    error = error_text(error)
     change = Change(error=error, reason=Reason.CANCELLED.value, failed_at=rfc3339(from_ms(now)))
     change.counted = True if wire.group else None
     if queue != wire.origin_queue and queue != default_queue(options, wire.priority):
@@ -136,5 +136,5 @@ def _spent(wire: Wire, budget: Budget | None) -> Change:
 def _noted(held: Held, ending: Ending) -> History:
     """The history with the attempt that just ended."""
     before = held.wire.history or [] if held.wire is not None else []
-    error = ending.error[:ERROR_CHARS_MAX]
+    error = error_text(ending.error)
     return [*before, (held.attempts, held.worker, held.taken, ending.now, ending.reason.value, error)][-HISTORY_MAX:]

@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass
 from enum import IntFlag
 
-from wrasse.ports.jobs import ERROR_CHARS_MAX, Place
+from wrasse.ports.jobs import Place, error_text
 
 
 class Flag(IntFlag):
@@ -85,7 +85,7 @@ def dead_text(
     """A dead job; `counts` are its attempts, failures, rescues and interruptions."""
     return FinishedText(
         Place.DEAD, worker.encode(), queue.encode(), id.encode(), taken, *counts, reason.encode(),
-        error[:ERROR_CHARS_MAX].encode("utf-8", "replace"), None, history, raw,
+        error_text(error).encode(), None, history, raw,
     )  # fmt: skip
 
 

@@ -26,7 +26,6 @@ from wrasse.backends.sqlite.rows import (
     decode_facts,
     decode_numbers,
     decode_texts,
-    error_text,
     flaw_of,
     span,
 )
@@ -53,6 +52,7 @@ from wrasse.ports.jobs import (
     Revive,
     Settlement,
     WorkerInfo,
+    error_text,
 )
 from wrasse.ports.outcome import Outcome
 

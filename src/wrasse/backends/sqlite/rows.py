@@ -17,7 +17,7 @@ from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
-from wrasse.ports.jobs import ERROR_CHARS_MAX, Hold, JobState, Place, Reason
+from wrasse.ports.jobs import Hold, JobState, Place, Reason
 
 PLACES = {READY: Place.READY, DELAYED: Place.READY, HELD: Place.HELD, DONE: Place.DONE, DEAD: Place.DEAD}
 INLINE_BYTES_MAX = 1_024  # longer payloads stand apart
@@ -273,8 +273,3 @@ def micros(instant: datetime | None) -> int | None:
 def span(duration: timedelta) -> int:
     """A duration as it is stored."""
     return duration // _MICROSECOND
-
-
-def error_text(error: str) -> str:
-    """An error as it is stored: bounded, and storable whatever a handler raised."""
-    return error[:ERROR_CHARS_MAX].encode("utf-8", "backslashreplace").decode()

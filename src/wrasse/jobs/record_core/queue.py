@@ -14,8 +14,9 @@ beat. Nothing is decided by it: what a worker holds is judged by the deadline of
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ import msgspec
 
 from wrasse.bounded import decoded
 from wrasse.clock import Clock
-from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
+from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.jobs.record_core.claims import (
     ABREAST_MAX,
     Claim,
@@ -153,6 +154,7 @@ DOUBTS_MAX = 10_000
 _TRIES = 20  # of one change against others that change the same record: beats, mostly
 _AWAY = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))  # for a payload whose store does not answer
 _NOW = timedelta(0)
+_log = logging.getLogger("wrasse.jobs")
 
 Cause = Move | Progress | None  # what a change is made for: tasks tell others of it
 
@@ -305,8 +307,16 @@ class RecordQueue(ABC, Generic[S]):
         return Beaten(tuple(await abreast(calls, self.at_once)), at)
 
     async def _is_current(self, hold: Hold) -> bool:
-        seen = await self._find(hold.id)
+        seen = await self._named(hold.id, self._find)
         return seen is not None and rules.holds(seen.stored, hold)
+
+    async def _named(self, id: str, find: Callable[[str], Awaitable[S | None]]) -> S | None:
+        """A job that its holder names. A record that cannot be read is nobody's hold: it costs one job of a batch."""
+        try:
+            return await find(id)
+        except StoreBroken as broken:
+            _log.error("job %s is left as it is: %s", id, broken)
+            return None
 
     async def _beat(self, hold: Hold, silence: timedelta, told: Progress | None = None) -> bool:
         def beaten(stored: StoredJob, at: datetime) -> StoredJob | None:
@@ -320,10 +330,18 @@ class RecordQueue(ABC, Generic[S]):
         if known is not None:
             return known
         # Each has a name of its own within the request, since one batch may name a job twice.
-        calls = [partial(self._settle, each, f"{request}#{n}") for n, each in enumerate(settlements)]
+        one = self._settle if len(settlements) == 1 else self._settle_one
+        calls = [partial(one, each, f"{request}#{n}") for n, each in enumerate(settlements)]
         outcomes = await by_id([each.hold.id for each in settlements], calls, self.at_once)
         self._settles.keep(request, outcomes)
         return outcomes
+
+    async def _settle_one(self, settlement: Settlement, request: str) -> Outcome:
+        """One of several: an end that its record has no room for fails alone, and tells why when it is asked alone."""
+        try:
+            return await self._settle(settlement, request)
+        except TooLarge:
+            return Outcome.FAILED
 
     async def _settle(self, settlement: Settlement, request: str, *, beside: bool = False) -> Outcome:
         """Ends an attempt, by its holder. `beside`: a job that is done then has something beside it."""
@@ -331,7 +349,7 @@ class RecordQueue(ABC, Generic[S]):
         delay = settlement.delay if isinstance(settlement, Requeue) else _NOW
         aside: dict[str, str] = {}  # what was stored for a write that came too late, for the next
         for _ in range(_TRIES):
-            seen = await self._look(hold.id)
+            seen = await self._named(hold.id, self._look)
             if seen is None:
                 # Gone; by this very request, if its reply was lost.
                 return Outcome.UNKNOWN if doubted else Outcome.LOST
@@ -382,7 +400,8 @@ class RecordQueue(ABC, Generic[S]):
         """One change of a job: `lost` if what it expects is not so, `unknown` if nobody can tell whether it was made;
         with `again` it is then made once more, as it may be."""
         for _ in range(_TRIES):
-            seen, at = await self._look(id), await self.time.now()
+            seen = await (self._named(id, self._look) if again else self._look(id))
+            at = await self.time.now()
             after = None if seen is None or seen.leaving else decide(seen.stored, at)
             if seen is None or after is None:
                 if seen is not None and self._was_outdated(id, seen):
@@ -441,7 +460,7 @@ class RecordQueue(ABC, Generic[S]):
             stored = rules.added(job, at, rank=rank, request=request, retries_max=self._retries_max(job))
             if await self._create(stored, at, request):
                 return True
-        there = await self._stored(job)
+        there = await self._named(job.id, lambda _: self._stored(job))
         return there is not None and there.stored.put_by == request
 
     async def _is_known(self, job: Job, at: datetime) -> bool:

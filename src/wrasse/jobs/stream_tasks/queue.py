@@ -352,8 +352,14 @@ class StreamedJobs(RecordQueue[Task]):
         if await super()._is_known(job, at):
             return True
         others = [each for each in self._types if each != job.queue]
-        found = await asyncio.gather(*(self._store.get(each, job.id) for each in others))
-        return any(task is not None for task in found)
+        return any(await asyncio.gather(*(self._is_there(each, job.id) for each in others)))
+
+    async def _is_there(self, task_type: str, id: str) -> bool:
+        """Whether there is a record of this name, also one that cannot be read."""
+        try:
+            return await self._store.get(task_type, id) is not None
+        except StoreBroken:
+            return True
 
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
         job, state = stored.job, stored.state
