@@ -95,7 +95,8 @@ def test_headers_of_other_programs_are_archived_and_shown(place: Path) -> None:
         assert asyncio.run(drained()) == ""
         (line,) = wrasse("archives", "read", CHANGE, "--json").out.splitlines()
         assert json.loads(line)["fields"] == {"Trace-Id": "t1", "Region": "eu"}
-        assert "Trace-Id=t1" in wrasse("streams", "read", CHANGE).out
+        lines = [wrasse(kind, "read", CHANGE).out for kind in ("streams", "archives")]
+        assert ["[Trace-Id=t1 Region=eu]" in each for each in lines] == [True, True]
 
 
 def configure(place: Path, url: str, more: str) -> None:

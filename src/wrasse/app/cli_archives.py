@@ -14,10 +14,10 @@ import click
 from wrasse.app.archiving import build_rules, open_ports, shelves
 from wrasse.app.building import owner_name
 from wrasse.app.cli_asked import Asked, asks, finish
-from wrasse.app.cli_streams import bytes_of, entry_json
+from wrasse.app.cli_streams import entry_json, entry_line
 from wrasse.app.cli_table import counted, printable, progress, show_facts, show_table
 from wrasse.app.config import Config
-from wrasse.app.plain import glimpse, picked, to_json
+from wrasse.app.plain import picked, to_json
 from wrasse.app.wiring import Stores
 from wrasse.archives.batch import Facts
 from wrasse.archives.cursor import Cursors
@@ -33,7 +33,6 @@ from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import BadDuration, Refused, StoreBroken, UsageError
 from wrasse.ports.streams import Streams
 from wrasse.ports.subjects import check_pattern, check_subject, matches
-from wrasse.streams.letters import envelope_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +188,7 @@ def _write(asked: Asked, archived: Archived) -> None:
     if asked.json:
         click.echo(to_json({**entry_json(entry, None), "raw": archived.marked, "archive": archived.key}))
     else:
-        try:
-            envelope = envelope_in(entry)
-            id, payload = envelope.message_id or "-", envelope.payload
-        except StoreBroken:
-            id, payload = "-", bytes_of(entry)
-        at = entry.id.at.strftime("%Y-%m-%d %H:%M:%S")
-        click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}")
+        click.echo(entry_line(entry))
     sys.stdout.flush()
 
 

@@ -294,16 +294,21 @@ def _write(asked: Asked, entry: Entry, number: int | None) -> None:
     if asked.json:
         click.echo(to_json(entry_json(entry, number)))
     else:
-        envelope = _envelope(entry)
-        at = entry.id.at.strftime("%Y-%m-%d %H:%M:%S")
-        id, payload = ("-", bytes_of(entry)) if envelope is None else (envelope.message_id or "-", envelope.payload)
-        beside = b" ".join(b"%s=%s" % (name.encode(), value) for name, value in (entry.fields or {}).items())
-        shown = f"  [{printable(glimpse(beside, 80))}]" if beside and entry.body else ""
-        click.echo(f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}{shown}")
+        click.echo(entry_line(entry))
     sys.stdout.flush()
 
 
-def bytes_of(entry: Entry) -> bytes:
+def entry_line(entry: Entry) -> str:
+    """One message as a line: when, where, which, what, and the fields beside it."""
+    envelope = _envelope(entry)
+    at = entry.id.at.strftime("%Y-%m-%d %H:%M:%S")
+    id, payload = ("-", _bytes_of(entry)) if envelope is None else (envelope.message_id or "-", envelope.payload)
+    beside = b" ".join(b"%s=%s" % (name.encode(), value) for name, value in (entry.fields or {}).items())
+    shown = f"  [{printable(glimpse(beside, 80))}]" if beside and entry.body else ""
+    return f"{at}  {entry.id}  {entry.subject}  {printable(id)}  {printable(glimpse(payload, 80))}{shown}"
+
+
+def _bytes_of(entry: Entry) -> bytes:
     """What to show of an entry that is no message: its body, or where another program wrote none, its fields."""
     return entry.body or b" ".join(b"%s=%s" % (name.encode(), value) for name, value in (entry.fields or {}).items())
 
