@@ -117,16 +117,19 @@ _CAUSES_MAX = 8  # looked at behind one error
 
 
 def exhausted(error: BaseException) -> str:
-    """Which resource of the machine ran out, if that is what the error, or one that it was raised from, says."""
+    """Which resource of the machine ran out, if the error says so, one that it came from, or one of its group."""
     found: BaseException | None = error
     for _ in range(_CAUSES_MAX):
+        if isinstance(found, BaseExceptionGroup) and (why := next(filter(None, map(exhausted, found.exceptions)), "")):
+            return why
         if isinstance(found, OutOfResources | StoreFull):
             return found.message
         if isinstance(found, MemoryError):
             return os.strerror(errno.ENOMEM)
         if isinstance(found, OSError) and found.errno in _EXHAUSTED:
             return os.strerror(found.errno)
-        found = None if found is None else found.__cause__
+        if found is not None:
+            found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
     return ""
 
 

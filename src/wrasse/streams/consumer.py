@@ -372,11 +372,11 @@ class Consumer:
         self._flights.handling(delivery, received)
         try:
             finished = await self._called(delivery, envelope, received)
-        except asyncio.CancelledError:
-            if not received.answered and not self._caller.plain:
-                self._post(delivery, self._nak(delivery))
-            raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            if isinstance(error, asyncio.CancelledError) and _cancelled():
+                if not received.answered and not self._caller.plain:
+                    self._post(delivery, self._nak(delivery))
+                raise
             self._failed(delivery, received, error)
         else:
             if finished and self._settings.auto_ack and not received.answered:
@@ -408,7 +408,7 @@ class Consumer:
                 break
         return False
 
-    def _failed(self, delivery: Delivery, received: Received, error: Exception) -> None:
+    def _failed(self, delivery: Delivery, received: Received, error: BaseException) -> None:
         self.tally.failed += 1
         kind = type(error).__name__
         _log.warning(
@@ -500,3 +500,9 @@ class Consumer:
                 await asyncio.sleep(0)  # the answers have come; their callbacks have not
                 if not len(self._flights):
                     await self._members.leave(self.name)
+
+
+def _cancelled() -> bool:
+    """Whether the slot is to end; else the handler waited for something that was cancelled, and has failed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -30,9 +30,21 @@ def caused(cause: BaseException) -> BaseException:
     return error
 
 
+def met(cause: BaseException) -> BaseException:
+    """Raised in the `except` of what ran out, without a `from`."""
+    error = ValueError("wrapped")
+    error.__context__ = cause
+    return error
+
+
+def grouped(cause: BaseException) -> BaseException:
+    """What a TaskGroup raises."""
+    return ExceptionGroup("several", [ValueError("another"), ExceptionGroup("some", [caused(cause)])])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("error", [MemoryError(), *(OSError(number, "x") for number in NUMBERS)], ids=repr)
 def test_a_resource_that_ran_out_in_a_handler_is_an_interruption_a_few_times(error: Exception) -> None:
-    for each in (error, caused(error)):
+    for each in (error, caused(error), met(error), grouped(error)):
         delays = []
         for interruptions in range(RELEASES_MAX):
             released = ended(each, interruptions, Retry(never=(Exception,)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import sys
 import threading
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -81,3 +84,24 @@ async def test_a_consumer_that_ends_meanwhile_gives_the_message_back(desk: Desk)
     async with desk.consuming(handler, slow) as consumer:
         await eventually(lambda: reached(len(calls), 1))
     assert (consumer.tally.failed, consumer.tally.naked, len(calls)) == (0, 1, 1)
+
+
+async def _waits_for_what_is_cancelled(received: Received) -> None:
+    task = asyncio.ensure_future(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+async def _exits(received: Received) -> None:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("handler", [_waits_for_what_is_cancelled, _exits])
+async def test_a_handler_that_is_cancelled_or_exits_costs_its_message(
+    desk: Desk, handler: Callable[[Received], Awaitable[None]]
+) -> None:
+    for body in (b"1", b"2"):
+        await desk.publish(body)
+    async with desk.consuming(handler, replace(QUICK, concurrency=1)) as consumer:
+        await eventually(lambda: reached(consumer.tally.dead, 2))
+    assert (consumer.tally.failed, len(await desk.entries(DEAD))) == (2, 2)
