@@ -45,6 +45,7 @@ class Template:
     unit: str
     pattern: re.Pattern[bytes]
     units: re.Pattern[bytes]
+    grouped: bool  # read by `Root.digest` alone, which is stored with armed roots and in plan files
 
     @property
     def directories(self) -> bool:
@@ -90,7 +91,7 @@ def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Temp
     directory = _directory(segments, below)
     whole = re.compile((directory + _expression(segments[-1])).encode(), re.DOTALL)
     units = re.compile(directory.encode(), re.DOTALL) if unit == DIRECTORY else whole
-    return Template(text, unit, whole, units)
+    return Template(text, unit, whole, units, below is not None)
 
 
 def _owner_segment(text: str, segments: list[str], owner: str, unit: str) -> int | None:
@@ -231,5 +232,6 @@ class Root:
 
     @property
     def digest(self) -> str:
-        """What tells this configuration of the root from any other."""
+        """What tells this configuration of the root from any other. Stored: it changes with the names of these classes and
+        their fields, and then every armed root has to be armed again; `tests/wire` notices."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
