@@ -12,7 +12,9 @@ import pytest
 from backends.test_redis_shapes import HOLD, _words, resp
 from servers.hostile import hostile
 from wrasse.backends import rounds
+from wrasse.backends.redis import dead_list, key_types
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.rounds import Rounds
 from wrasse.errors import StoreBroken
@@ -101,6 +103,44 @@ async def test_a_delete_that_gets_nowhere_is_an_error(met: tuple[Endless, Redis]
     with pytest.raises(StoreBroken):
         async with asyncio.timeout(20):
             await met[1].jobs.delete([Delete(HOLD, Place.DEAD)])
+
+
+class Growing(Endless):
+    """Says how many dead jobs there are, and then has more, all different."""
+
+    said = 5
+
+    def _answer(self, command: bytes, words: list[bytes]) -> bytes:
+        match command:
+            case b"LLEN":
+                return resp(self.said + 1_000)
+            case b"ZCARD":
+                return resp(self.said)
+            case b"SMEMBERS":
+                return resp([])
+            case b"LRANGE":
+                asked = int(words[3]) - int(words[2]) + 1
+                return resp([b"%d" % next(self._numbers) for _ in range(asked)])
+            case b"SCAN":
+                number = next(self._numbers)
+                return resp([b"%d" % number, [b"jobqueue:worker:%d.%d:processing" % (number, n) for n in range(500)]])
+        return super()._answer(command, words)
+
+
+async def test_what_a_server_goes_on_to_name_is_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_list, "_GROWN", 10_000)
+    monkeypatch.setattr(key_types, "WORKERS_MAX", 10_000)
+    server = Growing()
+    async with hostile(server.play) as port:
+        redis = await Redis.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
+        async with asyncio.timeout(20):
+            with pytest.raises(StoreBroken, match="jobqueue:dead_letter without end: it counted 1005"):
+                await redis.jobs.counts()
+            server.said = dead_list.COMPARED_MAX
+            assert not await dead_list.compare_dead(redis.link, Keys(redis.link.options))
+            with pytest.raises(StoreBroken, match="10000 workers were not all"):
+                await redis.lists.lengths("jobqueue:limiter")
+        await redis.close()
 
 
 @pytest.mark.parametrize("before", [0, 1, 5, 100])

@@ -228,6 +228,14 @@ async def test_a_reply_of_another_shape_is_an_error_of_ours(met: tuple[Liar, Red
     assert escaped == []
 
 
+async def test_a_delivery_of_fewer_than_no_words_is_refused(met: tuple[Liar, Redis]) -> None:
+    liar, redis = met
+    # Read as it is said, minus four words would lead back to the same delivery for ever.
+    liar.answers = repeat([1, -1, 1, [1, b"1-1", 1, -4]])
+    with pytest.raises(StoreBroken):
+        await CALLS["groups.deliver"](redis)
+
+
 async def test_the_error_names_the_server_and_keeps_its_cause(met: tuple[Liar, Redis]) -> None:
     liar, redis = met
     liar.answers = repeat(7)

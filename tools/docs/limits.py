@@ -30,7 +30,13 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "HTTP servers: status page and lease API": (
         "app.http_listener", "app.leases_http.asking", "app.leases_http.routes", "app.http",
     ),
-    "What a Redis may send": ("backends.redis.options", "backends.rounds", "backends.redis.wire"),
+    "What a Redis may send": (
+        "backends.redis.options",
+        "backends.rounds",
+        "backends.redis.wire",
+        "backends.redis.dead_list",
+        "backends.redis.key_types",
+    ),
     "What a NATS server may send": ("backends.nats.wire",),
     "What an S3 store may send": (
         "backends.s3.wire", "backends.s3.replies", "backends.s3.listing", "backends.s3.objects",

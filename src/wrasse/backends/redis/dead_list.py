@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
+from typing import TypeVar
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import ReplyTooLarge, WrongType
@@ -24,12 +25,18 @@ from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.served import ServedList
 from wrasse.backends.redis.slices import SLICE_MAX, Span, slice_of, slices
 from wrasse.backends.redis.wire import Word
+from wrasse.backends.rounds import Rounds
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import IDS_KEPT, Reason
 
+T = TypeVar("T")
 _BATCH = 500  # differences settled by one script
 _NEW_MAX = 500  # entries looked for at the new end alone
 _BESIDE = 100  # entries of the list read beyond those that are missing
+COMPARED_MAX = 2_000_000
+"""Dead jobs up to which the list of a Redis is compared with its index as a whole; of a longer one only the new end is,
+until `wrasse jobs fsck` is run."""
+_GROWN = 10_000  # entries that may come while twice as many as were counted are read
 _BEHIND = 1_000  # entries of the index read beyond those of the list: jobs that died in one moment have no order
 
 
@@ -58,11 +65,13 @@ async def compare_dead(link: Link, keys: Keys) -> bool:
     if 0 < listed - indexed <= _NEW_MAX and await _adopt_newest(link, keys, listed, listed - indexed):
         return True
     # The list first: what we bury meanwhile is then in the index, and only seems to be gone from the list.
+    if max(listed, indexed) > COMPARED_MAX:
+        return False
     here: Counter[bytes] = Counter()
-    async for raw in dead_letters(link, keys):
+    async for raw in _as_many(link, keys.dead_letter, dead_letters(link, keys), listed):
         here[_digest(raw)] += 1
     gone: list[_Indexed] = []
-    async for each in _indexed(link, keys):
+    async for each in _as_many(link, keys.dead, _indexed(link, keys), indexed):
         digest = _digest(each.raw)
         if here[digest] > 0:
             here[digest] -= 1
@@ -74,6 +83,16 @@ async def compare_dead(link: Link, keys: Keys) -> bool:
     if unknown:
         await _adopt(link, keys, unknown)
     return True
+
+
+async def _as_many(link: Link, key: str, found: AsyncIterator[T], counted: int) -> AsyncIterator[T]:
+    """What is found, for all of it is kept in memory: a server that counted less and goes on is not followed."""
+    left = 2 * counted + _GROWN
+    async for each in found:
+        left -= 1
+        if left < 0:
+            raise Rounds(link.options.where, f"the entries of {key}").endless(f"it counted {counted}")
+        yield each
 
 
 async def _adopt_newest(link: Link, keys: Keys, listed: int, missing: int) -> bool:

@@ -6,7 +6,7 @@ whose keys are of a wrong type; `jobs fsck`, the doctor and the status name them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from wrasse.backends.foreign_protocol import printable
@@ -16,8 +16,11 @@ from wrasse.backends.redis.fitting import scanned
 from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
 from wrasse.backends.redis.routing import known_queues
 from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.rounds import Rounds
 
 DO = "move it away with RENAME if its value is needed, else DEL it; then run `wrasse jobs fsck`"
+WORKERS_MAX = 1_000_000
+"""Workers whose keys a Redis may name in one search."""
 _NAMED_MAX = 5
 _SHOWN = {"zset": "sorted set"}
 _ENDS = {":delayed": "zset", ":wake": "list", ":rate": "list"}
@@ -92,10 +95,8 @@ class KeyTypes:
         return [*await self.of_jobs(), *await self.misfits(kinds)]
 
     async def _workers(self, pattern: str) -> list[str]:
-        found: set[str] = set()
-        async for names in scanned(self._link, ("SCAN",), 500, ("MATCH", pattern_glob(pattern))):
-            found.update(workers_in(names, pattern))
-        return sorted(found)
+        names = scanned(self._link, ("SCAN",), 500, ("MATCH", pattern_glob(pattern)))
+        return await workers_among(self._link, names, pattern)
 
     async def named(self, error: WrongType) -> WrongType:
         """The error with the keys that it is about."""
@@ -106,6 +107,16 @@ class KeyTypes:
             return error
         what = "; ".join(map(str, sure[:_NAMED_MAX]))
         return WrongType(f"{self._link.options.where}: {what} (WRONGTYPE)", do=DO)
+
+
+async def workers_among(link: Link, found: AsyncIterator[list[bytes]], pattern: str) -> list[str]:
+    """The workers that keys of this pattern belong to."""
+    workers: set[str] = set()
+    async for names in found:
+        workers.update(workers_in(names, pattern))
+        if len(workers) > WORKERS_MAX:
+            raise Rounds(link.options.where, f"SCAN {pattern}").endless(f"{WORKERS_MAX} workers were not all")
+    return sorted(workers)
 
 
 async def usable_queues(link: Link, keys: Keys) -> list[str]:

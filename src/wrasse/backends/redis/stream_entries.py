@@ -67,6 +67,8 @@ def deliveries_of(
     while at < end:
         subject, id, number, length = subjects[words[at] - 1], words[at + 1], words[at + 2], words[at + 3]
         at += 4
+        if length < -1:  # it would lead back to the same place, again and again
+            raise ValueError(f"an entry of {length} words")
         if length == -1:
             length, entry = 1, Entry(id_of(id), subject, b"", {TOO_LONG: b"%d" % words[at]})
         elif length == 1:

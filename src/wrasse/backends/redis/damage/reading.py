@@ -7,7 +7,8 @@ from hashlib import blake2b
 
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.fitting import fitting, scanned
-from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
+from wrasse.backends.redis.key_types import workers_among
+from wrasse.backends.redis.keys import Keys, pattern_glob
 from wrasse.backends.redis.wire import Word
 from wrasse.backends.rounds import Rounds
 
@@ -32,10 +33,7 @@ async def keys_like(link: Link, glob: str, kind: str) -> AsyncIterator[list[byte
 
 async def workers_with(link: Link, pattern: str, kind: str) -> list[str]:
     """Every worker that has a key by this pattern."""
-    found: set[str] = set()
-    async for names in keys_like(link, pattern_glob(pattern), kind):
-        found.update(workers_in(names, pattern))
-    return sorted(found)
+    return await workers_among(link, keys_like(link, pattern_glob(pattern), kind), pattern)
 
 
 async def entries(link: Link, key: str, seen: Seen) -> AsyncIterator[bytes]:
