@@ -18,6 +18,7 @@ from wrasse.archives.rule import Rule
 from wrasse.archives.shelf import Shelved, newest, shelved
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import Objects
+from wrasse.ports.page import pages
 from wrasse.ports.streams import START, EntryId, Streams
 from wrasse.ports.subjects import matches
 
@@ -96,9 +97,7 @@ async def without(
     streams: Streams, rule: Rule, pattern: str, *, group: str, known: Collection[str], since: datetime | None = None
 ) -> AsyncIterator[Verified]:
     """The streams of a rule that were archived, as their group says, and have no archive. Those in `known` have."""
-    after: str | None = None
-    while True:
-        page = await streams.subjects(rule.pattern, after, SUBJECTS)
+    async for page in pages(lambda after: streams.subjects(rule.pattern, after, SUBJECTS)):
         for subject in page:
             state = await streams.info(subject) if matches(pattern, subject) and subject not in known else None
             floor = next((each.floor for each in state.groups if each.name == group), START) if state else START
@@ -108,9 +107,6 @@ async def without(
             if await newest(rule.objects, rule.prefix, rule.domain_of(subject), subject) is None:
                 gone = Verified(subject, rule.domain_of(subject))
                 yield _noted(gone, "", f"it has no archive, and the group {group!r} is at {floor}")
-        after = page.cursor
-        if after is None:
-            return
 
 
 async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:

@@ -25,7 +25,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.ids import first_at, made_at
 from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, check_limit
+from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
 
 JOURNAL = Collection.named(".wrasse/journal")
@@ -185,13 +185,10 @@ class RecordJournal:
 
     async def _open(self, key: str, newest: bool) -> AsyncIterator[Record]:
         found: list[Record] = []
-        after: str | None = None
-        while len(found) < OPEN_MAX:
-            page = await self._records.due(None, after, _READ)
+        async for page in pages(lambda after: self._records.due(None, after, _READ)):
             self._heard(page.at)
             found += page
-            after = page.cursor
-            if after is None:
+            if len(found) >= OPEN_MAX:
                 break
         for record in sorted(found, key=lambda record: record.key, reverse=newest):
             if not key or (record.key <= key if newest else record.key >= key):
@@ -201,15 +198,11 @@ class RecordJournal:
         """Records behind `after`, oldest first; `begin` itself comes first."""
         if begin and (record := await self._records.get(begin)):
             yield record
-        cursor = None if after is None else stored_name(after)
-        while True:
-            page = await self._records.page("", cursor, _READ)
+        start = None if after is None else stored_name(after)
+        async for page in pages(lambda cursor: self._records.page("", cursor, _READ), start):
             self._heard(page.at)
             for record in page:
                 yield record
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def _newest(self, key: str, since: datetime | None) -> AsyncIterator[Record]:
         """Records from the newest, or from `key`, back to the first."""

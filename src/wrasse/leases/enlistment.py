@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ from wrasse.leases.store import RACES_MAX, KeyStore, Recent, contended
 from wrasse.leases.transaction import Decision, Participant, takes_part
 from wrasse.leases.xid import is_marked
 from wrasse.ports.namespaces import Namespaces
+from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Records
 
 LOOKED_MAX = 1_000  # leases
@@ -148,17 +150,13 @@ class Joining:
     async def _search(self, transaction: str, first: str) -> tuple[str, str] | None:
         left = LOOKED_MAX
         for namespace in [first, *await self._others(first)]:
-            after: str | None = None
-            while True:
-                page = await self._records(leases_in(namespace)).due(self._clock.now() + AHEAD, after, PAGE)
+            due = partial(self._records(leases_in(namespace)).due, self._clock.now() + AHEAD, limit=PAGE)
+            async for page in pages(due):
                 for record in page:
                     if takes_part(decode_listed(record), transaction, 0) is not None:
                         return namespace, record.key
                 left -= len(page)
-                after = page.cursor
-                if after is None:
-                    break
-                if left <= 0:
+                if page.more and left <= 0:
                     raise _too_many(transaction)
         return None
 

@@ -26,7 +26,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -39,11 +39,12 @@ from wrasse.orphans.consent import Consent, after, read_consent, refusal, write_
 from wrasse.orphans.merge import Before, Merge, Sinks, Tally, Window
 from wrasse.orphans.passing import change_of, known_of, raw, referred_of, suspected_of, text
 from wrasse.orphans.root import Caps, Root
-from wrasse.orphans.spool import Listed, Referred, Spool, Writer
+from wrasse.orphans.spool import Listed, R, Referred, Spool, Writer
 from wrasse.orphans.units import Units, in_order
 from wrasse.orphans.verdict import Known, Scene, Suspected
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.objects import Objects
+from wrasse.ports.page import Page, T, pages
 from wrasse.ports.sightings import Change, Round, Sightings, Standing
 from wrasse.private_files import make_private_folders
 
@@ -251,38 +252,22 @@ class Look:
     async def _list(self, place: Path, expected: Round | None) -> datetime:
         """Every object below the prefix, and the store's clock when that began."""
         self.progress.at("listing", None if expected is None else expected.counts.get("listed"))
-        writer: Writer[Listed] = Writer(place / "listing")
-        try:
-            after: str | None = None
-            first: datetime | None = None
-            while True:
-                page = await self._ports.objects.page(self.root.prefix, after, LIST_PAGE)
-                first = first or page.at
-                writer.write(
-                    [Listed(raw(each.key), each.size, each.version, to_micros(each.modified_at)) for each in page]
-                )
-                self.progress.done = writer.rows
-                if not page.more:
-                    break
-                assert page.cursors, "a page that goes on says where"
-                after = page.cursors[-1]
-            await asyncio.to_thread(writer.close)
-            return first
-        finally:
-            writer.drop()
+        return await self._spooled(
+            Writer(place / "listing"),
+            lambda after: self._ports.objects.page(self.root.prefix, after, LIST_PAGE),
+            lambda page: [Listed(raw(each.key), each.size, each.version, to_micros(each.modified_at)) for each in page],
+        )
 
     async def _list_uploads(self, place: Path, at: datetime) -> None:
         """Uploads in parts that were begun too long ago, where the store has such."""
         writer: Writer[Suspected] = Writer(place / "uploads")
         multipart, old = self._ports.objects.multipart, self.root.uploads_after
         try:
-            after: str | None = None
-            while old and multipart is not None:
-                page = await multipart.uploads(self.root.prefix, after, LIST_PAGE)
-                writer.write([suspected_of(each) for each in page if at - each.begun_at >= old])
-                if not page.more or writer.rows >= UPLOADS_MAX:
-                    break
-                after = page.cursors[-1]
+            if old and multipart is not None:
+                async for page in pages(lambda after: multipart.uploads(self.root.prefix, after, LIST_PAGE)):
+                    writer.write([suspected_of(each) for each in page if at - each.begun_at >= old])
+                    if writer.rows >= UPLOADS_MAX:
+                        break
             await asyncio.to_thread(writer.close)
         finally:
             writer.drop()
@@ -290,39 +275,37 @@ class Look:
     async def _refer(self, place: Path, expected: Round | None) -> datetime:
         """Every reference, in one snapshot, and the catalog's clock when it was opened."""
         self.progress.at("reading references", None if expected is None else expected.counts.get("rows"))
-        writer: Writer[Referred] = Writer(place / "references")
-        try:
-            async with self._ports.catalog.snapshot() as snapshot:
-                after: str | None = None
-                while True:
-                    page = await snapshot.page(after, ROW_PAGE)
-                    writer.write([referred_of(each, self.root, snapshot.at) for each in page])
-                    self.progress.done = writer.rows
-                    if not page.more:
-                        break
-                    after = page.cursors[-1]
-                at = snapshot.at
-            await asyncio.to_thread(writer.close)
-            return at
-        finally:
-            writer.drop()
+        async with self._ports.catalog.snapshot() as snapshot:
+            return await self._spooled(
+                Writer(place / "references"),
+                lambda after: snapshot.page(after, ROW_PAGE),
+                lambda page: [referred_of(each, self.root, snapshot.at) for each in page],
+            )
 
     async def _recall(self, place: Path) -> None:
         """Every sighting of earlier rounds."""
         self.progress.at("reading sightings")
-        writer: Writer[Known] = Writer(place / "sightings")
+        await self._spooled(
+            Writer(place / "sightings"),
+            lambda after: self._ports.sightings.page(self.root.name, after, ROW_PAGE),
+            lambda page: [known_of(each) for each in page],
+        )
+
+    async def _spooled(
+        self, writer: Writer[R], read: Callable[[str | None], Awaitable[Page[T]]], rows: Callable[[Page[T]], list[R]]
+    ) -> datetime:
+        """Writes a listing to its end into a spool; the clock of whoever gave it, when that began."""
+        first: datetime | None = None
         try:
-            after: str | None = None
-            while True:
-                page = await self._ports.sightings.page(self.root.name, after, ROW_PAGE)
-                writer.write([known_of(each) for each in page])
+            async for page in pages(read):
+                first = first or page.at
+                writer.write(rows(page))
                 self.progress.done = writer.rows
-                if not page.more:
-                    break
-                after = page.cursors[-1]
             await asyncio.to_thread(writer.close)
         finally:
             writer.drop()
+        assert first is not None, "a listing has a page, be it empty"
+        return first
 
     def _scene(self, standing: Standing, snapshot_at: datetime, listed_at: datetime) -> Scene:
         last, self._looked = standing.last, self._ports.clock.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,10 +57,12 @@ class Page(Generic[T]):
         return self.cursors[-1] if self.more else None
 
 
-async def pages(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[Page[T]]:
-    """Every page of a listing from its beginning; `read` gives the one after a cursor."""
-    after: str | None = None
-    while True:
+async def pages(
+    read: Callable[[str | None], Awaitable[Page[T]]], after: str | None = None, most: int | None = None
+) -> AsyncIterator[Page[T]]:
+    """Every page of a listing, from its beginning or from behind a cursor on; `read` gives the one after a cursor. No
+    more than `most`."""
+    for _ in itertools.count() if most is None else range(most):
         page = await read(after)
         yield page
         after = page.cursor

@@ -18,6 +18,7 @@ import msgspec
 from wrasse.bounded import decoded
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import Streams
 from wrasse.streams.letters import ROOT
@@ -105,14 +106,9 @@ class Alerts:
     async def told(self) -> Mapping[str, Told]:
         """What was told and is not settled, by name."""
         found: dict[str, Told] = {}
-        after: str | None = None
-        for _ in range(_PAGES_MAX):
-            page = await self._records.page(f"{self._source}:", after, _PAGE)
+        async for page in pages(lambda after: self._records.page(f"{self._source}:", after, _PAGE), most=_PAGES_MAX):
             known = [each for record in page if (each := _told(record)) is not None]
             found |= {each.name: each for each in known}
-            after = page.cursor
-            if after is None:
-                break
         return found
 
     async def tell(self, alert: Alert, told: Told | None, at: datetime) -> Outcome:

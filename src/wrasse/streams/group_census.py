@@ -21,7 +21,7 @@ import msgspec
 from wrasse.bounded import decoded
 from wrasse.ports.groups import ConsumerState, Groups
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, no_cursor
+from wrasse.ports.page import Page, no_cursor, pages
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import GroupState, StreamState
 from wrasse.ports.surveys import Surveys
@@ -76,13 +76,8 @@ class Looks:
     async def known(self) -> Mapping[Name, Look]:
         """Every look that was noted."""
         found: dict[Name, Look] = {}
-        after: str | None = None
-        for _ in range(_PAGES_MAX):
-            page = await self._records.page("", after, _PAGE)
+        async for page in pages(lambda after: self._records.page("", after, _PAGE), most=_PAGES_MAX):
             found |= {look.name: look for record in page if (look := _look(record)) is not None}
-            after = page.cursor
-            if after is None:
-                break
         return found
 
     async def note(self, state: ConsumerState, at: datetime, instead_of: Look | None = None) -> Outcome:

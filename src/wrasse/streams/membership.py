@@ -13,6 +13,7 @@ from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.ids import Ids
 from wrasse.ports.groups import Groups, StartAt
+from wrasse.ports.page import pages
 from wrasse.ports.streams import Streams
 from wrasse.ports.subjects import is_wild
 
@@ -75,14 +76,11 @@ class Membership:
 
     async def _matching(self) -> tuple[str, ...]:
         found: list[str] = []
-        after: str | None = None
-        while len(found) <= self._most:
-            page = await self._streams.subjects(self._pattern, after, _PAGE)
+        async for page in pages(lambda after: self._streams.subjects(self._pattern, after, _PAGE)):
             found += page.items
-            after = page.cursor
-            if after is None:
+            if len(found) > self._most:
                 break
-        if len(found) <= self._most:
+        else:
             return tuple(found)
         # Said and not cut off: what is not read would stay stuck without a word.
         raise UsageError(

@@ -12,7 +12,7 @@ from wrasse.engine.run import Frame
 from wrasse.ids import Ids
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.journal import Line, LineFilter
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, pages
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.streams import EntryId
 
@@ -76,11 +76,6 @@ class World:
 
 
 async def _all(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
-    after: str | None = None
-    for _ in range(_PAGES_MAX):
-        page = await read(after)
+    async for page in pages(read, most=_PAGES_MAX):
         for item in page:
             yield item
-        after = page.cursor
-        if after is None:
-            return

@@ -41,6 +41,7 @@ from wrasse.ports.job_transitions import StoredJob, check_stored
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Record, Records
 
 _MIDDLE = 1 << 63  # turns below zero come first
@@ -343,28 +344,23 @@ class RecordedStore:
 
     async def every_due(self) -> AsyncIterator[Seen | Unreadable]:
         """Every record that is in the index of what is due: held jobs, and those with something left to do."""
-        after: str | None = None
-        while True:
-            page = await self._records.due(await self.time.now() + _FAR, after, 1_000)
+        far = await self.time.now() + _FAR
+        async for page in pages(lambda after: self._records.due(far, after, 1_000)):
             self.time.heard(page.at)
             for record in page:
                 yield self._read_due(record)
-            after = page.cursor
-            if after is None:
-                return
 
     async def overdue(self, limit: int) -> tuple[list[Seen], datetime]:
         """Records that are due, or will be within what a look may be late. One that cannot be read stays as it is, for
         a person to mend or delete, and takes nobody's room."""
         found: list[Seen] = []
-        after: str | None = None
-        while True:
-            page = await self._records.due(await self.time.now() + self._records.resolution, after, limit)
+        before = await self.time.now() + self._records.resolution
+        async for page in pages(lambda after: self._records.due(before, after, limit)):
             # Its time is not noted: this is asked beside other work, and an answer that waited would set the time back.
             found += [seen for seen in map(self._read_due, page) if isinstance(seen, Seen)]
-            after = page.cursor
-            if after is None or len(found) >= limit:
-                return found[:limit], whole(page.at)
+            if len(found) >= limit:
+                break
+        return found[:limit], whole(page.at)
 
     async def later(self, work: Coroutine[None, None, None]) -> None:
         """Does this after the answer; at once, if there is too much to do already."""

@@ -25,7 +25,7 @@ from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign import SharedRecords
 from wrasse.ports.jobs import Job, JobState, Place
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, check_limit
+from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Record, Records
 from wrasse.ports.strays import Looked
 from wrasse.ports.streams import Streams
@@ -57,9 +57,7 @@ class TaskSearch:
         """Does what is due, and tells what is to be taken first."""
         ready: list[Task] = []
         later: list[datetime] = []
-        after: str | None = None
-        for _ in range(_PAGES_MAX):
-            page = await self._store.due(after, LOOK_MAX, within=within)
+        async for page in pages(lambda after: self._store.due(after, LOOK_MAX, within=within), most=_PAGES_MAX):
             at = self._store.time.heard(page.at)
             idle = 0  # finished tasks that may go, and those of other workers: nothing to do for a taker
             for record in page:
@@ -74,16 +72,14 @@ class TaskSearch:
                 done = await self.mend(task, at)
                 if done.stored.served_next:
                     ready.append(done)
-            after = page.cursor
-            if after is None or idle < len(page):
+            if idle < len(page):
                 break
         return Due(at, tuple(sorted(ready, key=lambda task: task.stored.rank)), min(later, default=None))
 
     async def mend_due(self, *, dry: bool) -> int:
         """Mends what is due, up to a bound; how many needed it."""
-        needed, after = 0, None
-        for _ in range(_PAGES_MAX):
-            page = await self._store.due(after, LOOK_MAX)
+        needed = 0
+        async for page in pages(lambda after: self._store.due(after, LOOK_MAX), most=_PAGES_MAX):
             at = self._store.time.heard(page.at)
             for record in page:
                 task = self.read(record)
@@ -92,9 +88,6 @@ class TaskSearch:
                 needed += 1
                 if not dry:
                     await self.mend(task, at)
-            after = page.cursor
-            if after is None:
-                break
         return needed
 
     async def mend(self, task: Task, at: datetime) -> Task:

@@ -17,6 +17,7 @@ import heapq
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.jobs.record_core.counting import Counted, Numbers, Tally
@@ -34,7 +35,7 @@ from wrasse.jobs.stream_tasks.search import TaskSearch
 from wrasse.jobs.stream_tasks.store import Malformed, TaskStore
 from wrasse.ports.job_transitions import Shelf, StoredJob
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
-from wrasse.ports.page import Page
+from wrasse.ports.page import Page, pages
 from wrasse.ports.records import stored_name
 from wrasse.ports.shelves import ShelvedRecords, Span, read_cursor, spot_cursor
 
@@ -139,16 +140,12 @@ class ScannedTasks:
         for start in sorted(f"{each}:" for each in types):
             if after and not after.startswith(start) and after > start:
                 continue  # that type was listed before
-            goes_on: str | None = after if after.startswith(start) else None
-            while True:
-                page = await self._store.page(start, goes_on, _PAGE)
+            begin = after if after.startswith(start) else None
+            async for page in pages(partial(self._store.page, start, limit=_PAGE), begin):
                 for record, cursor in zip(page.items, page.cursors, strict=True):
                     task = self._search.read(record)
                     if not isinstance(task, Malformed):
                         yield cursor, task.stored
-                goes_on = page.cursor
-                if goes_on is None:
-                    break
 
 
 class TaskShelves:
