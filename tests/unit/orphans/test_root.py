@@ -77,6 +77,10 @@ def test_any_change_of_the_configuration_is_another_one() -> None:
     assert root_of("archives", PRESET, OrphanSeed()).digest in digests
 
 
+def test_a_configuration_is_told_by_what_armed_roots_and_plans_have_stored_of_it() -> None:
+    assert root_of("archives", PRESET, OrphanSeed()).digest == "87f61e0297a86188"
+
+
 def test_another_store_is_another_configuration_also_where_the_root_names_none() -> None:
     here, there = (root_of("archives", PRESET, OrphanSeed(), f"s3://{name}") for name in ("here", "there"))
     assert here.digest != there.digest
