@@ -560,7 +560,7 @@ async def test_the_sweep_says_that_ack_wait_does_its_work_and_tells_of_a_group_t
         reasons = [sweep.decide(each, page.at).reason for each in page]
         assert reasons == ["AckWait of its durable frees what a dead consumer held"]
         await upkeep.append(S, b"1")
-        await upkeep.groups.deliver([S], G, "dead", 1, ack_timeout=SECOND, wait=NOTICED)
+        await upkeep.groups.deliver([S], G, "dead", 1, ack_timeout=SECOND, wait=30 * SECOND)
         await asyncio.sleep(0.5)
         await upkeep.run(sweep)
         assert [(alarm.group, alarm.count) for alarm in await upkeep.alarms()] == [(G, 1)]

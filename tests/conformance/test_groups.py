@@ -206,7 +206,7 @@ async def test_two_connections_share_without_overlap(desk: Desk) -> None:
     await desk.append(b"1", b"2", b"3")
     other = await desk.store.another()
     first = await desk.bodies(2)
-    rest = await other.groups.deliver([S], G, "c2", 10, ack_timeout=TIMEOUT)
+    rest = await other.groups.deliver([S], G, "c2", 10, ack_timeout=TIMEOUT, wait=LONG)
     assert (first, [d.entry.body for d in rest]) == ([b"1", b"2"], [b"3"])
     if other is not desk.store.backend:
         await other.close()
@@ -417,7 +417,7 @@ async def test_a_nak_brings_an_entry_back_at_once(desk: Desk) -> None:
     (id,) = await desk.append(b"1")
     await desk.deliver()
     assert await desk.nak(id) == [DONE]
-    assert [(d.entry.body, d.number) for d in await desk.deliver(consumer="c2")] == [(b"1", 2)]
+    assert [(d.entry.body, d.number) for d in await desk.deliver(consumer="c2", back=1)] == [(b"1", 2)]
 
 
 async def test_a_nak_with_a_delay_brings_it_back_after_the_delay_and_not_before(desk: Desk) -> None:
@@ -428,7 +428,7 @@ async def test_a_nak_with_a_delay_brings_it_back_after_the_delay_and_not_before(
     await desk.pass_time(TIMEOUT / 4)
     assert await desk.bodies() == []
     await desk.pass_time(TIMEOUT * 2)
-    assert await desk.bodies() == [b"1"]
+    assert await desk.bodies(back=1) == [b"1"]
 
 
 async def test_a_nak_of_what_is_not_pending_is_lost(desk: Desk) -> None:
@@ -508,7 +508,7 @@ async def test_what_was_said_nak_to_is_not_extended(desk: Desk) -> None:
     await desk.nak(delivery.entry.id, delay=HALF)
     assert await desk.extend(delivery) == [False]
     await desk.pass_time(LONGER)
-    assert await desk.bodies(consumer="c2") == [b"1"]
+    assert await desk.bodies(consumer="c2", back=1) == [b"1"]
 
 
 async def test_an_older_delivery_to_the_same_consumer_is_not_extended(desk: Desk) -> None:

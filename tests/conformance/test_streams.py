@@ -63,8 +63,8 @@ async def trim(
     return await store.backend.streams.trim(subject, age=age, below=below, protect=protect, limit=limit)
 
 
-async def deliver(store: Store, group: str, limit: int = 100):
-    return await store.backend.groups.deliver([S], group, "c1", limit, ack_timeout=timedelta(seconds=30))
+async def deliver(store: Store, group: str, limit: int = 100, wait: timedelta = timedelta(0)):
+    return await store.backend.groups.deliver([S], group, "c1", limit, ack_timeout=30 * SECOND, wait=wait)
 
 
 async def ack(store: Store, group: str, *ids: EntryId) -> None:
@@ -132,7 +132,7 @@ async def test_fields_are_kept_and_delivered_up_to_their_limits(store: Store, co
     count = min(count, 1_000) if store.name.startswith("nats") else count
     fields = {f"{n:04}": b"x" * (most // count - 4) for n in range(count)}
     await store.backend.streams.append([Draft(S, b"body", fields=fields)])
-    (read,), (given,) = await whole(store), await deliver(store, "g")
+    (read,), (given,) = await whole(store), await deliver(store, "g", wait=30 * SECOND)
     assert (read.fields, given.entry.fields, given.entry.body) == (fields, fields, b"body")
     too_long = {"x": b"\xff" * (FIELDS_BYTES_MAX // 3)}
     if store.name.startswith("nats"):
