@@ -232,6 +232,6 @@ class Root:
 
     @property
     def digest(self) -> str:
-        """What tells this configuration of the root from any other. Stored: it changes with the names of these classes and
-        their fields, and then every armed root has to be armed again; `tests/wire` notices."""
+        """What tells this configuration of the root from any other. Stored: it changes with the names of these classes
+        and their fields, and then every armed root has to be armed again; `tests/wire` notices."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
