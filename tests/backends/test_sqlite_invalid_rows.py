@@ -10,11 +10,13 @@ from pathlib import Path
 import apsw
 import pytest
 
+from conformance.desk import Desk
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.run import Frame, run_once
 from wrasse.ids import Ids
-from wrasse.ports.jobs import Delete, Hold, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.jobs import Cancel, Delete, Finish, Hold, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 SILENCE = timedelta(seconds=30)
@@ -172,4 +174,46 @@ async def test_counts_go_past_instants_outside_of_the_calendar(yard: Yard) -> No
     yard.write(f"UPDATE workers SET until = {FAR}, beat_at = {BEFORE}")
     counts = await store.jobs.counts()
     assert (counts.queues[0].ready, len(counts.workers)) == (1, 1)
+    await store.close()
+
+
+DAMAGE = {
+    "queue": "queue = CAST(x'61ff' AS TEXT)",
+    "worker": "worker = CAST(x'61ff' AS TEXT)",
+    "nonce": "nonce = CAST(x'61ff' AS TEXT)",
+    "id": "id = CAST(x'61ff' AS TEXT)",
+    "group": "member = 1, extras = '{\"group\": 5}'",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+async def test_changes_of_other_jobs_go_past_an_invalid_row(tmp_path: Path, how: str) -> None:
+    path, clock = tmp_path / "wrasse.db", ManualClock()
+    store = await Sqlite.open(path, clock, done_max=2)
+    jobs, desk = store.jobs, Desk(store.jobs)
+
+    def damage(id: str) -> None:
+        with closing(apsw.Connection(str(path))) as db:
+            db.execute(f"UPDATE jobs SET {DAMAGE[how]} WHERE id = ?", (id,))
+
+    await desk.put("bad", "a", "b", "c", "d")
+    holds = {taken.job.id: taken.hold for taken in await desk.take()}
+    damage("bad")
+    assert (await desk.beat(*holds.values()))[1:] == [True] * 4
+    ended = await desk.settle(Finish(holds["a"], b"1"), Finish(holds["bad"], b"2"), Finish(holds["b"], b"3"))
+    assert (ended[0], ended[2]) == (Outcome.DONE, Outcome.DONE)
+    assert await desk.finish(holds["c"]) == [Outcome.DONE], "done jobs beyond `done_max` go"
+    outcomes = await desk.move(Cancel("bad", "enough"), Cancel("d", "enough"))
+    assert outcomes[1] is Outcome.DONE
+    for place in (Place.DONE, Place.DEAD):
+        states = [*await jobs.page(place, JobFilter(), None, 10)]
+        gone = await jobs.delete([Delete(state.hold, place) for state in states])
+        assert {end for end, state in zip(gone, states, strict=True) if state.id in "abcd"} == {Outcome.DONE}
+
+    await desk.put(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
+    with closing(apsw.Connection(str(path))) as db:
+        db.execute(f"UPDATE jobs SET {DAMAGE[how].replace('61ff', '62ff')} WHERE id = 'late'")
+    clock.advance(timedelta(seconds=2))
+    await desk.put("e")
+    assert {taken.job.id for taken in await desk.take()} >= {"later", "e"}
     await store.close()

@@ -99,9 +99,11 @@ _FROM_OLDEST_DONE = """
       ORDER BY finished_at + keep, seq LIMIT ?)
 """
 SELECT_OLDEST_DONE = f"""
-    SELECT json_group_array(seq), json_group_array(queue), max(size), max(attempts), max(lasting) {_FROM_OLDEST_DONE}
+    SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(size), max(attempts), max(lasting)
+    {_FROM_OLDEST_DONE}
 """
-_OLDEST_DONE_FACTS = f"SELECT json_group_array({FACT}) {_FROM_OLDEST_DONE}"
+_FACTS = f"CAST(json_group_array({FACT}) AS BLOB)"
+_OLDEST_DONE_FACTS = f"SELECT {_FACTS} {_FROM_OLDEST_DONE}"
 _FORGET = "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)"
 
 
@@ -109,7 +111,7 @@ def facts_of(step: Step, ids: Sequence[str]) -> dict[str, Fact]:
     """What is known about these jobs, by id."""
     if not ids:
         return {}
-    found = step.db.execute(f"SELECT json_group_array({FACT}) FROM jobs WHERE id IN carray(?)", (texts(ids),)).get
+    found = step.db.execute(f"SELECT {_FACTS} FROM jobs WHERE id IN carray(?)", (texts(ids),)).get
     return {fact.id: fact for fact in decode_facts(found)}
 
 
@@ -132,7 +134,7 @@ def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome
 
 
 def _deletable(fact: Fact, one: Delete, now: int) -> bool:
-    where_it_was = one.place is not Place.HELD and PLACES[fact.place] is one.place and fact.held_by(one.hold)
+    where_it_was = one.place is not Place.HELD and PLACES.get(fact.place) is one.place and fact.held_by(one.hold)
     return where_it_was and fact.kept_until <= now
 
 
@@ -172,10 +174,10 @@ def _drop(step: Step, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
 
 
 SELECT_CURRENT = """
-    SELECT json_group_array(seq), json_group_array(queue), max(member) FROM jobs
+    SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(member) FROM jobs
     WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
 """
-_HELD_FACT = f"SELECT json_group_array({FACT}) FROM jobs WHERE seq = ? AND place = 2 AND token = ? AND nonce = ?"
+_HELD_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND place = 2 AND token = ? AND nonce = ?"
 _GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
 UPDATE_DONE = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"

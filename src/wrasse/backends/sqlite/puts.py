@@ -60,7 +60,7 @@ _IS_KNOWN = """
 """
 _STORED = "SELECT json_group_array(seq) FROM jobs WHERE seq >= ? AND seq < ?"
 _encode_extras = msgspec.json.Encoder().encode
-_DUE = "SELECT seq, queue FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
+_DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
 def put(step: Step, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
@@ -103,7 +103,7 @@ def promote(step: Step, now: int) -> bool:
     due = step.next_due()
     if due is None or due > now:
         return False
-    rows: list[tuple[int, str]]
+    rows: list[tuple[int, bytes]]
     while rows := list(step.db.execute(_DUE, (now, BATCH_MAX))):
         turns = [(seq, rank) for rank, (seq, _) in enumerate(rows, step.draw(len(rows)))]
         write_rows(
@@ -113,7 +113,7 @@ def promote(step: Step, now: int) -> bool:
             ") UPDATE jobs SET place = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
         )
         for queue, many in Counter(queue for _, queue in rows).items():
-            step.moved(queue, DELAYED, READY, many)
+            step.moved(queue.decode("utf-8", "replace"), DELAYED, READY, many)
     step.due_changed()
     return True
 

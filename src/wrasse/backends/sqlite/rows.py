@@ -133,8 +133,8 @@ FACT = _columns(
 )
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
 decode_numbers = msgspec.json.Decoder(list[int]).decode
-decode_texts = msgspec.json.Decoder(list[str]).decode
-decode_facts = msgspec.json.Decoder(list[Fact]).decode
+_decode_texts = msgspec.json.Decoder(list[str]).decode
+_decode_facts = msgspec.json.Decoder(list[Fact]).decode
 _decode_states = msgspec.json.Decoder(list[StateRow]).decode
 _decode_state = msgspec.json.Decoder(StateRow).decode
 _decode_bodies = msgspec.json.Decoder(list[BodyRow]).decode
@@ -146,6 +146,22 @@ decode_extras = msgspec.json.Decoder(Extras).decode
 def state_columns(order: str) -> str:
     """The SQL of a StateRow in a listing by this column."""
     return _columns(StateRow, ("order", order))
+
+
+def decode_texts(column: bytes) -> list[str]:
+    """The texts of a column, with a mark for each byte that is none."""
+    try:
+        return _decode_texts(column)
+    except UnicodeDecodeError:
+        return _decode_texts(column.decode("utf-8", "replace"))
+
+
+def decode_facts(rows: bytes) -> list[Fact]:
+    """The rows of a batch. An invalid one is read as near as can be: with another id or nonce it is nobody's."""
+    try:
+        return _decode_facts(rows)
+    except UNREADABLE:
+        return [Fact(*_converted_to(Fact, raw)) for raw in _decode_each(rows)]
 
 
 def decode_bodies(rows: bytes) -> tuple[list[BodyRow], list[Invalid]]:
@@ -176,8 +192,7 @@ def _state_row(raw: msgspec.Raw) -> StateRow:
     try:
         return _decode_state(raw)
     except UNREADABLE as error:
-        found = zip(_values(raw), msgspec.structs.fields(StateRow), strict=True)
-        row = StateRow(*(_converted(value, field.type) for value, field in found))
+        row = StateRow(*_converted_to(StateRow, raw))
         return msgspec.structs.replace(
             row, id=row.id or f"unreadable-{row.seq}", reason=Reason.INVALID_PAYLOAD, error=flaw_of(row.seq, why(error))
         )
@@ -187,6 +202,14 @@ def _values(raw: msgspec.Raw) -> list[Any]:
     """The columns of an invalid row, with a mark for each byte that is no text."""
     found: list[Any] = msgspec.json.decode(bytes(raw).decode("utf-8", "replace"))
     return found
+
+
+def _converted_to(row: type[msgspec.Struct], raw: msgspec.Raw) -> list[Any]:
+    """The values of such a row, each as near as can be."""
+    return [
+        _converted(value, field.type)
+        for value, field in zip(_values(raw), msgspec.structs.fields(row), strict=True)
+    ]
 
 
 def _converted(value: object, kind: Any) -> Any:
