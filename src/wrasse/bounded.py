@@ -105,7 +105,7 @@ def instant(value: object) -> datetime:
         value = float(value) if "." in value else int(value)
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value)
+            value = datetime.fromisoformat(f"{value[:-1]}Z" if value.endswith("z") else value)  # RFC 3339 has both
         except ValueError:
             raise ValueError(f"{shown(value)} is neither an ISO 8601 time nor a unix time") from None
     if isinstance(value, datetime):
