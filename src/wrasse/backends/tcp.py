@@ -6,9 +6,9 @@ import asyncio
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from wrasse.errors import ConfigError
 
@@ -81,10 +81,14 @@ class Connection(asyncio.Protocol, ABC):
         """Whether the server is behind with reading."""
         return self._room is not None
 
-    async def room(self) -> None:
-        """Waits while the server does not read what was sent."""
+    async def room(self, within: float) -> None:
+        """Waits while the server does not read what was sent; if that takes longer, this is the end."""
         if self._room is not None:
-            await asyncio.shield(self._room)
+            try:
+                async with asyncio.timeout(within):
+                    await asyncio.shield(self._room)
+            except TimeoutError:
+                self.end("the server does not read what it is sent")
 
     def end(self, why: str) -> None:
         """Ends the connection at once."""
@@ -129,6 +133,33 @@ class Connection(asyncio.Protocol, ABC):
 
 
 _C = TypeVar("_C", bound=Connection)
+
+
+class Connecting(Generic[_C]):
+    """One connects, the others wait for how that ends: a dead server is not asked by everybody in turn."""
+
+    __slots__ = ("_failure", "_lock", "attempts")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self._failure: Exception | None = None
+        self._lock = asyncio.Lock()
+
+    async def once(self, there: Callable[[], _C | None], connect: Callable[[], Awaitable[_C]]) -> _C:
+        """The connection that is there by now, or a new one."""
+        seen = self.attempts
+        async with self._lock:
+            if (wire := there()) is not None:
+                return wire
+            if self.attempts != seen and self._failure is not None:
+                raise self._failure
+            self.attempts += 1
+            self._failure = None
+            try:
+                return await connect()
+            except Exception as error:
+                self._failure = error
+                raise
 
 
 async def reach(host: str, port: int, make: Callable[[], _C], context: ssl.SSLContext | None = None) -> _C:

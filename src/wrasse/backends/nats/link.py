@@ -17,7 +17,7 @@ from itertools import count
 
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
 from wrasse.backends.nats.wire import Denied, Heard, ServerInfo, Taken, Wire, dial
-from wrasse.backends.tcp import Cut, Silent
+from wrasse.backends.tcp import Connecting, Cut, Silent
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
@@ -128,7 +128,7 @@ class Link:
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
-        "_asked", "_attempts", "_closed", "_failure", "_heard", "_inbox", "_inboxes", "_lock", "_nodes", "_numbers",
+        "_asked", "_closed", "_connecting", "_heard", "_inbox", "_inboxes", "_nodes", "_numbers",
         "_subscriptions", "_taken", "_tokens", "_wire", "connections", "options", "server",
     )  # fmt: skip
 
@@ -138,9 +138,7 @@ class Link:
         self.connections = 0  # how many there have been: after a change, what was heard has a hole
         self._wire: Wire | None = None
         self._nodes: list[tuple[str, int]] = list(options.nodes)
-        self._lock = asyncio.Lock()
-        self._attempts = 0
-        self._failure: WrasseError | None = None
+        self._connecting: Connecting[Wire] = Connecting()
         self._closed = False
         self._inbox = b"_INBOX.%032x." % random.getrandbits(128)
         self._tokens = count(1)
@@ -241,16 +239,14 @@ class Link:
 
     async def ready(self) -> Wire:
         """The connection, made again if it is gone, with room to write."""
-        wire = self._wire
-        if wire is None or not wire.open or wire.retired:
-            wire = await self._reopen()
+        wire = self._standing() or await self._connecting.once(self._standing, self._connect)
         if wire.crowded:
-            try:
-                async with asyncio.timeout(self.options.read_timeout.total_seconds()):
-                    await wire.room()
-            except TimeoutError:
-                wire.end("the server does not read what it is sent")
+            await wire.room(self.options.read_timeout.total_seconds())
         return wire
+
+    def _standing(self) -> Wire | None:
+        wire = self._wire
+        return wire if wire is not None and wire.open and not wire.retired else None
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._heard.pop(subscription.number, None) is None:
@@ -306,22 +302,6 @@ class Link:
                 asked.future.set_exception(Cut(why))
         for inbox in list(self._inboxes.values()):
             inbox.lost(why)
-
-    async def _reopen(self) -> Wire:
-        """One connects, the others wait for how that ends: a dead server is not asked by everybody in turn."""
-        seen = self._attempts
-        async with self._lock:
-            if self._wire is not None and self._wire.open and not self._wire.retired:
-                return self._wire
-            if self._attempts != seen and self._failure is not None:
-                raise self._failure
-            self._attempts += 1
-            self._failure = None
-            try:
-                return await self._connect()
-            except WrasseError as error:
-                self._failure = error
-                raise
 
     async def _connect(self) -> Wire:
         old, self._wire = self._wire, None

@@ -18,7 +18,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.routes import FAILURES, Route, redirected
 from wrasse.backends.redis.scripts import Script
 from wrasse.backends.redis.wire import Refusal, Wire, Word, dial, pack
-from wrasse.backends.tcp import Cut
+from wrasse.backends.tcp import Connecting, Cut
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable
 
@@ -31,17 +31,13 @@ _ELSEWHERE = ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "MOVED")
 class OwnLink(Link):
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
-    __slots__ = (
-        "_attempts", "_closed", "_failure", "_lock", "_route", "_serving", "_spare", "_wire",
-    )  # fmt: skip
+    __slots__ = ("_closed", "_connecting", "_route", "_serving", "_spare", "_wire")
 
     def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
         super().__init__(options, time)
         self._route = Route(options, self._another_serves)
         self._wire: Wire | None = None
-        self._lock = asyncio.Lock()
-        self._attempts = 0
-        self._failure: Exception | None = None
+        self._connecting: Connecting[Wire] = Connecting()
         self._spare: list[Wire] = []
         self._closed = False
         self._serving = 0  # how often another server took over
@@ -56,7 +52,7 @@ class OwnLink(Link):
     @property
     def connections(self) -> int:
         """Grows with every attempt to connect: while it is the same, it was the same server that answered."""
-        return self._attempts
+        return self._connecting.attempts
 
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
         """Runs the script once. ARGV[1] is `told`; `args` are ARGV[2] and on."""
@@ -235,36 +231,17 @@ class OwnLink(Link):
             self._wire = None
 
     async def _ready(self) -> Wire:
-        wire = self._wire
-        if wire is None or not wire.open:
-            wire = await self._reopen()
+        wire = self._standing() or await self._connecting.once(self._standing, self._reopen)
         if wire.crowded:
-            await self._made_room(wire)
+            await wire.room(self.options.write_timeout.total_seconds())
         return wire
 
-    async def _made_room(self, wire: Wire) -> None:
-        try:
-            async with asyncio.timeout(self.options.write_timeout.total_seconds()):
-                await wire.room()
-        except TimeoutError:
-            wire.end("the server does not read what it is sent")
+    def _standing(self) -> Wire | None:
+        return self._wire if self._wire is not None and self._wire.open else None
 
     async def _reopen(self) -> Wire:
-        """One connects, the others wait for how that ends: a dead server is not asked by everybody in turn."""
-        seen = self._attempts
-        async with self._lock:
-            if self._wire is not None and self._wire.open:
-                return self._wire
-            if self._attempts != seen and self._failure is not None:
-                raise self._failure
-            self._attempts += 1
-            self._failure = None
-            try:
-                self._wire = await self._connect()
-            except Exception as error:
-                self._failure = error
-                raise
-            return self._wire
+        self._wire = await self._connect()
+        return self._wire
 
     async def _connect(self) -> Wire:
         for attempt in range(self.options.max_retries + 1):
