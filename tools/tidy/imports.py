@@ -80,7 +80,8 @@ def imports_point_downwards(source: Source) -> Iterator[Problem]:
 
 def _may_see_backend(module: str, here: list[str], there: list[str]) -> bool:
     if here[0] == "backends":
-        # No backends: `bucket` is what files and objects share, the other two what clients of servers share.
-        shared = ("bucket", "foreign_protocol", "rounds", "tcp", "url_query")
+        # No backends: `bell` is what those share in which takers wait, `bucket` what files and objects share, the
+        # others what clients of servers share.
+        shared = ("bell", "bucket", "foreign_protocol", "rounds", "tcp", "url_query")
         return len(there) > 1 and len(here) > 1 and there[1] in (here[1], *shared)
     return module in CHOOSES_BACKENDS or (here[0] == "app" and ".".join(there) in ADDRESSES)

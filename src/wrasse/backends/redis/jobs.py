@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from wrasse.backends.redis import listing, overview
+from wrasse.backends.redis import listing, overview, waking
 from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
 from wrasse.backends.redis.changes import Held
 from wrasse.backends.redis.client import Link
@@ -26,7 +26,6 @@ from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.settles import Settling, outcomes, take_of
 from wrasse.backends.redis.states import text_of
 from wrasse.backends.redis.takes import Granted, Wanted, granted
-from wrasse.backends.redis.waking import Bells
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -72,7 +71,7 @@ class RedisJobs:
         assert done_max >= 0, "a limit is not negative"
         self._link, self._clock, self._done_max = link, clock, done_max
         self._keys = Keys(link.options)
-        self._bells = Bells(link)
+        self._bells = waking.Bells(link)
         self._held: dict[str, Held] = {}
         self._ahead = 0  # ms by which the server's clock was ahead of ours when it last answered
 
@@ -106,7 +105,7 @@ class RedisJobs:
             return taken
         with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as bell:
             while not (taken.jobs or taken.rejected or bell.late):
-                await bell.rung()
+                await bell.rung(waking.POLL)
                 taken = await self._take(wanted, request)
         return taken
 

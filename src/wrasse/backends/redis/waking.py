@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
+from wrasse.backends.bell import Bell, hung
 from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.replies import not_its_answer
 from wrasse.errors import WrasseError
@@ -23,33 +24,6 @@ _BLOCK = 1  # seconds one blocking command lasts at most
 _PAUSE = 0.2  # seconds after an error
 
 _log = logging.getLogger("wrasse.jobs")
-
-
-class Bell:
-    """Wakes one taker: when one of its wake lists got a token, when it is time to look, and when its time is over."""
-
-    __slots__ = ("_event", "keys", "late")
-
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        self.keys = keys
-        self.late = False  # its time is over
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        """Wakes the taker now."""
-        self._event.set()
-
-    def expire(self) -> None:
-        """Wakes the taker for the last time."""
-        self.late = True
-        self._event.set()
-
-    async def rung(self) -> None:
-        """Waits for the bell, or until it is time to look."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL):
-                await self._event.wait()
-        self._event.clear()
 
 
 class Bells:
@@ -65,16 +39,10 @@ class Bells:
     @contextmanager
     def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Bell]:
         """A bell for these wake lists, which rings at the latest after `wait`."""
-        bell = Bell(tuple(keys))
-        timer = asyncio.get_running_loop().call_later(wait.total_seconds(), bell.expire)
-        self._waiting.add(bell)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
-        try:
+        with hung(self._waiting, keys, wait) as bell:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
             yield bell
-        finally:
-            timer.cancel()
-            self._waiting.discard(bell)
 
     async def close(self) -> None:
         """Stops listening, and wakes everybody."""
@@ -88,7 +56,7 @@ class Bells:
 
     async def _listen(self) -> None:
         deaf = False
-        while keys := list(dict.fromkeys(key for bell in self._waiting for key in bell.keys)):
+        while keys := list(dict.fromkeys(key for bell in self._waiting for key in bell.names)):
             try:
                 heard = await self._link.block("BLPOP", *keys, _BLOCK, timeout=_BLOCK)
                 key = None if heard is None else _key_in(heard, self._link)
@@ -107,7 +75,7 @@ class Bells:
 
     def _ring(self, key: str) -> None:
         for bell in self._waiting:
-            if key in bell.keys:
+            if key in bell.names:
                 bell.ring()
 
 

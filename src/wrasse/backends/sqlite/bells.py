@@ -14,37 +14,13 @@ from datetime import timedelta
 
 import apsw
 
+from wrasse.backends.bell import Bell, hung
 from wrasse.backends.sqlite.connection import File
 from wrasse.clock import Clock, to_micros
 
 TICK = 0.025
 CHANGED = "\0changed"  # rings with every change that anybody made; no queue has such a name
 _PAUSE_AFTER_FAILURE = 1.0
-
-
-class Bell:
-    """One taker's bell."""
-
-    __slots__ = ("_event", "late", "queues")
-
-    def __init__(self, queues: frozenset[str]) -> None:
-        self.queues = queues
-        self.late = False  # its time is over
-        self._event = asyncio.Event()
-
-    def ring(self) -> None:
-        """Wakes the taker."""
-        self._event.set()
-
-    async def rung(self) -> None:
-        """Waits for the next ring. Bounded by `expire`, which every bell is made with."""
-        await self._event.wait()
-        self._event.clear()
-
-    def expire(self) -> None:
-        """Wakes the taker for the last time."""
-        self.late = True
-        self._event.set()
 
 
 class Bells:
@@ -62,24 +38,20 @@ class Bells:
     @contextmanager
     def listen(self, queues: Iterable[str], wait: timedelta) -> Iterator[Bell]:
         """A bell for these queues, which rings at the latest after `wait`."""
-        bell = Bell(frozenset(queues))
-        timer = self._loop.call_later(wait.total_seconds(), bell.expire)
-        self._bells.add(bell)
-        self._wanted.set()
-        if self._thread.ident is None and not self._stopped.is_set():
-            self._thread.start()
         try:
-            yield bell
+            with hung(self._bells, queues, wait) as bell:
+                self._wanted.set()
+                if self._thread.ident is None and not self._stopped.is_set():
+                    self._thread.start()
+                yield bell
         finally:
-            timer.cancel()
-            self._bells.discard(bell)
             if not self._bells:
                 self._wanted.clear()
 
     def ring(self, queues: frozenset[str] | None) -> None:
         """Rings for all who want one of these queues; None is every queue."""
         for bell in self._bells:
-            if queues is None or not bell.queues.isdisjoint(queues):
+            if queues is None or not queues.isdisjoint(bell.names):
                 bell.ring()
 
     def close(self) -> None:

@@ -11,8 +11,9 @@ from functools import partial
 import apsw
 import msgspec
 
+from wrasse.backends.bell import Bell
 from wrasse.backends.sqlite import deliveries as handing, entries
-from wrasse.backends.sqlite.bells import CHANGED, Bell, Bells
+from wrasse.backends.sqlite.bells import CHANGED, Bells
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.deliveries import Granted, Want
 from wrasse.backends.sqlite.entries import floor

@@ -15,8 +15,9 @@ from functools import partial
 import apsw
 import msgspec
 
+from wrasse.backends.bell import Bell
 from wrasse.backends.sqlite import changes, listing, puts, takes, teams
-from wrasse.backends.sqlite.bells import Bell, Bells
+from wrasse.backends.sqlite.bells import Bells
 from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import Invalid, span
 from wrasse.backends.sqlite.step import Step
@@ -184,9 +185,7 @@ class SqliteJobs:
         if want.rates:
             again = await self._reader.do(lambda db: takes.next_at(db, want.queues, want.rates, self._now()))
         seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await bell.rung()
+        await bell.rung(seconds)
 
     async def _grant(self, want: Want) -> Taken:
         while (taken := await self._grant_once(want)) is None:
