@@ -196,6 +196,10 @@ class Durables:
             raise
         return durable_of(info, group)
 
+    async def look(self, durable: Durable) -> None:
+        """Has the server look at a durable, and at who waits there."""
+        await self._info(durable.stream, durable.name)
+
     async def _info(self, stream: str, name: str) -> Mapping[str, Any] | None:
         try:
             return await self._js.call(f"CONSUMER.INFO.{stream}.{name}")

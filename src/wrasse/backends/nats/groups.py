@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -45,6 +45,7 @@ _HELD_MAX = 200_000  # deliveries of one group whose answers we know where to se
 _NOW = timedelta(0)
 _MICROSECOND = timedelta(microseconds=1)
 _TRIES = 50
+_KEEPS_NAKS = (2, 10)
 
 Beginning = tuple[EntryId, Mapping[str, object]]  # where a group begins, for a mark and for a durable
 
@@ -279,6 +280,8 @@ class NatsGroups:
         if letters:
             # Stored before its original is acked: after a crash in between it is stored again under the same key.
             await self._appender.append(letters)
+        if not self._link.server.at_least(*_KEEPS_NAKS):
+            await self._forget_waiting({place[:2] for place, (_, settled) in taken.items() if not settled})
         await self._confirmed(sent)
         for (subject, group, seq), (held, settled) in taken.items():
             known = self._held[subject, group]
@@ -287,6 +290,12 @@ class NatsGroups:
             elif known.get(seq) is held:
                 known[seq] = Held(held.ms, held.number, held.reply, ours=False)
         return tuple(outcomes)
+
+    async def _forget_waiting(self, groups: Iterable[tuple[str, str]]) -> None:
+        """Has an old server drop pull requests whose askers are gone, as it does when asked about a durable. Otherwise
+        it would take a message that comes back for one of these: that waits for AckWait, the next is given twice."""
+        durables = [self._known[each] for each in groups if each in self._known]
+        await asyncio.gather(*(self._durables.look(each) for each in durables))
 
     def _holding(self, subject: str, group: str, id: EntryId) -> Held | None:
         held = self._held.get((subject, group), {}).get(id.seq)
