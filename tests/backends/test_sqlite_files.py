@@ -15,8 +15,10 @@ from sqlite_law import broken_laws
 
 from wrasse.backends.sqlite import schema
 from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.jobs import Job, Put
+from wrasse.ports.sightings import Round
 
 OLD = ("CREATE TABLE old (n INTEGER); INSERT INTO old VALUES (1), (2);",)
 NEWER = (*OLD, "ALTER TABLE old ADD COLUMN twice INTEGER; UPDATE old SET twice = 2 * n;")
@@ -225,3 +227,12 @@ def test_many_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: P
         said += sqlite_child.finish(child)
     assert said == ["opened"] * 6
     assert broken_laws(tmp_path / "wrasse.db") == []
+
+
+async def test_of_the_rounds_of_each_root_only_the_last_takes_room(tmp_path: Path) -> None:
+    store = await Sqlite.open(tmp_path / "wrasse.db")
+    for root, number in (("a", 1), ("a", 2), ("b", 1), ("a", 3)):
+        assert await store.sightings.commit(Round(root, f"r{number}", number, EPOCH, EPOCH, 1, {}), [])
+    await store.close()
+    rows = connection(tmp_path / "wrasse.db").execute("SELECT root, number FROM orphan_rounds ORDER BY root")
+    assert list(rows) == [("a", 3), ("b", 1)]

@@ -16,13 +16,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-ROUNDS_KEPT = 100  # per root; older records are forgotten by a commit
 MARKS_MAX = 1_000
+_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class Evidence(StrEnum):
@@ -145,10 +147,6 @@ class Sightings(Protocol):
         """Changes states, all in one transaction, each under its own condition; `lost` where it does not hold."""
         ...
 
-    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
-        """The last rounds, newest first."""
-        ...
-
 
 def check_marks(marks: Sequence[Mark]) -> None:
     """Refuses more marks than one call takes."""
@@ -192,18 +190,30 @@ def sighting(row: Sequence[object]) -> Sighting:
     assert isinstance(files, bytes), "as the schema says"
     return Sighting(
         unit.decode("utf-8", "surrogateescape"),
-        Evidence(str(evidence)),
-        str(fingerprint),
+        Evidence(_text(evidence)),
+        _text(fingerprint),
         whole(size),
         files,
         whole(first_round),
         from_micros(whole(first_at)),
         whole(first_tick),
-        State(str(state)),
-        str(by),
+        State(_text(state)),
+        _text(by),
         None if at is None else from_micros(whole(at)),
         whole(tick),
     )
+
+
+def round_of(root: str, row: Sequence[object]) -> Round:
+    """The round of a row."""
+    id, number, at, snapshot_at, tick, counts = row
+    times = from_micros(whole(at)), from_micros(whole(snapshot_at))
+    return Round(root, str(id), whole(number), *times, whole(tick), _decode_counts(str(counts)))
+
+
+def _text(value: object) -> str:
+    """A text of the schema; its bytes, where the database may hold some that are none."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def whole(value: object) -> int:

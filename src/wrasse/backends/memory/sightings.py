@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from wrasse.clock import Clock
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.sightings import ROUNDS_KEPT, Change, Mark, Round, Seen, Sighting, Standing, State, check_marks, raw
+from wrasse.ports.sightings import Change, Mark, Round, Seen, Sighting, Standing, State, check_marks, raw
 
 
 @dataclass(slots=True)
 class _Root:
     sightings: dict[str, Sighting] = field(default_factory=dict)
-    rounds: list[Round] = field(default_factory=list)
+    last: Round | None = None
     value: bytes = b""
     version: int = 0
 
@@ -28,7 +28,7 @@ class MemorySightings:
 
     async def standing(self, root: str) -> Standing:
         here = self._root(root)
-        return Standing(self._clock.now(), here.rounds[-1] if here.rounds else None, here.value, here.version)
+        return Standing(self._clock.now(), here.last, here.value, here.version)
 
     async def write(self, root: str, value: bytes, *, at: int) -> bool:
         here = self._root(root)
@@ -51,8 +51,7 @@ class MemorySightings:
 
     async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
         here = self._root(made.root)
-        last = here.rounds[-1].number if here.rounds else 0
-        if made.number != last + 1:
+        if made.number != (0 if here.last is None else here.last.number) + 1:
             return False
         after = dict(here.sightings)
         for batch in changes:
@@ -65,15 +64,12 @@ class MemorySightings:
                 else:
                     after.pop(unit, None)
         here.sightings = after
-        here.rounds = [*here.rounds, made][-ROUNDS_KEPT:]
+        here.last = made
         return True
 
     async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
         check_marks(marks)
         return [self._mark(self._root(root).sightings, each) for each in marks]
-
-    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
-        return self._root(root).rounds[::-1][:limit]
 
     def _mark(self, sightings: dict[str, Sighting], mark: Mark) -> Outcome:
         found = sightings.get(mark.unit)

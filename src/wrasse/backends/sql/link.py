@@ -203,7 +203,7 @@ def ours(error: Exception, where: str) -> Exception:
 
 
 def _of_driver(error: BaseException) -> bool:
-    return type(error).__module__.split(".")[0] in ("psycopg", "pymysql", "sqlite3")
+    return type(error).__module__.split(".")[0] in ("psycopg", "pymysql")
 
 
 def _said(error: BaseException, where: str) -> WrasseError:
@@ -223,8 +223,6 @@ def _said(error: BaseException, where: str) -> WrasseError:
             f"{where} gave a value that cannot be read (error {code or type(error).__name__})",
             do="look for odd times, prefixes that are no number, and keys that are no text",
         )
-    if "no such table" in line or "no such column" in line or "syntax error" in line:
-        return ConfigError(f"{where} refuses a query: {line}", do="try the query in a shell of that database")
     return StoreUnavailable(f"{where} did not answer as it should: {line}", do=_RETRY)
 
 

@@ -24,7 +24,6 @@ from wrasse.ports.records import Collection
 from wrasse.ports.sightings import (
     COLUMNS,
     KINDS,
-    ROUNDS_KEPT,
     Change,
     Mark,
     Round,
@@ -35,6 +34,7 @@ from wrasse.ports.sightings import (
     Unseen,
     check_marks,
     raw,
+    round_of,
     sighting,
     values,
     whole,
@@ -48,7 +48,7 @@ COMMIT_MAX = 900.0  # seconds for a whole round
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('wrasse sightings ' || %(root)s, 0))"
 _LAST = """SELECT id, number, at, snapshot_at, tick, counts FROM wrasse_orphan_rounds
-    WHERE root = %(root)s ORDER BY number DESC LIMIT %(limit)s"""
+    WHERE root = %(root)s ORDER BY number DESC LIMIT 1"""
 _ROUND = """INSERT INTO wrasse_orphan_rounds (root, number, id, at, snapshot_at, tick, counts)
     SELECT %(root)s, %(number)s, %(id)s, %(at)s, %(snapshot_at)s, %(tick)s, %(counts)s
     WHERE %(number)s - 1 = (SELECT coalesce(max(number), 0) FROM wrasse_orphan_rounds WHERE root = %(root)s)
@@ -67,7 +67,6 @@ _MARKS = """unnest(%(place)s::int[], %(unit)s::bytea[], %(state)s::text[], %(fin
 _MARK = f"""UPDATE wrasse_sightings s SET state = m.next, state_round = m.round, state_at = {_NOW}, state_tick = m.tick
     FROM {_MARKS} WHERE {_HERE} AND m.next IS NOT NULL RETURNING m.place"""
 _FORGET = f"DELETE FROM wrasse_sightings s USING {_MARKS} WHERE {_HERE} AND m.next IS NULL RETURNING m.place"
-_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class PostgresSightings:
@@ -105,7 +104,7 @@ class PostgresSightings:
             found = link.rows("SELECT value, version FROM wrasse_orphan_roots WHERE root = %(root)s", {"root": root})
             value, version = found[0] if found else (b"", 0)
             assert isinstance(value, bytes), "as the schema says"
-            return Standing(from_micros(whole(now)), next(iter(_rounds(link, root, 1)), None), value, whole(version))
+            return Standing(from_micros(whole(now)), _last(link, root), value, whole(version))
 
         return await self._do(run)
 
@@ -154,9 +153,6 @@ class PostgresSightings:
         check_marks(marks)
         return await self._do(lambda link: _mark_all(link, root, marks))
 
-    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
-        return await self._do(lambda link: _rounds(link, root, limit))
-
     async def close(self) -> None:
         """Lets go of the connections."""
         await self._store.close()
@@ -189,8 +185,7 @@ def _commit(link: Link, made: Round, changes: Iterable[Sequence[Change]]) -> boo
         gone = [raw(each.unit) for each in batch if isinstance(each, Unseen)]
         if gone:
             link.run(_UNSEEN, {"root": made.root, "units": gone})
-    forget = "DELETE FROM wrasse_orphan_rounds WHERE root = %(root)s AND number <= %(old)s"
-    link.run(forget, {"root": made.root, "old": made.number - ROUNDS_KEPT})
+    link.run("DELETE FROM wrasse_orphan_rounds WHERE root = %(root)s AND number < %(number)s", row)
     return True
 
 
@@ -228,10 +223,5 @@ def _mark_some(link: Link, root: str, marks: Sequence[tuple[int, Mark]]) -> list
     return [place for place in places if isinstance(place, int)]
 
 
-def _rounds(link: Link, root: str, limit: int) -> list[Round]:
-    rows = link.rows(_LAST, {"root": root, "limit": limit})
-    return [
-        Round(root, str(id), whole(number), from_micros(whole(at)), from_micros(whole(snapshot_at)),
-              whole(tick), _decode_counts(str(counts)))
-        for id, number, at, snapshot_at, tick, counts in rows
-    ]  # fmt: skip
+def _last(link: Link, root: str) -> Round | None:
+    return next((round_of(root, row) for row in link.rows(_LAST, {"root": root})), None)

@@ -1,4 +1,4 @@
-"""Sightings on SQLite: one row per orphan, in the order of their units, and one per round.
+"""Sightings on SQLite: one row per orphan, in the order of their units, and the last round.
 
 A round is committed by the one thread that writes, in one transaction, so that a crash leaves the round before it. A
 row is written when a unit becomes an orphan and again only when it ceases to be one: looks in between cost nothing.
@@ -10,24 +10,22 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import write_rows
 from wrasse.backends.sqlite.lane import GROUP_ROWS_MAX, Reader, Writer
-from wrasse.backends.sqlite.rows import instant
 from wrasse.backends.sqlite.step import Step
 from wrasse.bounded import UNREADABLE, why
-from wrasse.clock import Clock, from_micros, to_micros
+from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sightings import (
     COLUMNS,
-    ROUNDS_KEPT,
     Change,
-    Evidence,
     Mark,
     Round,
     Seen,
@@ -37,6 +35,8 @@ from wrasse.ports.sightings import (
     Unseen,
     check_marks,
     raw,
+    round_of,
+    sighting,
     values,
 )
 
@@ -54,13 +54,10 @@ _OVER = f"""ON CONFLICT (root, unit) DO UPDATE
 _UNSEEN = "DELETE FROM sightings WHERE root = ? AND unit = ? AND state = 'seen'"
 _ROUND = "INSERT INTO orphan_rounds (root, number, id, at, snapshot_at, tick, counts) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _LAST = """SELECT id, number, at, snapshot_at, tick, counts FROM orphan_rounds
-    WHERE root = ? ORDER BY number DESC LIMIT ?"""
+    WHERE root = ? ORDER BY number DESC LIMIT 1"""
 _HERE = "root = ? AND unit = ? AND state = ? AND fingerprint = ?"
-_decode_counts = msgspec.json.Decoder(dict[str, int]).decode
 
 _log = logging.getLogger("wrasse.orphans")
-
-_Stored = tuple[bytes, bytes, bytes, int, bytes, int, int, int, bytes, bytes, int | None, int]
 
 
 class SqliteSightings:
@@ -75,7 +72,7 @@ class SqliteSightings:
         def run(db: apsw.Connection) -> Standing:
             found = list(db.execute("SELECT value, version FROM orphan_roots WHERE root = ?", (root,)))
             value, version = found[0] if found else (b"", 0)
-            return Standing(self._clock.now(), next(iter(_rounds(db, root, 1)), None), value, version)
+            return Standing(self._clock.now(), _last(db, root), value, version)
 
         return await self._reader.do(run)
 
@@ -117,7 +114,7 @@ class SqliteSightings:
 
     async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
         def run(step: Step) -> bool:
-            last = next(iter(_rounds(step.db, made.root, 1)), None)
+            last = _last(step.db, made.root)
             if made.number != (0 if last is None else last.number) + 1:
                 return False
             with _small_cache(step.db):
@@ -135,8 +132,7 @@ class SqliteSightings:
                     msgspec.json.encode(made.counts).decode(),
                 ),
             )
-            forget = "DELETE FROM orphan_rounds WHERE root = ? AND number <= ?"
-            step.db.execute(forget, (made.root, made.number - ROUNDS_KEPT))
+            step.db.execute("DELETE FROM orphan_rounds WHERE root = ? AND number < ?", (made.root, made.number))
             return True
 
         # It goes alone: if something else in its transaction failed, all of it would be done again.
@@ -150,9 +146,6 @@ class SqliteSightings:
             return [_mark(step.db, root, each, now) for each in marks]
 
         return await self._writer.do(run, len(marks))
-
-    async def rounds(self, root: str, limit: int) -> Sequence[Round]:
-        return await self._reader.do(lambda db: _rounds(db, root, limit))
 
 
 @contextmanager
@@ -183,23 +176,20 @@ def _mark(db: apsw.Connection, root: str, mark: Mark, now: int) -> Outcome:
     return Outcome.DONE if db.changes() else Outcome.LOST
 
 
-def _rounds(db: apsw.Connection, root: str, limit: int) -> list[Round]:
+def _last(db: apsw.Connection, root: str) -> Round | None:
     try:
-        return [
-            Round(root, id, number, from_micros(at), from_micros(snapshot_at), tick, _decode_counts(counts))
-            for id, number, at, snapshot_at, tick, counts in db.execute(_LAST, (root, limit))
-        ]
+        return next((round_of(root, row) for row in db.execute(_LAST, (root,))), None)
     except UNREADABLE as error:
         raise StoreBroken(
-            f"one of the last {limit} rows of the root {root!r} in the table orphan_rounds is invalid: {why(error)}",
+            f"the last row of the root {root!r} in the table orphan_rounds is invalid: {why(error)}",
             do="restore the database from a backup",
         ) from None
 
 
-def _sighting(row: _Stored) -> Sighting | None:
+def _sighting(row: Sequence[Any]) -> Sighting | None:
     """None for a row that is invalid: its unit counts as not seen, so that nothing is done to it."""
     try:
-        return _read_sighting(row)
+        return sighting(row)
     except UNREADABLE as error:
         _log.error(
             "the unit %r is passed over: its row in the table sightings is invalid (%s); delete the row, and the next"
@@ -208,21 +198,3 @@ def _sighting(row: _Stored) -> Sighting | None:
             why(error),
         )
         return None
-
-
-def _read_sighting(row: _Stored) -> Sighting:
-    unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, state, by, at, tick = row
-    return Sighting(
-        unit.decode("utf-8", "surrogateescape"),
-        Evidence(evidence.decode()),
-        fingerprint.decode(),
-        size,
-        files,
-        first_round,
-        from_micros(first_at),
-        first_tick,
-        State(state.decode()),
-        by.decode(),
-        instant(at),
-        tick,
-    )
