@@ -100,7 +100,7 @@ class Wire(Connection):
 
     __slots__ = (
         "_buffer", "_encrypts", "_largest", "_need", "_out", "_owes_pong", "_pongs", "_scheduled", "_silent", "_steady",
-        "_timer", "complained", "greeted", "heard", "ignored", "info", "lost", "retired", "taken",
+        "_timer", "complained", "greeted", "heard", "info", "lost", "retired", "taken",
     )  # fmt: skip
 
     def __init__(self, complained: Callable[[str], None], *, encrypts: bool = False) -> None:
@@ -118,7 +118,6 @@ class Wire(Connection):
         self._timer: asyncio.TimerHandle | None = None
         self.heard: dict[bytes, Heard] = {}  # by the number of the subscription; none before the login
         self.taken: dict[bytes, Taken] = {}  # for those that are heard by the thousand
-        self.ignored = 0  # messages of subscriptions that are not ours, PONGs that were not asked for
         self.complained = complained
         self.lost: Callable[[str], None] | None = None
         self.greeted: asyncio.Future[ServerInfo] = self._loop.create_future()
@@ -253,7 +252,6 @@ class Wire(Connection):
     def _ignore(self) -> None:
         if self.info is None:
             raise ProtocolError("it does not begin with INFO")
-        self.ignored += 1
 
     def _take(self, frames: list[Frame]) -> None:
         number, begin = frames[0][1], 0
