@@ -144,6 +144,11 @@ def reason_of(error: OSError) -> str:
     return said
 
 
+def unsettled(where: str) -> WrasseError:
+    """A store refuses a write again and again, and nobody else wrote."""
+    return StoreUnavailable(f"{where} refuses a write although its condition holds", do="try again later")
+
+
 E = TypeVar("E", bound=BaseException)
 
 

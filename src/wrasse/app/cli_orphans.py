@@ -23,11 +23,12 @@ from wrasse.orphans.consent import Consent, read_consent, write_consent
 from wrasse.orphans.desk import KEPT, Desk
 from wrasse.orphans.lag import histogram, warning
 from wrasse.orphans.look import Looked
-from wrasse.orphans.passing import known_of, live, name_of, raw, text, unit_of
+from wrasse.orphans.passing import known_of, live, name_of, text, unit_of
 from wrasse.orphans.plan import check_plan, read_plan, write_plan
 from wrasse.orphans.root import Root
 from wrasse.orphans.verdict import RESTORE, Suspected
 from wrasse.ports.journal import LineFilter
+from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, pages
 from wrasse.ports.sightings import Sighting, Standing, State
@@ -313,7 +314,7 @@ async def _why(asked: Asked, key: str, root: str | None) -> Mapping[str, object]
 
 
 async def _facts(here: Yard, desk: Desk, key: str) -> Mapping[str, object]:
-    template, name = desk.root.template, raw(key)
+    template, name = desk.root.template, raw_key(key)
     place = template.place(name)
     unit = place.unit if place else name if template.units.fullmatch(name) else None
     facts: dict[str, object] = {"key": key, "root": desk.root.name, "shape": template.text}
@@ -448,7 +449,7 @@ async def _sightings(asked: Asked, root: str, state: str | None, limit: int) -> 
         standing = await desk.sightings.standing(root)
         page = await desk.sightings.page(root, None, limit, None if state is None else State(state))
         found = [
-            {"unit": name_of(raw(each.unit)), "bytes": each.size, **_sighting(each, desk.root, standing)}
+            {"unit": name_of(raw_key(each.unit)), "bytes": each.size, **_sighting(each, desk.root, standing)}
             for each in page
         ]
     columns = ("unit", "evidence", "state", "since", "looks", "bytes")

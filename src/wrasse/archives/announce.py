@@ -17,6 +17,7 @@ from wrasse.archives.tally import Tally
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.streams import Streams
+from wrasse.streams.alerts import AlertEvent
 from wrasse.streams.letters import ROOT
 from wrasse.streams.publisher import Publisher
 
@@ -34,15 +35,6 @@ class ArchiveEvent(msgspec.Struct, frozen=True):
     last_id: str
     destination: str
     key: str
-
-
-class AlarmEvent(msgspec.Struct, frozen=True):
-    """Something is wrong with the archiving of a stream that does not mend itself."""
-
-    stream: str
-    error: str
-    do: str
-    source: str = "archiver"
 
 
 class Announcer:
@@ -78,7 +70,7 @@ class Announcer:
     async def alarm(self, subject: str, error: str, do: str) -> None:
         """A person should look."""
         self._tally.alarms += 1
-        await self._publish(self._errors, msgspec.json.encode(AlarmEvent(subject, error, do)), "")
+        await self._publish(self._errors, msgspec.json.encode(AlertEvent(subject, error, do, "archiver")), "")
 
     async def _publish(self, subject: str, payload: bytes, key: str) -> None:
         try:

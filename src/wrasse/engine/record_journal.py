@@ -72,8 +72,7 @@ class RecordJournal:
                 self._written.pop(each, None)
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
-        check_limit(limit, "lines")
-        limit = min(limit, PAGE_MAX)
+        limit = check_limit(limit, "lines", PAGE_MAX)
         found: list[tuple[str, Line]] = []
         key, _, id = (after or "").rpartition(" ")
         async for record in self._listed(where, key, newest):

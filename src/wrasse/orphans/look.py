@@ -37,13 +37,13 @@ from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ids import Ids
 from wrasse.orphans.consent import Consent, after, read_consent, refusal, write_consent
 from wrasse.orphans.merge import Before, Merge, Sinks, Tally, Window
-from wrasse.orphans.passing import change_of, known_of, raw, referred_of, suspected_of, text
+from wrasse.orphans.passing import change_of, known_of, referred_of, suspected_of, text
 from wrasse.orphans.root import Caps, Root
 from wrasse.orphans.spool import Listed, R, Referred, Spool, Writer
 from wrasse.orphans.units import Units, in_order
 from wrasse.orphans.verdict import Known, Scene, Suspected
 from wrasse.ports.catalog import Catalog
-from wrasse.ports.objects import Objects
+from wrasse.ports.objects import Objects, raw_key
 from wrasse.ports.page import Page, T, pages
 from wrasse.ports.sightings import Change, Round, Sightings, Standing
 from wrasse.private_files import make_private_folders
@@ -255,7 +255,7 @@ class Look:
         return await self._spooled(
             Writer(place / "listing"),
             lambda after: self._ports.objects.page(self.root.prefix, after, LIST_PAGE),
-            lambda page: [Listed(raw(each.key), each.size, each.version, to_micros(each.modified_at)) for each in page],
+            lambda page: [Listed(raw_key(e.key), e.size, e.version, to_micros(e.modified_at)) for e in page],
         )
 
     async def _list_uploads(self, place: Path, at: datetime) -> None:

@@ -10,7 +10,7 @@ from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Referred
 from wrasse.orphans.verdict import ABORT, Known, Suspected
 from wrasse.ports.catalog import Reference
-from wrasse.ports.objects import OpenUpload
+from wrasse.ports.objects import OpenUpload, raw_key
 from wrasse.ports.sightings import Change, Evidence, Seen, Sighting, State, Unseen
 
 _ESCAPED = "%bytes/"  # no root begins so
@@ -19,7 +19,7 @@ _ESCAPED = "%bytes/"  # no root begins so
 def referred_of(reference: Reference, root: Root, at: datetime) -> Referred:
     """A reference as it counts at this time of the catalog's clock."""
     return Referred(
-        raw(reference.key),
+        raw_key(reference.key),
         reference.prefix,
         live(reference, root, at),
         0 if reference.ended_at is None else to_micros(reference.ended_at),
@@ -37,7 +37,7 @@ def live(reference: Reference, root: Root, at: datetime) -> bool:
 
 def suspected_of(upload: OpenUpload) -> Suspected:
     """An unfinished upload as a suspect: its id is what a fingerprint is to a unit."""
-    known = Known(raw(upload.key), fingerprint=upload.id, first_at=to_micros(upload.begun_at))
+    known = Known(raw_key(upload.key), fingerprint=upload.id, first_at=to_micros(upload.begun_at))
     return Suspected(ABORT, known, "an upload in parts that was never finished")
 
 
@@ -55,7 +55,7 @@ def change_of(known: Known) -> Change:
 def known_of(sighting: Sighting) -> Known:
     """A sighting on its way through a spool."""
     return Known(
-        raw(sighting.unit),
+        raw_key(sighting.unit),
         sighting.evidence.value,
         sighting.fingerprint,
         sighting.size,
@@ -88,11 +88,6 @@ def sighting_of(known: Known) -> Sighting:
     )
 
 
-def raw(key: str) -> bytes:
-    """The bytes of a key."""
-    return key.encode("utf-8", "surrogateescape")
-
-
 def text(key: bytes) -> str:
     """A key as ports have it."""
     return key.decode("utf-8", "surrogateescape")
@@ -108,4 +103,4 @@ def name_of(unit: bytes) -> str:
 
 def unit_of(name: str) -> bytes:
     """The unit of that name."""
-    return unquote_to_bytes(name.removeprefix(_ESCAPED)) if name.startswith(_ESCAPED) else raw(name)
+    return unquote_to_bytes(name.removeprefix(_ESCAPED)) if name.startswith(_ESCAPED) else raw_key(name)

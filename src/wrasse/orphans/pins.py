@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 
 from wrasse.errors import StoreBroken, TooLarge
-from wrasse.orphans.passing import raw
 from wrasse.ports.catalog import Catalog, Reference, Snapshot
 from wrasse.ports.guard import Guard
+from wrasse.ports.objects import raw_key
 from wrasse.ports.page import Page
 
 PINS_MAX = 100_000
@@ -63,11 +63,11 @@ class PinnedSnapshot:
         a page holds all rows of one page below, and the pins that come before its last row."""
         start, cursor = _parsed(after)
         page = await self._snapshot.page(cursor, limit)
-        end = raw(page.items[-1].key) if page.more else None
+        end = raw_key(page.items[-1].key) if page.more else None
         upto = start
-        while upto < len(self._pins) and (end is None or raw(self._pins[upto].key) <= end):
+        while upto < len(self._pins) and (end is None or raw_key(self._pins[upto].key) <= end):
             upto += 1
-        rows = tuple(heapq.merge(page.items, self._pins[start:upto], key=lambda each: raw(each.key)))
+        rows = tuple(heapq.merge(page.items, self._pins[start:upto], key=lambda each: raw_key(each.key)))
         # Only the last cursor is one to go on from: whoever reads a snapshot reads whole pages.
         last = f"{upto}:{page.cursors[-1] if page.cursors else ''}"
         return Page(rows, tuple(last for _ in rows), page.at, page.more)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -70,10 +71,11 @@ async def pages(
             return
 
 
-def check_limit(limit: int, of: str) -> None:
-    """Refuses a page of nothing; `of` says what is listed."""
+def check_limit(limit: int, of: str, most: int = sys.maxsize) -> int:
+    """How many a page shows, at most `most`; refuses one of nothing. `of` says what is listed."""
     if limit < 1:
         raise UsageError(f"a page of {limit} {of}", do="ask for at least one")
+    return min(limit, most)
 
 
 def no_cursor(text: str) -> UsageError:

@@ -20,6 +20,7 @@ import msgspec
 
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import UsageError
+from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -160,15 +161,10 @@ Row = tuple[bytes, str, str, int, bytes, int, int, int, str, str, int | None, in
 KINDS = ("bytea", "text", "text", "bigint", "bytea", "bigint", "bigint", "bigint", "text", "text", "bigint", "bigint")
 
 
-def raw(unit: str) -> bytes:
-    """A unit as it is kept."""
-    return unit.encode("utf-8", "surrogateescape")
-
-
 def values(each: Sighting) -> Row:
     """The columns of a sighting."""
     return (
-        raw(each.unit),
+        raw_key(each.unit),
         each.evidence.value,
         each.fingerprint,
         each.size,

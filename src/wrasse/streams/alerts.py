@@ -65,6 +65,23 @@ class Told:
         return self.name.partition("\n")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell this alert; the one that was told before, if any."""
+
+    alert: Alert
+    told: Told | None
+    at: datetime
+    lost: int = 0  # entries, among those that were trimmed while pending, which nobody was told about
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Forget this alert: its cause is gone."""
+
+    told: Told
+
+
 class _Stored(msgspec.Struct, frozen=True):
     name: str
     what: str

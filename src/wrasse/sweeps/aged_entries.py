@@ -25,7 +25,7 @@ from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAges
 from wrasse.ports.streams import StreamState
 from wrasse.ports.surveys import Surveys
-from wrasse.streams.alerts import Alert, Alerts, Told, worth_telling
+from wrasse.streams.alerts import Alert, Alerts, Settle, Tell, Told, worth_telling
 from wrasse.streams.retention import ARCHIVER, Bound, Judged, Retention, Stand, judge, server_age_for
 from wrasse.streams.trimmer import Trimmer, TrimOrder
 
@@ -64,22 +64,6 @@ class Quiet:
     """Streams up to this one have nothing to do."""
 
     subject: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell this alert; the one that was told before, if any."""
-
-    alert: Alert
-    told: Told | None
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """Forget this alert: its cause is gone."""
-
-    told: Told
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.groups import ConsumerState, Groups
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.streams.alerts import Alert, Alerts, Told, worth_telling
+from wrasse.streams.alerts import Alert, Alerts, Settle, Tell, worth_telling
 from wrasse.streams.group_census import Alive, Census, Forgotten, Look, Outdated, SilentConsumer, Suspect, Troubled
 from wrasse.streams.trimmer import RetentionTally
 
@@ -48,24 +48,7 @@ class Retire:
     look: Look | None
 
 
-@dataclass(frozen=True, slots=True)
-class TellGroup:
-    """Tell this alert about a group."""
-
-    alert: Alert
-    told: Told | None
-    at: datetime
-    lost: int = 0  # entries, among those that were trimmed while pending, which nobody was told about
-
-
-@dataclass(frozen=True, slots=True)
-class SettleGroup:
-    """Forget this alert: its cause is gone."""
-
-    told: Told
-
-
-Change = Note | Forget | Retire | TellGroup | SettleGroup
+Change = Note | Forget | Retire | Tell | Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +78,7 @@ class DeadConsumers:
             case Alive():
                 return Keep("AckWait of its durable frees what a dead consumer held" if suspect.served else "alive")
             case Forgotten():
-                return Action("settle", suspect.told.stream, "the group is gone", SettleGroup(suspect.told))
+                return Action("settle", suspect.told.stream, "the group is gone", Settle(suspect.told))
             case Outdated(look):
                 return Action("forget", " ".join(look.name), "it is not silent any more, or gone", Forget(look))
             case Troubled():
@@ -131,14 +114,14 @@ class DeadConsumers:
         told_lost = next((each for each in suspect.told if each.name.endswith(f"\n{LOST}")), None)
         lost = group.lost - (0 if told_lost is None else told_lost.count)
         if lost > 0:
-            tell = TellGroup(_lost(suspect, group.lost), told_lost, at, lost)
+            tell = Tell(_lost(suspect, group.lost), told_lost, at, lost)
             return Action("alert", name, f"{lost} entries were trimmed while pending", tell)
         told = next((each for each in suspect.told if not each.name.endswith(f"\n{LOST}")), None)
         stale = _stale(suspect) if self._is_stale(suspect, at) else None
         if stale is not None and worth_telling(stale, told, at, self.alerts_every):
-            return Action("alert", name, f"{stale.what}: {stale.count} pending", TellGroup(stale, told, at))
+            return Action("alert", name, f"{stale.what}: {stale.count} pending", Tell(stale, told, at))
         if stale is None and told is not None:
-            return Action("settle", name, f"no longer so: {told.what}", SettleGroup(told))
+            return Action("settle", name, f"no longer so: {told.what}", Settle(told))
         return Keep("alive" if stale is None else "nobody reads the group, as was told")
 
     def _is_stale(self, suspect: Troubled, at: datetime) -> bool:
@@ -159,12 +142,12 @@ class DeadConsumers:
                 if look is not None:
                     await self.census.looks.forget(look)
                 return retired
-            case TellGroup():
+            case Tell():
                 told = await self.alerts.tell(change.alert, change.told, change.at)
                 self.tally.alerts += 1
                 self.tally.trimmed_pending += change.lost if told is Outcome.DONE else 0
                 return told
-            case SettleGroup():
+            case Settle():
                 return await self.alerts.settle(change.told)
 
 

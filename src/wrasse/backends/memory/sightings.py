@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from wrasse.clock import Clock
+from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.sightings import Change, Mark, Round, Seen, Sighting, Standing, State, check_marks, raw
+from wrasse.ports.sightings import Change, Mark, Round, Seen, Sighting, Standing, State, check_marks
 
 
 @dataclass(slots=True)
@@ -41,9 +42,9 @@ class MemorySightings:
         check_limit(limit, "sightings")
         found = sorted(
             (each for each in self._root(root).sightings.values() if state in (None, each.state)),
-            key=lambda each: raw(each.unit),
+            key=lambda each: raw_key(each.unit),
         )
-        later = [each for each in found if after is None or raw(each.unit) > raw(after)]
+        later = [each for each in found if after is None or raw_key(each.unit) > raw_key(after)]
         return Page.of(later, limit, self._clock.now(), lambda each: each.unit)
 
     async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:

@@ -33,7 +33,7 @@ from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
 from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG, DueIndex
 from wrasse.backends.nats.kv_names import Entry, Names, namespace_subject, text_of
 from wrasse.clock import Clock
-from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge
+from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge, unsettled
 from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.outcome import Outcome
@@ -141,7 +141,7 @@ class NatsRecords(ConditionalRecords):
                 unknown = why
             if unknown is not None and before is None and change.at is not None:
                 return Outcome.UNKNOWN, None  # gone, after what we wrote or before; by us or by somebody else
-        raise unknown if unknown is not None else _unsettled(self._bucket.where)
+        raise unknown if unknown is not None else unsettled(self._bucket.where)
 
     async def leave(self, key: str, due_at: datetime) -> None:
         # Takes away the entries that changes left in a bucket, unless the record needs them.
@@ -351,10 +351,6 @@ def _made(held: Held | None, version: str) -> bool:
     if held is None:
         return False
     return held.stored.version == version or any(made == version for _, made in held.stored.writes.kept)
-
-
-def _unsettled(where: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{where} refuses a write although its condition holds", do="try again later")
 
 
 def _behind(keys: list[str], after: str) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from wrasse import bounded
 from wrasse.bounded import UNREADABLE, clamped_ms
 from wrasse.clock import EPOCH, from_micros
 from wrasse.ports.jobs import ID_BYTES_MAX, NOTHING, Attempt, Job, Reason
+from wrasse.ports.quick import setters
 
 FIELDS = ("id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id")
 TRACE = ("trace_id", "span_id")
@@ -428,11 +429,6 @@ def _escaped(data: bytes) -> str:
 def _absent(name: str) -> bytes:
     """A field of the eight that the bytes do not have."""
     return b"0" if name in ("filesize", "retries") else b'"1970-01-01T00:00:00Z"' if name == "creation_time" else b'""'
-
-
-def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None]]:
-    """What fills each of these slots."""
-    return (kind.__dict__[name].__set__ for name in names)
 
 
 _COMMON = ("id", "kind", "queue", "priority", "payload", "headers", "timeout", "lasting")

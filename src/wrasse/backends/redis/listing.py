@@ -39,7 +39,7 @@ async def page(
     link: Link, keys: Keys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
 ) -> Page[JobState]:
     """Jobs of one place that match, in its order."""
-    limit = _bounded(limit)
+    limit = check_limit(limit, "jobs", PAGE_MAX)
     now = await read_now(link)
     if place is Place.READY:
         listed = _ready(link, keys, where, after, limit, newest=newest, now=now)
@@ -50,7 +50,7 @@ async def page(
 
 async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first. One round trip."""
-    limit = _bounded(limit)
+    limit = check_limit(limit, "jobs", PAGE_MAX)
     behind, listed = _behind(Place.HELD, after), list[_Listed]()
     rounds = Rounds(link.options.where, "the list of overdue jobs")
     while True:
@@ -216,8 +216,3 @@ def _score(text: str) -> str:
     if math.isnan(float(text)):
         raise ValueError("no score")
     return text
-
-
-def _bounded(limit: int) -> int:
-    check_limit(limit, "jobs")
-    return min(limit, PAGE_MAX)

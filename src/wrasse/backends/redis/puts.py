@@ -12,18 +12,19 @@ from uuid import uuid4
 import msgspec
 
 from wrasse.backends.redis.changes import default_queue
-from wrasse.backends.redis.job_json import encode, rfc3339, setters
+from wrasse.backends.redis.job_json import encode, rfc3339
 from wrasse.backends.redis.keys import Keys, QueueKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.wire import Word
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, Job, JobGroup, Put
+from wrasse.ports.quick import setters
 
 _NO_DELAY = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
 _new = object.__new__
-_put_id, _put_new = setters(Put, "id", "new")  # see takes.py
+_put_id, _put_new = setters(Put, "id", "new")
 _answers = msgspec.msgpack.Decoder(list[int | str]).decode
 
 

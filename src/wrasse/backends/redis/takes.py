@@ -1,8 +1,4 @@
-"""What a take sends, and what a taker gets. The hottest loop outside the server.
-
-The slots of frozen objects are filled directly: that is the same as making them, without the detour that a frozen
-dataclass takes for every field.
-"""
+"""What a take sends, and what a taker gets. The hottest loop outside the server."""
 
 from __future__ import annotations
 
@@ -13,12 +9,13 @@ from typing import Any
 
 from wrasse.backends.redis.changes import Held
 from wrasse.backends.redis.hold_text import read_hold
-from wrasse.backends.redis.job_json import decode, from_ms, job_of, setters
+from wrasse.backends.redis.job_json import decode, from_ms, job_of
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.puts import in_ms
 from wrasse.backends.redis.states import Take, text_of
 from wrasse.backends.redis.wire import Word
-from wrasse.ports.jobs import Hold, Rate, TakenJob
+from wrasse.ports.jobs import Rate, TakenJob
+from wrasse.ports.quick import setters, taken_job
 
 _new = object.__new__
 
@@ -100,27 +97,11 @@ def _add(given: Granted, held: Held, token: int, nonce: str, until: datetime) ->
     if wire is None or job is None:
         given.bad.append(held)
         return
-    hold = _new(Hold)
-    _hold_id(hold, wire.id)
-    _token(hold, token)
-    _nonce(hold, nonce)
-    taken = _new(TakenJob)
-    _job(taken, job)
-    _hold(taken, hold)
-    _attempt(taken, wire.attempts + 1)
-    _failures(taken, wire.retries)
-    _rescues(taken, wire.rescues)
-    _interruptions(taken, wire.interruptions)
-    _created_at(taken, wire.creation_time)
-    _until(taken, until)
-    given.jobs.append(taken)
+    counts = wire.retries, wire.rescues, wire.interruptions
+    given.jobs.append(taken_job(job, token, nonce, wire.attempts + 1, *counts, wire.creation_time, until))
     given.held.append(held)
 
 
-_hold_id, _token, _nonce = setters(Hold, "id", "token", "nonce")
-_job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until = setters(
-    TakenJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
-)
 _set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _set_wire = setters(
     Held, "take", "worker", "queue", "id", "taken", "raw", "wire"
 )

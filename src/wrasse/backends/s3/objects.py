@@ -40,7 +40,7 @@ from wrasse.backends.s3.replies import is_etag, sayable
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.bounded import UNREADABLE
-from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, unsettled
 from wrasse.ports.objects import (
     CHUNK_BYTES,
     DELETES_MAX,
@@ -458,7 +458,7 @@ class S3Objects:
 
     async def _settled(self, raw: bytes, condition: Condition, nonce: str, send: _Send) -> Stored:
         """Sends until it is known what became of it."""
-        outcome, why = Outcome.LOST, _unsettled(self._client.where)
+        outcome, why = Outcome.LOST, unsettled(self._client.where)
         for attempt in range(1, TRIES + 1):
             try:
                 etag = await send()
@@ -502,7 +502,3 @@ class S3Objects:
 
 def _cut_short(where: str, offset: int, size: int) -> StoreUnavailable:
     return StoreUnavailable(f"{where} sent {offset} of the {size} bytes of an object", do="try again later")
-
-
-def _unsettled(where: str) -> WrasseError:
-    return StoreUnavailable(f"{where} refuses a write although its condition holds", do="try again later")

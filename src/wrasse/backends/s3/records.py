@@ -30,7 +30,7 @@ from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.due_index import DueIndex
 from wrasse.backends.s3.listing import Lister, nameable
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
-from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
+from wrasse.errors import StoreBroken, UsageError, unsettled
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record
 
@@ -99,7 +99,7 @@ class RecordObjects:
             if unknown is not None and before is None and change.value is None:
                 return Outcome.UNKNOWN, None  # gone; by us or by somebody else
             await sleep(pause(attempt) if unknown is not None else 0)
-        raise _unsettled(self._client.where) if unknown is None else unknown.why
+        raise unsettled(self._client.where) if unknown is None else unknown.why
 
     async def leave(self, stored: bytes, due_at: datetime) -> None:
         """Takes away an entry that a change left, unless the record needs it again."""
@@ -268,10 +268,6 @@ def _stored_version(held: Held | None) -> str | None:
 
 def _is(held: Held | None, version: str) -> bool:
     return held is not None and held.kept.version == version
-
-
-def _unsettled(where: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{where} refuses a write although its condition holds", do="try again later")
 
 
 class S3Records(BucketRecords):

@@ -163,8 +163,7 @@ class PostgresRecords(ConditionalRecords):
         return await self._store.do(run)
 
     async def _page(self, sql: str, limit: int, values: Params) -> Page[Record]:
-        check_limit(limit, "records")
-        limit = min(limit, PAGE_MAX)
+        limit = check_limit(limit, "records", PAGE_MAX)
         asked: Params = {"collection": self._collection, **values, "limit": limit + 1}
 
         def run(link: Link) -> Page[Record]:

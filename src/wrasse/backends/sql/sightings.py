@@ -18,6 +18,7 @@ from wrasse.backends.sql.link import Link
 from wrasse.backends.sql.records import PostgresRecords, PostgresStore
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import ConfigError
+from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection
@@ -33,7 +34,6 @@ from wrasse.ports.sightings import (
     State,
     Unseen,
     check_marks,
-    raw,
     round_of,
     sighting,
     values,
@@ -118,14 +118,13 @@ class PostgresSightings:
         return await self._do(lambda link: link.run(sql, {"root": root, "value": value, "at": at}) == 1)
 
     async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
-        check_limit(limit, "sightings")
-        limit = min(limit, PAGE_MAX)
+        limit = check_limit(limit, "sightings", PAGE_MAX)
         only = "" if state is None else " AND state = %(state)s"
         sql = (
             f"SELECT {', '.join(COLUMNS)} FROM wrasse_sightings "
             f"WHERE root = %(root)s AND unit > %(after)s{only} ORDER BY unit LIMIT %(limit)s"
         )
-        start = b"" if after is None else raw(after)
+        start = b"" if after is None else raw_key(after)
         asked: Params = {"root": root, "after": start, "state": state, "limit": limit + 1}
 
         def run(link: Link) -> Page[Sighting]:
@@ -138,7 +137,7 @@ class PostgresSightings:
     async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
         where = "root = %(root)s AND unit = ANY(%(units)s::bytea[])"
         sql = f"SELECT {', '.join(COLUMNS)} FROM wrasse_sightings WHERE {where}"
-        asked: Params = {"root": root, "units": [raw(unit) for unit in units]}
+        asked: Params = {"root": root, "units": [raw_key(unit) for unit in units]}
 
         def run(link: Link) -> list[Sighting | None]:
             found = {each.unit: each for each in map(sighting, link.rows(sql, asked))}
@@ -182,7 +181,7 @@ def _commit(link: Link, made: Round, changes: Iterable[Sequence[Change]]) -> boo
             columns = zip(*(values(each) for each in seen), strict=True)
             arrays = {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
             link.run(_SEEN, {"root": made.root, **arrays})
-        gone = [raw(each.unit) for each in batch if isinstance(each, Unseen)]
+        gone = [raw_key(each.unit) for each in batch if isinstance(each, Unseen)]
         if gone:
             link.run(_UNSEEN, {"root": made.root, "units": gone})
     link.run("DELETE FROM wrasse_orphan_rounds WHERE root = %(root)s AND number < %(number)s", row)
@@ -212,7 +211,7 @@ def _mark_some(link: Link, root: str, marks: Sequence[tuple[int, Mark]]) -> list
     asked: Params = {
         "root": root,
         "place": [place for place, _ in marks],
-        "unit": [raw(mark.unit) for _, mark in marks],
+        "unit": [raw_key(mark.unit) for _, mark in marks],
         "state": [mark.state.value for _, mark in marks],
         "fingerprint": [mark.fingerprint for _, mark in marks],
         "to": [None if mark.to is None else mark.to.value for _, mark in marks],

@@ -58,8 +58,7 @@ class SqliteJournal:
         await self._writer.do(run, len(outcomes))
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
-        check_limit(limit, "lines")
-        limit = min(limit, PAGE_MAX)
+        limit = check_limit(limit, "lines", PAGE_MAX)
         terms, values = _terms(where)
         if after is not None:
             terms.append(f"id {'<' if newest else '>'} CAST(? AS TEXT)")

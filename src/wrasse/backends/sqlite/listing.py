@@ -90,7 +90,7 @@ def page(
     db: apsw.Connection, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
 ) -> Page[JobState]:
     """Jobs of one place that match, in its order."""
-    limit = _bounded(limit)
+    limit = check_limit(limit, "jobs", PAGE_MAX)
     codes = _codes(place, where)
     if newest:
         codes.reverse()
@@ -108,7 +108,7 @@ def page(
 
 def overdue(db: apsw.Connection, after: str | None, limit: int, now: int) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first."""
-    limit = _bounded(limit)
+    limit = check_limit(limit, "jobs", PAGE_MAX)
     terms = [Term("until <= ?", (now,))]
     if after is not None:
         terms.append(_beyond(parse_cursor(after), newest=False))
@@ -195,11 +195,6 @@ def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *
 
 def _queues(db: apsw.Connection) -> list[bytes]:
     return [queue for (queue,) in db.execute("SELECT CAST(queue AS BLOB) FROM counts WHERE place = 0 AND n > 0")]
-
-
-def _bounded(limit: int) -> int:
-    check_limit(limit, "jobs")
-    return min(limit, PAGE_MAX)
 
 
 def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobState]:

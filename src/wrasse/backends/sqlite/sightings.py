@@ -21,6 +21,7 @@ from wrasse.backends.sqlite.step import Step
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
+from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sightings import (
@@ -34,7 +35,6 @@ from wrasse.ports.sightings import (
     State,
     Unseen,
     check_marks,
-    raw,
     round_of,
     sighting,
     values,
@@ -89,11 +89,10 @@ class SqliteSightings:
         return await self._writer.do(run)
 
     async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
-        check_limit(limit, "sightings")
-        limit = min(limit, PAGE_MAX)
+        limit = check_limit(limit, "sightings", PAGE_MAX)
         only = "" if state is None else " AND state = :state"
         sql = f"SELECT {_READ} FROM sightings WHERE root = :root AND unit > :after{only} ORDER BY unit"
-        asked = {"root": root, "after": b"" if after is None else raw(after), "state": state}
+        asked = {"root": root, "after": b"" if after is None else raw_key(after), "state": state}
 
         def run(db: apsw.Connection) -> Page[Sighting]:
             with _small_cache(db):
@@ -107,7 +106,7 @@ class SqliteSightings:
         sql = f"SELECT {_READ} FROM sightings WHERE root = ? AND unit = ?"
 
         def run(db: apsw.Connection) -> list[Sighting | None]:
-            rows = [list(db.execute(sql, (root, raw(unit)))) for unit in units]
+            rows = [list(db.execute(sql, (root, raw_key(unit)))) for unit in units]
             return [_sighting(found[0]) if found else None for found in rows]
 
         return await self._reader.do(run)
@@ -161,13 +160,13 @@ def _small_cache(db: apsw.Connection) -> Iterator[None]:
 
 def _change(db: apsw.Connection, root: str, batch: Sequence[Change]) -> None:
     write_rows(db, _SEEN, [(root, *values(each.sighting)) for each in batch if isinstance(each, Seen)], _OVER)
-    gone = [(root, raw(each.unit)) for each in batch if isinstance(each, Unseen)]
+    gone = [(root, raw_key(each.unit)) for each in batch if isinstance(each, Unseen)]
     if gone:
         db.executemany(_UNSEEN, gone)
 
 
 def _mark(db: apsw.Connection, root: str, mark: Mark, now: int) -> Outcome:
-    here = (root, raw(mark.unit), mark.state, mark.fingerprint)
+    here = (root, raw_key(mark.unit), mark.state, mark.fingerprint)
     if mark.to is None:
         db.execute(f"DELETE FROM sightings WHERE {_HERE}", here)
     else:

@@ -1,0 +1,53 @@
+"""Jobs for takers, made in the hottest loops there are.
+
+A frozen dataclass sets each field through `object.__setattr__`, which for the objects of a taken job costs more than
+all the rest of a take. Here slots are filled directly, which is the same without the detour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from wrasse.ports.jobs import Hold, Job, TakenJob
+
+_new = object.__new__
+
+
+def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None]]:
+    """What fills each of these slots."""
+    return (kind.__dict__[name].__set__ for name in names)
+
+
+_id, _token, _nonce = setters(Hold, "id", "token", "nonce")
+_job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until = setters(
+    TakenJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
+)
+
+
+def taken_job(
+    job: Job,
+    token: int,
+    nonce: str,
+    attempt: int,
+    failures: int,
+    rescues: int,
+    interruptions: int,
+    created_at: datetime,
+    until: datetime,
+) -> TakenJob:
+    """A job as its taker gets it."""
+    hold = _new(Hold)
+    _id(hold, job.id)
+    _token(hold, token)
+    _nonce(hold, nonce)
+    taken = _new(TakenJob)
+    _job(taken, job)
+    _hold(taken, hold)
+    _attempt(taken, attempt)
+    _failures(taken, failures)
+    _rescues(taken, rescues)
+    _interruptions(taken, interruptions)
+    _created_at(taken, created_at)
+    _until(taken, until)
+    return taken
