@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import fields, replace
+from datetime import timedelta
 
 import pytest
 
@@ -11,9 +13,10 @@ from wrasse.app.wiring import RecordsAlone
 from wrasse.errors import UsageError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore
 from wrasse.ports.capabilities import GROUPS, OBJECTS, RECORDS, Capabilities
+from wrasse.ports.jobs import Job, JobGroup, Rate
 from wrasse.ports.shelves import Spot
 
-PORTS = {field.name for field in fields(Capabilities)} - GROUPS - OBJECTS - RECORDS - {"billed"}
+PORTS = {field.name for field in fields(Capabilities)} - GROUPS - OBJECTS - RECORDS - {"billed", "job_extras"}
 everywhere = pytest.mark.parametrize("open_store", dict.fromkeys((*JOBS_BACKENDS, *RECORDS_BACKENDS)), indirect=True)
 
 
@@ -25,6 +28,26 @@ async def test_a_backend_declares_the_ports_that_it_has(store: Store) -> None:
     assert declared(backend, PORTS) == has(backend, PORTS)
     assert declared(backend, OBJECTS) == (set() if backend.objects is None else has(backend.objects, OBJECTS))
     assert backend.capabilities.billed == (backend.requests is not None)
+
+
+@everywhere
+async def test_unique_names_groups_and_rates_are_refused_where_they_are_not_declared(store: Store) -> None:
+    backend: Backend = store.backend
+    if isinstance(backend, ObjectStore) and not isinstance(backend, JobStore):
+        backend = RecordsAlone(backend, store.clock, done_max=0)
+    if backend.jobs is None:
+        assert not backend.capabilities.job_extras
+        return
+    jobs, hour = backend.jobs, timedelta(hours=1)
+    asked = (
+        jobs.put([Job("a", unique="u")], request="unique"),
+        jobs.put([Job("b", group="g")], request="member"),
+        jobs.put([Job("c", queue="other")], request="group", groups=[JobGroup("h", 1, Job("d"))]),
+        jobs.take(["low"], 1, worker="w", silence=hour, request="take", rates=[Rate("low", 1, hour)]),
+    )
+    for each in asked:
+        with nullcontext() if backend.capabilities.job_extras else pytest.raises(UsageError):
+            await each
 
 
 @everywhere

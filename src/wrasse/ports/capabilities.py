@@ -17,6 +17,9 @@ class Capabilities:
     jobs: bool = False
     """Keeps jobs."""
 
+    job_extras: bool = False
+    """Jobs may have unique names and groups, and queues rates. Without it what asks for one of these is refused."""
+
     streams: bool = False
     """Keeps streams, and groups that read them."""
 

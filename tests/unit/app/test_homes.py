@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from wrasse.app.application import connect
+from wrasse.app.cli_doctor import declared, kind_of
 from wrasse.app.config import Config, load
 from wrasse.app.homes import PORTS, SERVERS, same_place, table
+from wrasse.app.store_url import parse_store
 from wrasse.errors import ConfigError
 
 REDIS, NATS, S3 = "redis://r:1/0", "nats://n:4222", "s3://bbb/p"
@@ -416,3 +418,25 @@ def test_the_table_names_every_source_shows_absolute_paths_and_no_secret(tmp_pat
 )
 def test_an_engine_of_one_host_beside_shared_backends_is_allowed_and_said(text: str, said: bool) -> None:
     assert any("each host has a journal of its own" in each for each in loaded(text).warnings) is said
+
+
+@pytest.mark.parametrize("url", [REDIS, NATS, S3, FILE, SQLITE, MEMORY])
+@pytest.mark.parametrize("port", ["jobs", "streams", "objects"])
+def test_settings_refuse_a_port_exactly_where_the_backend_declares_none(port: str, url: str) -> None:
+    backends = {"objects": "memory:", "jobs": "memory:", "streams": "memory:"} | {port: url}
+    text = f"backends: {{{', '.join(f'{name}: {quoted!r}' for name, quoted in backends.items())}}}"
+    if declared(kind_of(parse_store(url)))[port]:
+        assert loaded(text).homes.serves(port)
+    else:
+        with pytest.raises(ConfigError):
+            loaded(text)
+
+
+@pytest.mark.parametrize("url", [REDIS, S3, FILE, SQLITE, MEMORY])
+def test_settings_refuse_rates_exactly_where_the_backend_declares_no_extras(url: str) -> None:
+    text = f"backends: {{jobs: {url!r}}}\nworker: {{queues: {{high: h, low: l}}, rates: {{l: 1/s}}}}"
+    if declared(kind_of(parse_store(url)))["job_extras"]:
+        assert loaded(text).homes.serves("jobs")
+    else:
+        with pytest.raises(ConfigError, match="have no rates"):
+            loaded(text)

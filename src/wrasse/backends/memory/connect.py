@@ -30,7 +30,15 @@ class Memory(JobStore, StreamStore, ObjectStore):
 
     capabilities = full_groups(
         Capabilities(
-            jobs=True, streams=True, objects=True, journal=True, limiter=True, sightings=True, shelves=True, copies=True
+            jobs=True,
+            job_extras=True,
+            streams=True,
+            objects=True,
+            journal=True,
+            limiter=True,
+            sightings=True,
+            shelves=True,
+            copies=True,
         )
     )
 

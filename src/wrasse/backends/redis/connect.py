@@ -46,6 +46,7 @@ class Redis(JobStore, StreamStore):
     capabilities = full_groups(
         Capabilities(
             jobs=True,
+            job_extras=True,
             streams=True,
             limiter=True,
             surveys=True,

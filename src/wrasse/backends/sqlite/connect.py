@@ -36,7 +36,16 @@ class Sqlite(JobStore, StreamStore):
     """One open database. Make it with `open`; it serves the event loop that opened it, until `close`."""
 
     capabilities = full_groups(
-        Capabilities(jobs=True, streams=True, journal=True, limiter=True, sightings=True, damages=True, shelves=True)
+        Capabilities(
+            jobs=True,
+            job_extras=True,
+            streams=True,
+            journal=True,
+            limiter=True,
+            sightings=True,
+            damages=True,
+            shelves=True,
+        )
     )
 
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
