@@ -8,7 +8,7 @@ several records; the other half is for what settles say, which is shortened if i
 Records list in one direction only. Newest first is read in windows of time, which the ids carry: the last minute, then
 the eight before it, and so on, narrowed again where one holds too many records.
 
-Instants are those of the store: this host's clock, corrected by the store's last answer.
+Instants are those of the store, as its last answer told them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
+from wrasse.ports.store_time import StoreTime
 
 JOURNAL = Collection.named(".wrasse/journal")
 BATCH_MAX = 200  # lines in one record
@@ -38,6 +39,7 @@ WINDOW_MIN, WINDOW_FACTOR = timedelta(minutes=1), 8
 CLOCKS_APART_MAX = timedelta(hours=1)  # between the host that made an id and the store that dated its line
 WRITES_MAX = 8  # tries to settle one batch against other writers
 _KNOWN_MAX = 10_000
+_KEPT = 3_600.0  # seconds until the store is asked for its time again: it tells it with every write
 _READ = 100
 
 _DECODER = msgspec.json.Decoder(tuple[Line, ...])
@@ -48,12 +50,11 @@ class RecordJournal:
 
     def __init__(self, records: Records, clock: Clock) -> None:
         self._records = records
-        self._clock = clock
-        self._offset: timedelta | None = None  # from this host's clock to the store's
+        self._time = StoreTime(clock, self._asked, kept=_KEPT)
         self._written: dict[str, Record] = {}  # line id -> the record it is in, while we have not settled it
 
     async def intend(self, intents: Sequence[Intent]) -> datetime:
-        now = await self._now()
+        now = await self._time.now()
         ordered, earliest = sorted(intents, key=lambda intent: intent.id), now
         for lines in _batches([Line(intent, now) for intent in ordered]):
             earliest = min(earliest, await self._create(lines))
@@ -83,7 +84,7 @@ class RecordJournal:
                     found.append((f"{record.key} {line.intent.id}", line))
             if len(found) > limit:
                 break
-        return Page.cut(found, limit, await self._now())
+        return Page.cut(found, limit, await self._time.now())
 
     async def delete(self, before: datetime, limit: int) -> int:
         deleted = 0
@@ -101,21 +102,14 @@ class RecordJournal:
             deleted += len(settled) if written else 0
         return deleted
 
-    async def _now(self) -> datetime:
-        """The store's time."""
-        if self._offset is None:
-            self._heard((await self._records.page("", None, 1)).at)
-        assert self._offset is not None, "the store has just told its time"
-        return self._clock.now() + self._offset
-
-    def _heard(self, at: datetime) -> None:
-        self._offset = at - self._clock.now()
+    async def _asked(self) -> datetime:
+        return (await self._records.page("", None, 1)).at
 
     async def _create(self, lines: tuple[Line, ...]) -> datetime:
         """Writes one record; a batch that is asked for again is found as it is. Gives the time its lines carry."""
         key, value, due = lines[0].intent.id, msgspec.json.encode(lines), self._due(lines)
         written = await self._records.create(key, value, due_at=due)
-        self._heard(written.at)
+        self._time.note(written.at)
         if written and written.version is not None:
             self._know(Record(key, value, written.version, due))
             return lines[0].intended_at
@@ -130,7 +124,7 @@ class RecordJournal:
         raise _undecided(key)
 
     async def _settle(self, record: Record, outcomes: Sequence[Settled]) -> None:
-        now, by_id = await self._now(), {settled.id: settled for settled in outcomes}
+        now, by_id = await self._time.now(), {settled.id: settled for settled in outcomes}
         found: Record | None = record
         for _ in range(WRITES_MAX):
             if found is None:
@@ -145,7 +139,7 @@ class RecordJournal:
     async def _put(self, record: Record, lines: tuple[Line, ...]) -> Written:
         value, due = _encoded(lines), self._due(lines)
         written = await self._records.put(record.key, value, at=record.version, due_at=due)
-        self._heard(written.at)
+        self._time.note(written.at)
         if written and written.version is not None and due is not None:
             self._know(Record(record.key, value, written.version, due))
         return written
@@ -185,7 +179,7 @@ class RecordJournal:
     async def _open(self, key: str, newest: bool) -> AsyncIterator[Record]:
         found: list[Record] = []
         async for page in pages(lambda after: self._records.due(None, after, _READ)):
-            self._heard(page.at)
+            self._time.note(page.at)
             found += page
             if len(found) >= OPEN_MAX:
                 break
@@ -199,7 +193,7 @@ class RecordJournal:
             yield record
         start = None if after is None else stored_name(after)
         async for page in pages(lambda cursor: self._records.page("", cursor, _READ), start):
-            self._heard(page.at)
+            self._time.note(page.at)
             for record in page:
                 yield record
 
@@ -209,7 +203,7 @@ class RecordJournal:
             yield record
         end = since - CLOCKS_APART_MAX if since else EPOCH
         # Without a key the first window has no upper end: the clock that made the newest id may be ahead.
-        top, upper, span, grows = made_at(key) or await self._now(), key, WINDOW_MIN, True
+        top, upper, span, grows = made_at(key) or await self._time.now(), key, WINDOW_MIN, True
         while True:
             low = max(top - span, end, EPOCH)
             whole = low == EPOCH

@@ -169,3 +169,16 @@ def test_an_id_tells_when_it_was_made(seconds: int) -> None:
 
 def test_what_is_no_id_has_no_time() -> None:
     assert [made_at(text) for text in ("", "1", "Z" * 26, "é" * 26)] == [None] * 4
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(hours=-1)])
+async def test_lines_have_the_time_of_the_store_also_after_the_clock_of_the_host_was_set(jump: timedelta) -> None:
+    clock, host = ManualClock(), ManualClock()
+    journal, ids = RecordJournal(Memory(clock).records(JOURNAL), host), Ids(host)
+    [first] = intents(ids, 1)
+    assert await journal.intend([first]) == clock.now()
+    host.step(jump)
+    assert await journal.intend(intents(ids, 1)) == clock.now()
+    host.step(jump)
+    await journal.settle([Settled(first.id, Outcome.DONE)])
+    assert {line.settled_at for line in await lines(journal, LineFilter(open=False))} == {clock.now()}
