@@ -635,3 +635,20 @@ async def _blocked(peer: Peer) -> list[str]:
             if found:
                 return found
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=-2), timedelta(days=2)])
+async def test_attempts_end_by_the_servers_time_also_after_the_clock_of_the_host_was_set(
+    peer: Peer, jump: timedelta
+) -> None:
+    clock = ManualClock()
+    redis = await Redis.open(peer.redis.link.options, clock)
+    desk = Desk(redis.jobs)
+    await desk.put("a")
+    (taken,) = await desk.take()
+    clock.step(jump)
+    await desk.settle(Bury(taken.hold, Reason.FAILED, error="it broke"))
+    record = await redis.jobs.get("a")
+    await redis.close()
+    assert record is not None
+    assert abs(record.history[-1].ended_at - record.history[-1].taken_at) < timedelta(days=1)

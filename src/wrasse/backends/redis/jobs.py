@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from wrasse.backends.redis import listing, overview, waking
 from wrasse.backends.redis.beats import beat_args, beat_keys, beaten
@@ -58,8 +58,10 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.store_time import StoreTime
 
 _LOOKS_MAX = 100  # of one take, at entries of which none is a job
+_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every take
 _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
 
 
@@ -73,7 +75,7 @@ class RedisJobs:
         self._keys = Keys(link.options)
         self._bells = waking.Bells(link)
         self._held: dict[str, Held] = {}
-        self._ahead = 0  # ms by which the server's clock was ahead of ours when it last answered
+        self._time = StoreTime(clock, self._asked, kept=_TIME_KEPT)
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
         check_put(jobs, groups)
@@ -175,7 +177,7 @@ class RedisJobs:
         nonce = secrets.token_hex(4)
         answer = await self._link.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
-        self._ahead = found.now - self._ours()
+        self._time.note(from_ms(found.now))
         for held in found.held:
             self._held[held.take] = held
         while len(self._held) > _KNOWN_MAX:
@@ -197,7 +199,7 @@ class RedisJobs:
     ) -> Sequence[Outcome]:
         ring = Ring(self._keys, self._keys.shared)
         putting = Putting(ring, self._link.options, self._clock.now())
-        settling = Settling(ring, putting, self._link.options, self._ours() + self._ahead)
+        settling = Settling(ring, putting, self._link.options, to_micros(await self._time.now()) // 1_000)
         args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
         answer = await self._link.run(load("settle"), ring.keys, args)
         for take in held:
@@ -216,5 +218,5 @@ class RedisJobs:
                 known[take] = Held(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
         return known
 
-    def _ours(self) -> int:
-        return to_micros(self._clock.now()) // 1_000
+    async def _asked(self) -> datetime:
+        return from_ms(await listing.read_now(self._link))
