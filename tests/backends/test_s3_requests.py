@@ -18,6 +18,7 @@ from wrasse.backends.s3.failures import failure_of
 from wrasse.backends.s3.wire import TRIES, StoreClock
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable, UsageError
+from wrasse.ports.records import Collection
 
 HERE = S3Address("my-bucket")
 
@@ -149,6 +150,19 @@ async def test_a_machine_whose_clock_is_off_learns_the_time_from_the_store(hours
         pulse = await backend.pulse()
         await backend.close()
         assert abs(pulse.at - now.clock.now()) <= backend.margin
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+async def test_what_is_due_comes_with_the_time_of_the_store_after_the_clock_of_the_machine_was_set(hours: int) -> None:
+    async with scene() as now:
+        own = ManualClock(now.clock.now())
+        backend = await S3.open(S3Address("bucket", "", now.server.endpoint, access_key="k", secret_key="s"), own)
+        records = backend.records(Collection.named("things"))
+        await records.create("a", b"{}", due_at=now.clock.now() + timedelta(hours=1))
+        own.step(timedelta(hours=hours))
+        page = await records.due(None, None, 10)
+        await backend.close()
+        assert abs(page.at - now.clock.now()) <= backend.margin
 
 
 async def test_a_store_that_was_closed_says_so() -> None:

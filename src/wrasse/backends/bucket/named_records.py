@@ -98,11 +98,10 @@ class BucketRecords(ConditionalRecords):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit, "records")
-        now = self._now()
         spot = None if after is None else DueSpot.parse(after)
-        found, more = await self._records.due(before or now, spot, limit)
+        found, more = await self._records.due(before or self._now(), spot, limit)
         shown = tuple(self._record(spot.stored, kept) for spot, kept in found)
-        return Page(shown, tuple(str(spot) for spot, _ in found), now, more)
+        return Page(shown, tuple(str(spot) for spot, _ in found), self._now(), more)
 
     async def write(self, asked: RecordWrite) -> Written:
         name, value = stored_name(asked.key).encode(), asked.value
