@@ -26,17 +26,10 @@ _job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until 
 
 
 def taken_job(
-    job: Job,
-    token: int,
-    nonce: str,
-    attempt: int,
-    failures: int,
-    rescues: int,
-    interruptions: int,
-    created_at: datetime,
-    until: datetime,
+    job: Job, token: int, nonce: str, counts: tuple[int, int, int, int], created_at: datetime, until: datetime
 ) -> TakenJob:
-    """A job as its taker gets it."""
+    """A job as its taker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions."""
+    attempt, failures, rescues, interruptions = counts
     hold = _new(Hold)
     _id(hold, job.id)
     _token(hold, token)

@@ -30,17 +30,10 @@ class Memory(JobStore, StreamStore, ObjectStore):
 
     capabilities = full_groups(
         Capabilities(
-            jobs=True,
-            job_extras=True,
-            streams=True,
-            objects=True,
-            journal=True,
-            limiter=True,
-            sightings=True,
-            shelves=True,
-            copies=True,
+            jobs=True, job_extras=True, streams=True, objects=True, journal=True, limiter=True, sightings=True,
+            shelves=True, copies=True
         )
-    )
+    )  # fmt: skip
 
     def __init__(self, clock: Clock = _SYSTEM, *, done_max: int = 10_000, identity: str = "memory") -> None:
         self._clock = clock

@@ -97,8 +97,8 @@ def _add(given: Granted, held: Held, token: int, nonce: str, until: datetime) ->
     if wire is None or job is None:
         given.bad.append(held)
         return
-    counts = wire.retries, wire.rescues, wire.interruptions
-    given.jobs.append(taken_job(job, token, nonce, wire.attempts + 1, *counts, wire.creation_time, until))
+    counts = wire.attempts + 1, wire.retries, wire.rescues, wire.interruptions
+    given.jobs.append(taken_job(job, token, nonce, counts, wire.creation_time, until))
     given.held.append(held)
 
 

@@ -37,16 +37,10 @@ class Sqlite(JobStore, StreamStore):
 
     capabilities = full_groups(
         Capabilities(
-            jobs=True,
-            job_extras=True,
-            streams=True,
-            journal=True,
-            limiter=True,
-            sightings=True,
-            damages=True,
-            shelves=True,
+            jobs=True, job_extras=True, streams=True, journal=True, limiter=True, sightings=True, damages=True,
+            shelves=True
         )
-    )
+    )  # fmt: skip
 
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
         self._clock = clock

@@ -252,9 +252,8 @@ def given(granted: Granted | int) -> tuple[Taken, list[Invalid]]:
             except UNREADABLE as error:
                 invalid.append(Invalid(row.seq, why(error)))
                 continue
-            attempt, interruptions = row.attempts + more, row.interruptions
-            taken = taken_job(job, token, nonce, attempt, row.failures, row.rescues, interruptions, created_at, ends_at)
-            jobs.append(taken)
+            counts = row.attempts + more, row.failures, row.rescues, row.interruptions
+            jobs.append(taken_job(job, token, nonce, counts, created_at, ends_at))
     return Taken(tuple(jobs), from_micros(granted.now)), invalid
 
 
