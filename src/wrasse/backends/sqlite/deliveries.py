@@ -240,7 +240,7 @@ def _new(db: apsw.Connection, want: Want, members: Sequence[_Member], until: int
             db.execute(_READ, (member.last_ms, member.last_seq, member.group))
             continue
         bounds = (found.after.ms, found.after.seq, found.last.ms, found.last.seq)
-        parts.append(Part(member.group, entries.load(db, member.stream, member.subject, found)))
+        parts.append(Part(member.group, entries.load(db, member.stream, found, member.subject)))
         db.execute(_HAND_OUT, (member.group, until, want.consumer, member.stream, *bounds))
         db.execute(_READ, (found.last.ms, found.last.seq, member.group))
     return tuple(parts)

@@ -225,7 +225,7 @@ def fitting(db: apsw.Connection, stream: int, found: Range) -> Range:
     return found
 
 
-def load(db: apsw.Connection, stream: int, subject: str, found: Range) -> Loaded:
+def load(db: apsw.Connection, stream: int, found: Range, subject: str) -> Loaded:
     """The entries of a range."""
     bounds = (stream, *_pair(found.after), *_pair(found.last))
     ids, beside, bodies = db.execute(_LOAD, (*bounds, found.count)).get

@@ -8,11 +8,12 @@ What SQLite can join is joined there: one text of ids, one of lengths, one blob 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 import apsw
 import msgspec
@@ -37,6 +38,7 @@ from wrasse.ports.streams import (
 )
 from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
+T = TypeVar("T")
 _COLUMNS = """
     SELECT group_concat(ms || '-' || seq, ' '), json_group_array(length(body)), total(fields IS NOT NULL),
       CAST(group_concat(body, '') AS BLOB)
@@ -119,18 +121,7 @@ class SqliteStreams:
         return tuple(await self._writer.do(partial(entries.append, drafts=drafts), len(drafts)))
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
-        check_subject(subject)
-        check_limit(limit, "entries")
-
-        def run(db: apsw.Connection) -> tuple[entries.Loaded, bool] | None:
-            stream = entries.head(db, subject)
-            if stream is None:
-                return None
-            most = min(limit, PAGE_MAX)
-            found = entries.fitting(db, stream.id, entries.measure(db, stream.id, after, _END, most))
-            return entries.load(db, stream.id, subject, found), found.last < stream.last
-
-        loaded = await self._reader.do(run)
+        loaded = await self._loaded(subject, after, limit, partial(entries.load, subject=subject))
         if loaded is None:
             return Page((), (), self._clock.now(), False)
         shown = tuple(entries.taken_apart(loaded[0]))
@@ -138,22 +129,27 @@ class SqliteStreams:
 
     async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
         """Entries in columns, as the port promises."""
-        check_subject(subject)
-        check_limit(limit, "entries")
-
-        def run(db: apsw.Connection) -> tuple[Columns, bool] | None:
-            stream = entries.head(db, subject)
-            if stream is None:
-                return None
-            most = min(limit, PAGE_MAX)
-            found = entries.fitting(db, stream.id, entries.measure(db, stream.id, after, _END, most))
-            return load(db, stream.id, found), found.last < stream.last
-
-        loaded = await self._reader.do(run)
+        loaded = await self._loaded(subject, after, limit, load)
         if loaded is None:
             return Stretch(subject, (), (), {}, self._clock.now(), False)
         ids, bodies, beside = taken_apart(loaded[0])
         return Stretch(subject, ids, bodies, beside, self._clock.now(), loaded[1] and bool(ids))
+
+    async def _loaded(
+        self, subject: str, after: EntryId, limit: int, load: Callable[[apsw.Connection, int, Range], T]
+    ) -> tuple[T, bool] | None:
+        """The entries that follow, as `load` has them, and whether there are more; None without a stream."""
+        check_subject(subject)
+        most = check_limit(limit, "entries", PAGE_MAX)
+
+        def run(db: apsw.Connection) -> tuple[T, bool] | None:
+            stream = entries.head(db, subject)
+            if stream is None:
+                return None
+            found = entries.fitting(db, stream.id, entries.measure(db, stream.id, after, _END, most))
+            return load(db, stream.id, found), found.last < stream.last
+
+        return await self._reader.do(run)
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
