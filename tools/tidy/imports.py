@@ -1,6 +1,6 @@
 """Who may import whom: nothing points upwards or sideways.
 
-app -> sweeps -> engine -> leases -> ports -> clock, errors, duration, ids, breaker, bounded, private_files
+app -> sweeps -> engine -> leases -> ports -> clock, errors, duration, ids, breaker, bounded, private_files, threads
          |-> jobs, streams, archives, orphans -> ports
 app -> backends -> ports                     (backends never see domains, domains never backends)
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tools.tidy.source import Problem, Source
 
-ROOTS = frozenset({"clock", "errors", "duration", "ids", "breaker", "bounded", "private_files"})
+ROOTS = frozenset({"clock", "errors", "duration", "ids", "breaker", "bounded", "private_files", "threads"})
 LOW = ROOTS | {"ports"}
 MAY_IMPORT: dict[str, frozenset[str]] = {
     **dict.fromkeys(ROOTS, ROOTS),

@@ -18,6 +18,7 @@ from wrasse.errors import UsageError
 from wrasse.jobs.loading import load_named
 from wrasse.jobs.retry import Retry
 from wrasse.jobs.running import RunningJob
+from wrasse.threads import refuse_awaitable
 
 ANY = "*"
 
@@ -101,15 +102,8 @@ def as_handler(function: Function) -> Handler:
 
 
 def _refusing_awaitables(function: PlainFunction) -> PlainFunction:
-    def call(job: RunningJob) -> object:
-        result = function(job)
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()
-            raise UsageError(f"the handler {_name(function)} returned something to await", do="make it `async def`")
-        return result
-
-    return call
+    who = f"the handler {_name(function)}"
+    return lambda job: refuse_awaitable(function(job), who)
 
 
 def _name(function: object) -> str:

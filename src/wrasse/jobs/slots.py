@@ -12,10 +12,8 @@ Awaits a coroutine inside a context of its own, without a task of its own.
 Making a task per job would cost more than a small handler does. A context of its own keeps what a handler sets in
 context variables from reaching the next one.
 
-Plain functions run in threads: one thread per slot, made when it is first needed.
-
-The threads are daemons: a handler that never returns must not keep a stopped process alive. Its job was given back
-when the worker stopped, so nothing is lost by leaving it behind.
+Plain functions run in threads: one thread per slot, made when it is first needed. A job whose handler never returns was
+given back when the worker stopped.
 """
 
 from __future__ import annotations
@@ -29,13 +27,10 @@ from contextvars import Context, copy_context
 from datetime import timedelta
 from functools import partial
 from math import inf
-from queue import SimpleQueue
-from threading import Thread
 from types import coroutine
 from typing import Any
 
 from wrasse.clock import Clock
-from wrasse.errors import OutOfResources
 from wrasse.jobs.breakers import Breakers
 from wrasse.jobs.ending import Cut, encoded, ended_badly, interrupted, no_handler, short_of, shut_out
 from wrasse.jobs.handlers import CallNext, Handler, Handlers, InThread, Middleware
@@ -46,6 +41,7 @@ from wrasse.jobs.settling import Settler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.trace import Span, Spans, outcome_of
 from wrasse.ports.jobs import Finish, Settlement, TakenJob
+from wrasse.threads import HandlerThread, cancelled
 
 
 @coroutine
@@ -64,68 +60,6 @@ def drive(body: Coroutine[Any, Any, object], context: Context) -> Generator[Any,
             sent, step = raised, body.throw
 
 
-_Work = tuple[Callable[[], object], "asyncio.Future[object]"]
-
-
-class SlotThread:
-    """Runs one function at a time, for one slot of a worker."""
-
-    __slots__ = ("_inbox", "_name", "_started")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._inbox: SimpleQueue[_Work | None] = SimpleQueue()
-        self._started = False
-
-    def start(self, function: Callable[[], object]) -> asyncio.Future[object]:
-        """Starts the function in the thread, in a copy of this context; the future belongs to the running loop."""
-        if not self._started:
-            try:
-                Thread(target=_serve, args=(self._inbox,), name=self._name, daemon=True).start()
-            except RuntimeError as error:
-                raise OutOfResources(str(error), do="raise the limits of threads and memory") from None
-            self._started = True
-        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        context = copy_context()
-        self._inbox.put((lambda: context.run(function), future))
-        return future
-
-    def close(self) -> None:
-        """Lets the thread end once it is idle."""
-        if self._started:
-            self._inbox.put(None)
-            self._started = False
-
-
-def _serve(inbox: SimpleQueue[_Work | None]) -> None:
-    while (work := inbox.get()) is not None:
-        function, future = work
-        error: BaseException | None = None
-        result: object = None
-        try:
-            result = function()
-        # SystemExit ends neither thread nor process here: the job failed, and its slot goes on.
-        except BaseException as raised:
-            error = raised
-        try:
-            future.get_loop().call_soon_threadsafe(_answer, future, result, error)
-        except RuntimeError:
-            return  # the loop is closed: the worker has stopped, and nobody waits for this
-        del work, function, future, result, error
-
-
-def _answer(future: asyncio.Future[object], result: object, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-        future.set_exception(error)
-    else:
-        # A future cannot carry these: StopIteration is refused, and the others would end the event loop.
-        future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
-
-
 _SHORT = RetryPolicy(base=timedelta(milliseconds=500), max=timedelta(seconds=5))  # rests when a resource ran out
 _log = logging.getLogger("wrasse.worker")
 _TURN_MAX = 0.002  # seconds of handlers that never wait, before the rest of the loop gets its turn
@@ -141,7 +75,7 @@ class _Slot:
         self.deadline = inf
         self.cut: Cut | None = None
         self.lingering: asyncio.Future[object] | None = None  # a thread that may outlive its attempt
-        self.thread = SlotThread(f"wrasse-slot-{number}")
+        self.thread = HandlerThread(f"wrasse-slot-{number}")
 
 
 class Slots:
@@ -310,7 +244,7 @@ class Slots:
             settlement = Finish(taken.hold, encoded(result), running.follow_ups)
             self._short = 0
         except (Exception, asyncio.CancelledError, SystemExit) as error:
-            if slot.cut is None and isinstance(error, asyncio.CancelledError) and _cancelled():
+            if slot.cut is None and isinstance(error, asyncio.CancelledError) and cancelled():
                 raise  # not about this job: somebody cancelled the worker
             u, wrong = random.random(), type(error).__name__
             settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, u, handler.retry)
@@ -415,8 +349,3 @@ class Slots:
 
 async def _around(middleware: Middleware, call: CallNext, running: RunningJob) -> object:
     return await middleware(running, call)
-
-
-def _cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

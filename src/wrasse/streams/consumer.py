@@ -43,6 +43,7 @@ from wrasse.streams.letters import ROOT, dead_letter, envelope_in, is_dead_lette
 from wrasse.streams.membership import Membership, consumer_name
 from wrasse.streams.received import Caller, Handler, Received
 from wrasse.streams.tally import StreamTally
+from wrasse.threads import cancelled
 
 Key = tuple[str, EntryId, int]
 
@@ -373,7 +374,7 @@ class Consumer:
         try:
             finished = await self._called(delivery, envelope, received)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
-            if isinstance(error, asyncio.CancelledError) and _cancelled():
+            if isinstance(error, asyncio.CancelledError) and cancelled():
                 if not received.answered and not self._caller.plain:
                     self._post(delivery, self._nak(delivery))
                 raise
@@ -500,9 +501,3 @@ class Consumer:
                 await asyncio.sleep(0)  # the answers have come; their callbacks have not
                 if not len(self._flights):
                     await self._members.leave(self.name)
-
-
-def _cancelled() -> bool:
-    """Whether the slot is to end; else the handler waited for something that was cancelled, and has failed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

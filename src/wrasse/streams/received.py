@@ -4,10 +4,8 @@ The first answer counts; later ones are no-ops. An answer that could not be sent
 delivery that the backend has given to somebody else meanwhile can still be acked, since the work is done, but is
 neither put off nor set aside: that is the other one's to say.
 
-Calling a handler: async functions in the event loop, plain ones in a thread of their own that nobody waits for.
-
-The threads are daemons: a handler that never returns must not keep a stopped process alive. Its message comes back
-when its deadline passes, so nothing is lost by leaving it behind.
+Calling a handler: async functions in the event loop, plain ones in a thread of their own that nobody waits for. A
+message whose handler never returns comes back when its deadline passes.
 """
 
 from __future__ import annotations
@@ -15,18 +13,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
-from contextvars import copy_context
 from datetime import timedelta
-from threading import Thread
 from typing import Protocol, cast
 
-from wrasse.errors import OutOfResources, UsageError
+from wrasse.errors import UsageError
 from wrasse.ports.groups import Ack, Answer, Delivery, Nak
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId
 from wrasse.streams.envelope import Envelope
 from wrasse.streams.letters import dead_letter
+from wrasse.threads import HandlerThread, refuse_awaitable
 
 _ANSWER_SECONDS_MAX = 60.0
 
@@ -177,42 +173,8 @@ class Caller:
 
 
 async def _in_thread(handler: PlainHandler, message: PlainReceived) -> None:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    context = copy_context()
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            _refuse_awaitable(context.run(handler, message))
-        # SystemExit ends neither thread nor process here: the message was not handled.
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            loop.call_soon_threadsafe(_tell, done, error)
-
+    thread = HandlerThread("wrasse-handler")
     try:
-        Thread(target=run, name="wrasse-handler", daemon=True).start()
-    except RuntimeError as error:
-        raise OutOfResources(str(error), do="raise the limits of threads and memory") from None
-    await done
-
-
-def _refuse_awaitable(result: object) -> None:
-    """A plain function that gives something to await has done nothing yet, and its message must not count as done."""
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
-        raise UsageError("a plain handler returned something to await", do="make it `async def`")
-
-
-def _tell(done: asyncio.Future[None], error: BaseException | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-        done.set_exception(error)
-    else:
-        # A future cannot carry these: StopIteration is refused, and the others would end the event loop.
-        done.set_exception(RuntimeError(f"the handler raised {type(error).__name__}: {error}"))
+        await thread.start(lambda: refuse_awaitable(handler(message), "a plain handler"))
+    finally:
+        thread.close()
