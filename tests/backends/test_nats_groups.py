@@ -236,6 +236,32 @@ async def test_a_pull_request_that_the_server_refuses_is_an_error_and_not_an_emp
     await asyncio.wait([waiting])
 
 
+async def test_consumers_of_a_durable_that_gives_out_no_more_now_wait_their_turn(stage: Scene) -> None:
+    flows = await stage.flows()
+    await flows.streams.append(drafts(3))
+    await foreign(flows, G, max_ack_pending=1)
+    await flows.groups.join(S, G, FIRST)
+    wait = 60 * SECOND
+    async with asyncio.timeout(40):
+        (held,) = await flows.groups.deliver([S], G, "c", 100, ack_timeout=TIMEOUT, wait=wait)  # no page is waited for
+        asking = {
+            asyncio.ensure_future(flows.groups.deliver([S], G, "c", 100, ack_timeout=TIMEOUT, wait=wait))
+            for _ in range(4)
+        }
+        while (await consumer_info(flows, G))["num_waiting"] < 4:
+            assert not any(each.done() for each in asking), "told at once that there is nothing, and would ask again"
+            await asyncio.sleep(0.02)
+        got = [held]
+        while len(got) < 3:
+            assert await flows.groups.answer([Ack(S, G, got[-1].entry.id)]) == (DONE,)
+            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            got += [each for one in done for each in one.result()]
+    assert [(each.entry.body, each.number) for each in got] == [(b"0", 1), (b"1", 1), (b"2", 1)]
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+
+
 async def test_a_durable_that_reads_more_than_the_subject_is_refused_and_not_made_again(stage: Scene) -> None:
     flows = await stage.flows(patterns=("gbe.events.>",))
     await foreign(flows, G, filter_subject=f"{stage.root}.s.gbe.events.>")

@@ -60,6 +60,7 @@ class Durable:
     group: str
     ack_wait: timedelta
     limited: bool  # by MaxDeliver: its floor passes what it gave up
+    most: int  # MaxAckPending: so many are out at once, -1 if there is no limit
     ours: bool  # made by wrasse
     floor: int
     delivered: int
@@ -266,6 +267,7 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
         group,
         timedelta(microseconds=number(config.get("ack_wait", 0)) // 1_000),
         limited=int(config.get("max_deliver", -1)) > 0,
+        most=int(config.get("max_ack_pending", -1)),
         ours=str(config.get("description", "")).startswith(_OURS),
         # Servers before 2.10 tell no floor before the first ack.
         floor=max(floor, delivered) if not pending else floor,

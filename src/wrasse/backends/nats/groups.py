@@ -173,6 +173,8 @@ class NatsGroups:
         return found
 
     async def _ask(self, subject: str, durable: Durable, limit: int, wait: timedelta) -> list[Given]:
+        if durable.most > 0:
+            limit = min(limit, durable.most)  # else what came of a page would wait for the rest of it
         try:
             return await self._pulls.ask(durable.stream, durable.name, limit, wait)
         except NoResponders:

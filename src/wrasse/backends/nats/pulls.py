@@ -1,9 +1,12 @@
 """Pull requests: one question for up to so many messages of a durable, answered as soon as there is one.
 
 A question with `no_wait` and `expires` is a one-shot long poll: the server answers with what there is, or waits for the
-first message. Each question has an inbox with a subscription of its own, which the next question uses again. One that
-is given up (cancelled, or without an answer) loses its subscription: the server then drops the question, and what was
-under way is given back by a nak.
+first message. Where the questions that wait ask for more than there is (the durable is paused, or its MaxAckPending
+reached), it refuses another one at once: that then waits for a single message, in its turn.
+
+Each question has an inbox with a subscription of its own, which the next question uses again. One that is given up
+(cancelled, or without an answer) loses its subscription: the server then drops the question, and what was under way is
+given back by a nak.
 """
 
 from __future__ import annotations
@@ -41,11 +44,12 @@ class Given:
 class _Pull:
     """One question."""
 
-    __slots__ = ("budget", "ended", "found", "wanted")
+    __slots__ = ("budget", "ended", "found", "outnumbered", "wanted")
 
     def __init__(self, wanted: int, size: int) -> None:
         self.found: list[Given] = []
         self.wanted = wanted
+        self.outnumbered = False  # others wait already for more than there is
         self.budget = Budget(wanted, size)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -101,8 +105,9 @@ class _Inbox:
         elif status == 400 or header[13:].startswith(b"Exceeded "):  # refused: asked again at once, it would be again
             why = header[13:].split(b"\r\n", 1)[0].decode(errors="replace")
             asked.end(StoreUnavailable(f"NATS refused a pull request: {why}", do="look at the consumer's limits"))
-        else:
-            asked.end()  # 404, 408, 409: there is no more for this question
+        else:  # 404, 408, 409: there is no more for this question
+            asked.outnumbered = status == 408 and header[13:].startswith(b"Requests Pending")
+            asked.end()
 
 
 class Pulls:
@@ -119,6 +124,13 @@ class Pulls:
     async def ask(self, stream: str, name: str, limit: int, wait: timedelta) -> list[Given]:
         """Up to `limit` messages, waiting for the first for as long as `wait`. NoResponders: the durable is gone, or
         has no leader now."""
+        found = await self._once(stream, name, limit, wait, b',"no_wait":true')
+        if found is None:
+            found = await self._once(stream, name, 1, wait, b"")
+        return found or []
+
+    async def _once(self, stream: str, name: str, limit: int, wait: timedelta, how: bytes) -> list[Given] | None:
+        """One question; None if the server did not let it wait behind those who wait already."""
         inbox = self._free.pop() if self._free else await self._open()
         largest = self._link.server.max_payload + _ENVELOPE
         size = max(_BYTES_MAX, largest)
@@ -128,13 +140,13 @@ class Pulls:
         expires = b',"expires":%d' % (wait // _MICROSECOND * 1_000) if wait > timedelta(0) else b""
         if limit * largest > _UNASKED_MAX:
             expires += b',"max_bytes":%d' % size
-        question = b'{"batch":%d,"no_wait":true%b}' % (limit, expires)
+        question = b'{"batch":%d%b%b}' % (limit, how, expires)
         subject = f"{self._js.api}.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         whole = False
         try:
             await self._link.send(packed(subject, question, reply), now=True)
             whole = await self._ended(asked, wait)
-            return asked.found
+            return None if asked.outnumbered and wait > timedelta(0) else asked.found
         except BaseException:
             self.give_back([each.reply for each in asked.found])
             raise
