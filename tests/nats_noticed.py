@@ -8,11 +8,13 @@ consumers have passed the last message of their subjects and `at_least` so many 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 from wrasse.backends.nats.groups import NatsGroups
-from wrasse.ports.groups import Delivery
+from wrasse.ports.groups import Delivery, Groups
 
 NOTICED = timedelta(milliseconds=30)
 
@@ -32,6 +34,12 @@ async def deliver_noticed(
             if len(found) >= at_least and all([await _passed(groups, each, group) for each in subjects]):
                 return found
             wait = NOTICED
+
+
+def delivering(groups: Groups, *, back: int = 0) -> Callable[..., Coroutine[Any, Any, Sequence[Delivery]]]:
+    """`deliver` of any backend, for a test that counts on what it has just appended. `back`: so many at least are
+    delivered again, where the server's own timers say when."""
+    return partial(deliver_noticed, groups, at_least=back) if isinstance(groups, NatsGroups) else groups.deliver
 
 
 async def _passed(groups: NatsGroups, subject: str, group: str) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from conformance.stores import CLUSTER, OLD_SERVERS, STREAMS_BACKENDS, Store
 from conformance.upkeep import DAY, ERRORS, Upkeep
+from nats_noticed import delivering
 from wrasse.jobs.stream_tasks.fields import SWEEPS
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import Draft
@@ -123,7 +124,7 @@ async def test_nothing_that_was_not_delivered_is_trimmed_although_nothing_is_pen
 async def test_only_what_is_below_the_oldest_pending_entry_is_trimmed(upkeep: Upkeep) -> None:
     ids = await upkeep.append(QUEUE, b"1", b"2", b"3")
     await upkeep.groups.join(QUEUE, "mail-workers", FIRST)
-    await upkeep.groups.deliver([QUEUE], "mail-workers", "c", 3, ack_timeout=TIMEOUT)
+    await delivering(upkeep.groups)([QUEUE], "mail-workers", "c", 3, ack_timeout=TIMEOUT)
     await upkeep.groups.answer([Ack(QUEUE, "mail-workers", ids[0]), Ack(QUEUE, "mail-workers", ids[2])])
     upkeep.pass_time(DAY + HOUR)
 
@@ -160,7 +161,7 @@ async def test_dead_letters_go_only_below_an_archivers_floor(upkeep: Upkeep) -> 
 async def test_allowed_loss_counts_and_tells_what_was_pending_or_never_read(upkeep: Upkeep) -> None:
     ids = await upkeep.append(QUEUE, b"1", b"2", b"3", b"4", b"5")
     await upkeep.groups.join(QUEUE, "mail-workers", FIRST)
-    await upkeep.groups.deliver([QUEUE], "mail-workers", "c", 3, ack_timeout=TIMEOUT)
+    await delivering(upkeep.groups)([QUEUE], "mail-workers", "c", 3, ack_timeout=TIMEOUT)
     await upkeep.groups.answer([Ack(QUEUE, "mail-workers", ids[0]), Ack(QUEUE, "mail-workers", ids[2])])
     upkeep.pass_time(2 * DAY)
     await upkeep.append(QUEUE, b"young")

@@ -8,6 +8,7 @@ import pytest
 
 from conformance.stores import Store
 from conformance.upkeep import DAY, Upkeep
+from nats_noticed import delivering
 from wrasse.ports.groups import Ack, StartAt
 
 S, G = "gbe.tasks.mail.queue", "mail-workers"
@@ -24,7 +25,7 @@ async def upkeep(store: Store) -> Upkeep:
 
 
 async def ask(upkeep: Upkeep, consumer: str, limit: int = 10) -> list[tuple[bytes, int]]:
-    given = await upkeep.groups.deliver([S], G, consumer, limit, ack_timeout=TIMEOUT)
+    given = await delivering(upkeep.groups)([S], G, consumer, limit, ack_timeout=TIMEOUT)
     return [(each.entry.body, each.number) for each in given]
 
 

@@ -30,6 +30,7 @@ from conformance.mail import (
 )
 from conformance.stores import Store
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
+from nats_noticed import delivering
 from stream_faults import FaultyGroups
 from wrasse.errors import StoreFull, StoreUnavailable
 from wrasse.ports.groups import Answer, DeadLetter
@@ -99,7 +100,7 @@ async def test_with_auto_ack_a_handler_that_raised_has_said_nak(desk: Desk) -> N
 async def test_a_message_of_a_dead_consumer_goes_to_another(desk: Desk) -> None:
     await desk.publish(b"1")
     await desk.groups.join(S, G, FIRST, ack_timeout=SHORT)
-    await desk.groups.deliver([S], G, "dead", 1, ack_timeout=SHORT)
+    await delivering(desk.groups)([S], G, "dead", 1, ack_timeout=SHORT)
     log = Log(acks)
     async with desk.consuming(log, EXPIRING):
         await log.until(1)
@@ -111,7 +112,7 @@ async def test_a_full_window_of_dead_consumers_does_not_stop_the_group(desk: Des
     await desk.publish(*sent)
     await desk.groups.join(S, G, FIRST, ack_timeout=SHORT)
     for n in range(3):
-        await desk.groups.deliver([S], G, f"dead-{n}", 4, ack_timeout=SHORT)
+        await delivering(desk.groups)([S], G, f"dead-{n}", 4, ack_timeout=SHORT)
     log = Log()
     async with desk.consuming(log, replace(EXPIRING, auto_ack=True, inflight_max=4)) as consumer:
         await eventually(lambda: reached(consumer.tally.acked, 12))

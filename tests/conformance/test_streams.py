@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.stores import Store
+from nats_noticed import delivering
 from wrasse.clock import ManualClock, to_micros
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.groups import Ack, StartAt
@@ -64,7 +65,7 @@ async def trim(
 
 
 async def deliver(store: Store, group: str, limit: int = 100, wait: timedelta = timedelta(0)):
-    return await store.backend.groups.deliver([S], group, "c1", limit, ack_timeout=30 * SECOND, wait=wait)
+    return await delivering(store.backend.groups)([S], group, "c1", limit, ack_timeout=30 * SECOND, wait=wait)
 
 
 async def ack(store: Store, group: str, *ids: EntryId) -> None:
