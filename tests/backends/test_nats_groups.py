@@ -190,6 +190,34 @@ async def test_a_durable_with_a_limit_of_deliveries_is_joined_and_protects_nothi
     assert (state.first, judge(state, kept, state.at + SECOND).stand) == (first.entry.id, Stand.UNPROVEN)
 
 
+@pytest.mark.guarantee("G5")
+async def test_a_durable_without_acks_protects_nothing(nats_server: Nats, stage: Scene) -> None:
+    flows = await stage.flows()
+    await flows.streams.append(drafts(3))
+    await foreign(flows, G, ack_policy="none")
+    client = await connect(nats_server.url)
+    lane = await flows.lanes.find(S)
+    theirs = await client.jetstream().pull_subscribe_bind(durable=G, stream=lane.stream)
+    await theirs.fetch(3, timeout=20)
+    await client.close()
+    trimmed = await flows.streams.trim(S, age=None, below=None, protect=(G,), limit=100)
+    assert (trimmed.count, trimmed.held_by, (await flows.streams.info(S)).groups) == (0, G, ())
+
+
+async def test_a_group_on_a_work_queue_is_refused_with_the_reason_where_the_server_takes_none(stage: Scene) -> None:
+    flows, js = await stage.flows(), await stage.js()
+    queue = {"name": f"{stage.root}-work", "subjects": [flows.lanes.layout.stored(S)], "retention": "workqueue"}
+    await js.call(f"STREAM.CREATE.{queue['name']}", queue)
+    await js.store(flows.lanes.layout.stored(S), b"1")
+    with pytest.raises(Refused, match="gets all messages") as refused:
+        await flows.groups.join(S, G, StartAt())
+    assert "start='first'" in refused.value.do
+    assert await flows.groups.join(S, G, FIRST)
+    with pytest.raises(Refused, match="is a work queue, and a consumer"):
+        await flows.groups.join(S, "others", FIRST)
+    assert [delivery.entry.body for delivery in await deliver(flows)] == [b"1"]
+
+
 async def test_doctor_tells_of_durables_whose_floor_proves_nothing(nats_server: Nats, stage: Scene) -> None:
     flows = await stage.flows()
     await foreign(flows, "patient")
@@ -212,6 +240,7 @@ async def test_doctor_tells_of_durables_whose_floor_proves_nothing(nats_server: 
         ({"max_batch": 5}, "larger pull requests are refused"),
         ({"max_expires": 10_000_000_000}, "longer pull requests are refused"),
         ({"max_bytes": 1_000}, "larger pull requests are refused"),
+        ({"inactive_threshold": 60_000_000_000}, "would lose its place"),
         ({"priority_groups": ["a"], "priority_policy": "overflow"}, "only members of these"),
     ],
 )

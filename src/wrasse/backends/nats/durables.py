@@ -25,6 +25,7 @@ from wrasse.ports.subjects import matches
 
 _EXISTS = (10148, 10105, 10013)  # a consumer of this name, configured otherwise
 _QUEUE_TAKEN = (10099, 10100)  # a work queue, and another consumer of the same messages
+_QUEUE_BEGINS = 10101  # a work queue, and a consumer that would not begin with its first message
 _NAME_MAX = 200  # of 255 that the server takes
 _WAITING_MAX = 4_096  # questions that wait at once; 512 by default
 _OURS = "wrasse group "
@@ -33,6 +34,7 @@ _NAMED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _MICROSECOND = timedelta(microseconds=1)
 _TRIES = 3
 _UNFIT = {
+    "inactive_threshold": "after which without a question the server deletes it, and the group would lose its place",
     "headers_only": "so that messages come without their payload",
     "priority_groups": "so that only members of these are given messages",
     "max_batch": "so that larger pull requests are refused",
@@ -59,7 +61,7 @@ class Durable:
     name: str
     group: str
     ack_wait: timedelta
-    limited: bool  # by MaxDeliver: its floor passes what it gave up
+    proves: bool  # what is below its floor is acked: neither given up (MaxDeliver) nor only delivered (without acks)
     most: int  # MaxAckPending: so many are out at once, -1 if there is no limit
     ours: bool  # made by wrasse
     floor: int
@@ -192,6 +194,12 @@ class Durables:
                     f"the stream {lane.stream!r} is a work queue, and a consumer for {lane.subject!r} is there already",
                     do="use the group of that consumer's name, or a stream with retention limits",
                 ) from refused
+            if refused.code == _QUEUE_BEGINS:
+                raise Refused(
+                    f"the stream {lane.stream!r} is a work queue, of which a group gets all messages, not those from a "
+                    "later one on",
+                    do="begin the group at the first entry: start='first', or --from=first",
+                ) from refused
             if refused.code == STREAM_NOT_FOUND:
                 raise StoreUnavailable(f"the stream {lane.stream!r} is gone", do="try again") from refused
             raise
@@ -266,7 +274,7 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
         str(info["name"]),
         group,
         timedelta(microseconds=number(config.get("ack_wait", 0)) // 1_000),
-        limited=int(config.get("max_deliver", -1)) > 0,
+        proves=int(config.get("max_deliver", -1)) <= 0 and config.get("ack_policy") in ("explicit", "all"),
         most=int(config.get("max_ack_pending", -1)),
         ours=str(config.get("description", "")).startswith(_OURS),
         # Servers before 2.10 tell no floor before the first ack.

@@ -173,7 +173,7 @@ class NatsStreams:
             oldest_pending_at=None if oldest is None else from_micros(oldest.ms * 1_000),
             consumers=durable.waiting,
             lag=durable.unread,
-            protects=not durable.limited,
+            protects=durable.proves,
             active_at=durable.active_at,
         )
 

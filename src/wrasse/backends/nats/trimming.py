@@ -60,8 +60,9 @@ class Trimmer:
         return Trimmed(count, upto, held_by, more, now)
 
     async def _floor(self, subject: str, lane: Lane, group: str) -> tuple[EntryId, int] | None:
-        """How far a group has acked; None where it is missing, or where nobody can tell: with a MaxDeliver the ack
-        floor passes what the server gave up. One whose mark cannot be read counts as one that has acked nothing."""
+        """How far a group has acked; None where it is missing, or where nobody can tell: without acks and with a
+        MaxDeliver the floor passes what nobody acked. One whose mark cannot be read counts as one that has acked
+        nothing."""
         try:
             mark = await self._marks.get(subject, group)
         except StoreBroken:
@@ -69,7 +70,7 @@ class Trimmer:
         if mark is not None:
             return mark.at, mark.at.seq
         durable = await self._durables.find(lane, group, reads_more=True)
-        if durable is None or durable.limited:
+        if durable is None or not durable.proves:
             return None
         return await self._lanes.place_after(lane, durable.floor), durable.floor
 
