@@ -109,7 +109,8 @@ def judge_durables(limited: Iterable[tuple[str, str, int]]) -> Iterator[Finding]
             f"the durable {name!r} of {stream!r} gives up after {most} deliveries: its ack floor passes messages that"
             " nobody acked, so it protects nothing, and a trim that names it removes nothing"
         )
-        yield Finding("groups", WARN, what, f"nats consumer edit {stream} {name} --max-deliver=-1")
+        edit = f"nats consumer edit {stream} {name} --max-deliver=-1"
+        yield Finding("groups", WARN, what, f"{edit}; handle first what it gave up: then that counts as acked")
 
 
 def loses_writes(numbers: tuple[int, ...], replicas: int) -> bool:
