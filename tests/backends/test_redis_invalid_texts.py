@@ -9,33 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from backends.redis_scene import EVERY, HOUR, MEMBERS, Scene
+from backends.redis_scene import EVERY, GARBAGE, HOUR, KINDS, MEMBERS, Scene
 from conformance.desk import LONGER, SILENCE, fresh
 from conformance.stores import Store
 from wrasse.errors import StoreBroken
 from wrasse.ports.jobs import Cancel, Delete, Finish, Job, JobFilter, JobGroup, Place, Progress, Rate, Revive
 from wrasse.ports.outcome import Outcome
 
-GARBAGE: dict[str, Callable[[bytes], bytes]] = {
-    "empty": lambda text: b"",
-    "not UTF-8": lambda text: b"\xff\xfe\x80 " + text,
-    "cut": lambda text: text[: len(text) // 2],
-    "cut at the first space": lambda text: text.split(b" ")[0],
-    "huge numbers": lambda text: b"9" * 400 + b" " + b"9" * 400,
-    "every number huge": lambda text: b" ".join(b"9" * 30 if each.isdigit() else each for each in text.split(b" ")),
-    "other separators": lambda text: text.replace(b" ", b"\t").replace(b"\n", b"\r"),
-    "NUL": lambda text: text[:3] + b"\0" + text[3:],
-    "negative": lambda text: b"-1 " + text,
-    "not a number": lambda text: b"nan",
-    "infinite": lambda text: b"inf",
-    "hexadecimal": lambda text: b"0x10",
-    "exponent": lambda text: b"1e309",
-    "map of another program": lambda text: b"\x81\xa4list\xa3abc",  # MessagePack {"list": "abc"}
-    "list of another program": lambda text: b"\x93\x01\x02\x03",
-    "nested": lambda text: b"\x91" * 200,
-}
-FEW = ("empty", "not UTF-8", "cut", "every number huge", "map of another program")  # the others in the full run
-KINDS = [kind if kind in FEW else pytest.param(kind, marks=pytest.mark.full) for kind in GARBAGE]
 # Which field of which hash, and the jobs that it may cost.
 TEXTS: dict[str, tuple[Callable[[Scene], tuple[str, str]], tuple[str, ...]]] = {
     "hold": (lambda scene: (scene.keys.holds, scene.take_of("held-1")), ("held-1",)),

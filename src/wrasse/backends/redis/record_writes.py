@@ -18,6 +18,7 @@ from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.backends.redis.wire import Word
+from wrasse.bounded import EARLIEST
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.conditional_records import RecordWrite
 from wrasse.ports.namespaces import namespace_of
@@ -132,7 +133,7 @@ def page_bounds(prefix: str, after: str | None) -> tuple[bytes, bytes]:
 
 def due_bounds(before: datetime | None, after: str | None) -> tuple[bytes, bytes]:
     """The bounds of a listing by due time; no upper one where it is the server's now."""
-    lower = b"-" if after is None else b"(" + _moment(after)
+    lower = b"[" + due_text(EARLIEST) if after is None else b"(" + _moment(after)
     return lower, b"" if before is None else b"(" + due_text(before) + b"\xff"
 
 

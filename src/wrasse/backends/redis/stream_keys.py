@@ -78,6 +78,16 @@ class StreamKeys:
                 self._groups[subject, group] = found
         return found
 
+    def registered(self, name: bytes) -> str | None:
+        """The subject of this name in the registry; None for what another program put there."""
+        try:
+            subject = name.decode()
+            check_subject(subject)
+            self.of(subject)
+        except (UnicodeDecodeError, UsageError):
+            return None
+        return subject
+
     def subject(self, key: bytes) -> str | None:
         """The subject whose stream has this key; None where no subject has it."""
         try:

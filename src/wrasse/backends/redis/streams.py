@@ -156,14 +156,15 @@ class RedisStreams:
 
     async def _registered(self, pattern: str, after: str | None, at_once: int) -> AsyncIterator[list[str]]:
         """Registered subjects that match, in order."""
-        start, at = fixed_part(pattern), after
+        start, at = fixed_part(pattern).encode(), None if after is None else after.encode()
         rounds = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while True:
             rounds.turn(at)
-            low = f"({at}" if at is not None and at >= start else f"[{start}"
+            low = b"(" + at if at is not None and at >= start else b"[" + start
             asked = "ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, at_once
-            names = [name.decode() for name in await self._link.ask(*asked)]
-            yield [name for name in names if matches(pattern, name)]
+            names = await self._link.ask(*asked)
+            subjects = map(self._keys.registered, names)
+            yield [name for name in subjects if name is not None and matches(pattern, name)]
             if len(names) < at_once or not names[-1].startswith(start):
                 return
             at = names[-1]

@@ -26,8 +26,8 @@ end
 local function recall(log, key)
   local found = redis.call('HGET', log.known, key)
   if not found then return nil end
-  local noted, id = string.match(found, '^(%d+) (.+)$')
-  return now - tonumber(noted) < WINDOW and id or nil
+  local noted, ms, seq = string.match(found, '^(%d+) (%d+)%-(%d+)$')
+  return counted(noted) and #ms <= 15 and #seq <= 19 and now - noted < WINDOW and ms .. '-' .. seq or nil
 end
 
 local function remember(log, key, id)
@@ -80,8 +80,8 @@ local function close_logs()
   for _, log in pairs(logs) do
     if log.entries > 0 then
       redis.call('ZADD', KEYS[1], 0, log.subject)
-      redis.call('HINCRBY', log.facts, 'bytes', whole(log.bytes))
-      redis.call('HINCRBY', log.facts, 'ours', whole(log.entries))
+      add(log.facts, 'bytes', whole(log.bytes))
+      add(log.facts, 'ours', whole(log.entries))
     end
   end
 end

@@ -14,11 +14,11 @@ end
 
 local function describe(log, facts_key, found)
   local stream = described('STREAM', log)
-  local facts = redis.call('HMGET', facts_key, 'bytes', 'ours')
+  local facts = redis.pcall('HMGET', facts_key, 'bytes', 'ours')
   local added, length = stream['entries-added'], stream['length']
   local first, last = stream['first-entry'] and stream['first-entry'][1] or '', stream['last-generated-id']
-  local ours = tonumber(facts[2] or 0) == added
-  local bytes = ours and tonumber(facts[1] or 0) or redis.call('MEMORY', 'USAGE', log)
+  local ours = (counted(facts[2]) or 0) == added
+  local bytes = ours and counted(facts[1]) or redis.call('MEMORY', 'USAGE', log)
 
   -- Where all entries are ours and none was deleted out of turn, their ids count them. What the server says itself is wrong
   -- or missing after a trim.
@@ -37,7 +37,8 @@ local function describe(log, facts_key, found)
     local name = about['name']
     if name ~= '_init' then
       local pending = redis.call('XPENDING', log, name, '-', '+', 1)
-      local lost = tonumber(redis.call('HGET', facts_key, 'lost ' .. name) or 0)
+      local lost = redis.pcall('HGET', facts_key, 'lost ' .. name)
+      lost = type(lost) == 'string' and counted(lost) or 0
       groups[#groups + 1] = {name, about['last-delivered-id'], about['pending'], pending[1] and pending[1][1] or '',
         lag_of(about['last-delivered-id'], about['lag']), consumers_of(log, name, about['consumers']), lost}
     end

@@ -27,6 +27,20 @@ local function previous(id)
   return ms .. '-' .. string.gsub(lower, '^0+(%d)', '%1')
 end
 
+-- A whole number of ours; nil for what another program wrote in its place.
+local function counted(text) return text and #text <= 16 and string.match(text, '^%d+$') and tonumber(text) or nil end
+
+-- When a consumer was seen and until when it is alive, as its row says; nil if it has none of ours.
+local function row_of(rows, name)
+  local seen, ends = string.match(redis.call('HGET', rows, name) or '', '^(%d+) (%d+)$')
+  if counted(seen) and counted(ends) then return tonumber(ends), seen .. ' ' .. ends end
+end
+
+-- Counts in what is known of a stream. Where another program wrote over that, it is counted anew.
+local function add(facts, field, by)
+  if type(redis.pcall('HINCRBY', facts, field, by)) ~= 'number' then redis.pcall('HDEL', facts, field, 'ours') end
+end
+
 -- What XINFO says, by name.
 local function described(...)
   local facts, found = {}, redis.call('XINFO', ...)

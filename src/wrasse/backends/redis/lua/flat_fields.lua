@@ -3,10 +3,26 @@
 
 -- What is known of a name: `since`, the newest version that was forgotten; `due`, as it stands in the index; its newest
 -- `writes`; `seen`, the digest of fields that are another program's and were looked at; and `spot`, where it stands.
+-- `lost`: another program wrote over it, so that all writes up to now are forgotten.
 local function past_of(writes, meta, name)
   local packed = redis.call('HGET', writes, name)
-  if packed then return cmsgpack.unpack(packed) end
-  return { since = tonumber(redis.call('HGET', meta, 'forgotten') or 0), due = '', writes = {} }
+  if not packed then return { since = tonumber(redis.call('HGET', meta, 'forgotten') or 0) or us, due = '', writes = {} } end
+  local read, past = pcall(cmsgpack.unpack, packed)
+  local whole = read and type(past) == 'table' and type(past.since) == 'number' and type(past.due) == 'string'
+    and type(past.writes) == 'table' and type(past.seen or '') == 'string' and type(past.spot or '') == 'string'
+  for _, write in pairs(whole and past.writes or {}) do
+    whole = whole and type(write) == 'table' and type(write[1]) == 'string' and string.match(tostring(write[2]), '^%d+%-')
+  end
+  return whole and past or { since = us, due = '', writes = {}, lost = true }
+end
+
+-- The number of the next write of a collection. Where another program wrote over the last one, they go on from the clock, which
+-- is above all that were counted.
+local function next_number(meta)
+  local number = redis.pcall('HINCRBY', meta, 'number', 1)
+  if type(number) == 'number' and number > 0 and number < 9e15 then return number end
+  redis.call('HSET', meta, 'number', string.format('%.0f', us))
+  return us
 end
 
 -- A digest of the fields in whatever order the server has them; nil if there is no such record. And the fields.

@@ -7,7 +7,7 @@ local name = ARGV[2]
 local past, digest = past_of(KEYS[4], KEYS[6], name), digest_of(KEYS[1])
 if not digest or flat_version(past, digest) ~= ARGV[3] then return 'lost' end
 if past.due ~= '' then redis.call('ZREM', KEYS[3], past.due .. name) end
-past.due, past.seen = ARGV[4], digest
+past.due, past.seen, past.lost = ARGV[4], digest, nil
 redis.call('HSET', KEYS[4], name, cmsgpack.pack(past))
 redis.call('ZADD', KEYS[2], 0, name)
 redis.call('ZREM', KEYS[5], name)

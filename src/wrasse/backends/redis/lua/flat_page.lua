@@ -11,6 +11,7 @@ local upper = ARGV[3]
 if upper == '' then upper = string.format('(1%018.0f\255', us) end
 local wanted, room, letters = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local page, lower, shown = { string.format('%.0f', us), '0' }, ARGV[2], 0
+local own = KEYS[1] == KEYS[3] and 'due' or KEYS[1] == KEYS[7] and 'spot' -- what stands before the name in this index
 
 local function vanished(name, past)
   redis.call('ZREM', KEYS[2], name)
@@ -18,7 +19,7 @@ local function vanished(name, past)
   past.due = ''
   stand(KEYS[7], name, past, '')
   redis.call('HSET', KEYS[4], name, cmsgpack.pack(past))
-  redis.call('ZADD', KEYS[5], redis.call('HINCRBY', KEYS[6], 'number', 1), name)
+  redis.call('ZADD', KEYS[5], next_number(KEYS[6]), name)
 end
 
 for _ = 1, 10 do
@@ -32,8 +33,11 @@ for _ = 1, 10 do
   for _, member in ipairs(members) do
     local name = string.sub(member, letters + 1)
     local past = past_of(KEYS[4], KEYS[6], name)
-    local key = ARGV[7] .. name
-    if redis.call('TYPE', key).ok ~= 'hash' then
+    local key, before = ARGV[7] .. name, string.sub(member, 1, letters)
+    if own and past.lost and #string.match(before, '%d*$') >= math.min(letters, 20) then past[own] = before end
+    if own and before ~= (past[own] or '') then
+      redis.call('ZREM', KEYS[1], member) -- it stood here before somebody wrote over what is known of it
+    elseif redis.call('TYPE', key).ok ~= 'hash' then
       vanished(name, past)
       redis.call('ZREM', KEYS[1], member)
     else
@@ -43,7 +47,6 @@ for _ = 1, 10 do
         page[2] = '1'
         return page
       end
-      local before = string.sub(member, 1, letters)
       for _, value in ipairs({ name, flat_version(past, digest), past.due, words, before }) do page[#page + 1] = value end
       shown = shown + 1
     end

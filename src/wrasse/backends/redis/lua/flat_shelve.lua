@@ -8,6 +8,7 @@ for i = 4, #KEYS do
   local at = 2 + 3 * (i - 4)
   local name, past = ARGV[at], past_of(KEYS[2], KEYS[3], ARGV[at])
   local digest = digest_of(KEYS[i])
+  past.lost = nil
   if digest and flat_version(past, digest) == ARGV[at + 1] and stand(KEYS[1], name, past, ARGV[at + 2]) then
     redis.call('HSET', KEYS[2], name, cmsgpack.pack(past))
     moved = moved + 1

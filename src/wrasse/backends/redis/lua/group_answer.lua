@@ -25,7 +25,7 @@ local function unbroken(log, group, facts)
   if found.err or found[1] == 0 then return nil end
   local low, high = string.match(found[2], '%-(%d+)$'), string.match(found[3], '%-(%d+)$')
   if #high > 15 or tonumber(high) - tonumber(low) + 1 ~= found[1] then return nil end
-  if tonumber(redis.call('HGET', facts, 'ours') or 0) ~= described('STREAM', log)['entries-added'] then return nil end
+  if (counted(redis.call('HGET', facts, 'ours')) or 0) ~= described('STREAM', log)['entries-added'] then return nil end
   return padded(found[2]), padded(found[3])
 end
 
@@ -79,7 +79,7 @@ function kinds.nak()
   if not done and not pending.err and pending[1] then
     -- It is wanted again, and gone: somebody trimmed it without asking this group.
     redis.call('XACK', KEYS[base], group, id)
-    redis.call('HINCRBY', KEYS[base + 3], 'lost ' .. group, 1)
+    add(KEYS[base + 3], 'lost ' .. group, 1)
   elseif done then
     redis.call('ZADD', KEYS[base + 1], whole(us + tonumber(ARGV[at + 4])), padded(id))
     wake(KEYS[base + 2])

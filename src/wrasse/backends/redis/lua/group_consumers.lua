@@ -10,7 +10,7 @@ for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[2])) do
   local facts = {}
   for i = 1, #consumer, 2 do facts[consumer[i]] = consumer[i + 1] end
   if facts['name'] ~= NOBODY then
-    local row = redis.call('HGET', KEYS[2], facts['name'])
+    local _, row = row_of(KEYS[2], facts['name'])
     for _, value in ipairs({facts['name'], facts['pending'], facts['idle'], row or ''}) do found[#found + 1] = value end
   end
 end

@@ -54,17 +54,23 @@ for i = 1, streams do
 end
 for i = 1, streams do redis.call('HSET', KEYS[5 * i - 1], consumer, whole(us) .. ' ' .. ends) end
 
+-- Until when nobody needs to look around; what is further ahead than one timeout was written by another program.
+local function looked_until(rows)
+  local noted = counted(string.match(redis.call('HGET', rows, '') or '', '^%d+')) or 0
+  return noted > us + 86400000000 and 0 or noted
+end
+
 -- Entries of consumers that never showed themselves to us, or fell silent long ago: they are due when they have been idle for as
 -- long as an ack may take. That is how the origin does it; it also mends what a failover lost of our own notes.
 local function look_around(i)
   local log, due, rows = KEYS[5 * i - 4], KEYS[5 * i - 2], KEYS[5 * i - 1]
-  if tonumber(string.match(redis.call('HGET', rows, '') or '0', '^%d+')) > us then return end
+  if looked_until(rows) > us then return end
   redis.call('HSET', rows, '', ends)
   for _, found in ipairs(redis.call('XINFO', 'CONSUMERS', log, group)) do
     local facts = {}
     for f = 1, #found, 2 do facts[found[f]] = found[f + 1] end
-    local row = redis.call('HGET', rows, facts['name'])
-    local gone = not row or tonumber(string.match(row, ' (%d+)$')) + timeout <= us
+    local alive = row_of(rows, facts['name'])
+    local gone = not alive or alive + timeout <= us
     if facts['pending'] > 0 and facts['name'] ~= NOBODY and gone then
       local idle = redis.call('XPENDING', log, group, 'IDLE', whole(math.ceil(timeout / 1000)), '-', '+', 1000, facts['name'])
       for _, pending in ipairs(idle) do redis.call('ZADD', due, 'NX', whole(us), padded(pending[1])) end
@@ -80,7 +86,7 @@ local function break_up(i)
     local batch = redis.call('ZRANGEBYSCORE', held, '-inf', whole(us), 'WITHSCORES', 'LIMIT', 0, 1)
     if #batch == 0 or turned >= limit then return end
     local from, to, who = string.match(batch[1], '^(%S+) (%S+) (.*)$')
-    local found = redis.call('XPENDING', log, group, from, to, limit, who)
+    local found = from and redis.pcall('XPENDING', log, group, from, to, limit, who) or {}
     redis.call('ZREM', held, batch[1])
     for _, pending in ipairs(found) do redis.call('ZADD', due, 'NX', batch[2], padded(pending[1])) end
     turned = turned + #found
@@ -92,7 +98,7 @@ end
 
 -- Whether a single entry whose time has come is still pending, and with whom.
 local function still_due(i, id)
-  local pending = redis.call('XPENDING', KEYS[5 * i - 4], group, id, id, 1)[1]
+  local pending = redis.pcall('XPENDING', KEYS[5 * i - 4], group, id, id, 1)[1]
   if not pending then return nil end
   if pending[2] == NOBODY or redis.call('HEXISTS', KEYS[5 * i - 1], pending[2]) == 1 then return pending end
   return pending[3] * 1000 >= timeout and pending or nil
@@ -144,7 +150,7 @@ local function hand_due()
     else
       -- It is gone from the stream: somebody trimmed it without asking this group.
       redis.call('XACK', log, group, each.id)
-      redis.call('HINCRBY', KEYS[5 * streams + each.stream], 'lost ' .. group, 1)
+      add(KEYS[5 * streams + each.stream], 'lost ' .. group, 1)
       redis.call('ZREM', due, each.order)
     end
   end
@@ -233,8 +239,7 @@ if limit > 0 then
 end
 if ARGV[6] == 'due' then
   -- Where the new ones begin is known here, and needed when they have been read.
-  local looked = string.match(redis.call('HGET', KEYS[4], '') or '0', '^%d+')
-  redis.call('HSET', KEYS[4], '', looked .. ' ' .. delivered_to(KEYS[1], group))
+  redis.call('HSET', KEYS[4], '', whole(looked_until(KEYS[4])) .. ' ' .. delivered_to(KEYS[1], group))
 end
 if count > 0 or limit == 0 or ARGV[6] == 'due' then return {us, -1, count, handed} end
 

@@ -12,7 +12,7 @@ if padded(upto) > padded(stream['last-generated-id']) then return 'beyond' end
 if padded(upto) > padded(delivered) then
   -- The number in an id counts the entries up to it where all are ours. The server cannot count them itself.
   local number = tonumber(string.match(upto, '%-(%d+)$'))
-  local ours = tonumber(redis.call('HGET', KEYS[3], 'ours') or 0) == stream['entries-added']
+  local ours = (counted(redis.call('HGET', KEYS[3], 'ours')) or 0) == stream['entries-added']
   if ours and number <= stream['entries-added'] then
     redis.call('XGROUP', 'SETID', log, group, upto, 'ENTRIESREAD', whole(number))
   elseif padded(upto) == padded(stream['last-generated-id']) then

@@ -6,12 +6,12 @@
 local log, due, group, name = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local HANDED_MAX = 10000
 if name == NOBODY or redis.call('EXISTS', log) == 0 or not delivered_to(log, group) then return 'lost' end
-local row, known = redis.call('HGET', KEYS[3], name), false
-if row and tonumber(string.match(row, ' (%d+)$')) > us then return 'lost' end
+local ends, known = row_of(KEYS[3], name), false
+if ends and ends > us then return 'lost' end
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', log, group)) do
   local facts = {}
   for i = 1, #consumer, 2 do facts[consumer[i]] = consumer[i + 1] end
-  if facts['name'] == name then known = row or facts['idle'] >= tonumber(ARGV[4]) end
+  if facts['name'] == name then known = ends or facts['idle'] >= tonumber(ARGV[4]) end
 end
 if not known then return 'lost' end
 local handed = 0
@@ -24,7 +24,7 @@ while handed < HANDED_MAX do
       redis.call('ZADD', due, whole(us), padded(pending[1]))
     else
       redis.call('XACK', log, group, pending[1])
-      redis.call('HINCRBY', KEYS[5], 'lost ' .. group, 1)
+      add(KEYS[5], 'lost ' .. group, 1)
     end
   end
   handed = handed + #found

@@ -8,11 +8,18 @@ if upper == '' then
   -- Above every name that may follow: no byte of UTF-8 is 255.
   upper = string.format('(1%018.0f\255', us)
 end
-local wanted, room = tonumber(ARGV[4]), tonumber(ARGV[5])
-local members = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], upper, 'LIMIT', 0, wanted + 1)
+local wanted, room, letters = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local members, odd
+repeat
+  members, odd = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[2], upper, 'LIMIT', 0, wanted + 1), 0
+  for _, member in ipairs(members) do
+    -- In an index of due times, but no due time: another program put it there.
+    if letters > 0 and #(string.match(member, '^[01]%d*') or '') < letters then odd = odd + redis.call('ZREM', KEYS[2], member) end
+  end
+until odd == 0
 local page = { string.format('%.0f', us), '0' }
 for number, member in ipairs(members) do
-  local name = string.sub(member, ARGV[6] + 1)
+  local name = string.sub(member, letters + 1)
   local stored = redis.call('HGET', KEYS[1], name) or ''
   room = room - #stored
   if number > wanted or (number > 1 and room < 0) then

@@ -11,6 +11,11 @@
 local name, at, nonce, due = ARGV[2], ARGV[3], ARGV[5], ARGV[8]
 local at_us, flat = string.format('%.0f', us), ARGV[13] == 'flat'
 local past = past_of(KEYS[5], KEYS[7], name)
+if past.lost then
+  past.lost = nil
+  local version, listed = string.match(not flat and redis.call('HGET', KEYS[2], name) or '', '^(%d+%-%S+) (%d*)\n')
+  if version then past.due, past.writes = listed, { { '', version, false } } end
+end
 local writes = past.writes
 
 -- What a write is answered that is not to be made now; nil if it is.
@@ -56,7 +61,7 @@ end
 
 local function made()
   local deletes = ARGV[7] == 'delete'
-  local number = redis.call('HINCRBY', KEYS[7], 'number', 1)
+  local number = next_number(KEYS[7])
   local version = string.format('%.0f-%s', number, ARGV[6])
   if not deletes then version = store(version) end
   writes[#writes + 1] = { nonce, version, deletes }

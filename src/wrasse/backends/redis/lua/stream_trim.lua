@@ -44,10 +44,10 @@ while count < limit and bytes < BYTES_MAX do
   count, last = count + #found, found[#found][1]
 end
 if count == 0 then return {us, 0, upto, held_by, 0} end
-local ours = tonumber(redis.call('HGET', KEYS[3], 'ours') or 0) == stream['entries-added']
+local ours = (counted(redis.call('HGET', KEYS[3], 'ours')) or 0) == stream['entries-added']
 local kept = redis.call('XRANGE', log, '(' .. last, '+', 'COUNT', 1)
 if kept[1] then redis.call('XTRIM', log, 'MINID', '=', kept[1][1]) else redis.call('XTRIM', log, 'MAXLEN', '=', 0) end
-if ours then redis.call('HINCRBY', KEYS[3], 'bytes', whole(0 - bytes)) end
+if ours then add(KEYS[3], 'bytes', whole(0 - bytes)) end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', log)) do
   local name = group[2]
   local gone = redis.call('XPENDING', log, name, '-', last, 1000)
