@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.leases.hold import Holding
@@ -83,6 +84,9 @@ class Wave:
     since: datetime | None = None
     last: datetime | None = None
     dealt_until: datetime | None = None
+
+
+_WAVE = msgspec.json.Decoder(Wave)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,7 @@ class MassDeath(Guard):
         return self._note
 
     def recall(self, memory: str | None) -> None:
-        self._wave = Wave() if memory is None else msgspec.json.decode(memory, type=Wave)
+        self._wave = Wave() if memory is None else decoded(_WAVE.decode, memory.encode())
         self._note = ""  # a new run has nothing to say yet
 
     def memory(self) -> str | None:

@@ -33,7 +33,7 @@ from wrasse.engine.turn import (
     remember,
     take_turns,
 )
-from wrasse.errors import Refused, StoreUnavailable, UnknownName
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UnknownName
 from wrasse.ids import Ids
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
@@ -180,13 +180,14 @@ class Engine:
             return await dry_run(post.scheduled, self._shared)
 
     async def refresh(self) -> None:
-        """Reads what other engines did; `status` then shows it. A backend that is down hides only its own sweeps."""
+        """Reads what other engines did; `status` then shows it. A backend that is down hides only its own sweeps, and
+        a record that cannot be read only its sweep."""
         for name, post in tuple(self._posts.items()):
             home = self._shared.home_of(post.scheduled)
             try:
                 state = (await load(home.state, name)).state
                 lease = await home.lessor.get(post.scheduled.lease_key)
-            except StoreUnavailable:
+            except (StoreUnavailable, StoreBroken):  # the latter is what its own runs say
                 continue
             post.state = state
             post.elsewhere = lease.owner if lease is not None and lease.owner != self._shared.owner else ""

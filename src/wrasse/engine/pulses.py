@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from wrasse.bounded import decoded
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.report import BACKEND_DOWN, describe
@@ -123,6 +124,9 @@ def after_pulse(known: Known | None, pulse: Pulse, silence: timedelta) -> tuple[
     return Known(pulse.identity, pulse.evicted, changed_at, what), f"{what}, less than {format_duration(silence)} ago"
 
 
+_KNOWN = msgspec.json.Decoder(Known)
+
+
 class BackendRestarted(Guard):
     """Holds one silence after the backend became another one, or dropped keys."""
 
@@ -142,7 +146,7 @@ class BackendRestarted(Guard):
 
     def recall(self, memory: str | None) -> None:
         if memory is not None:
-            self._known = msgspec.json.decode(memory, type=Known)
+            self._known = decoded(_KNOWN.decode, memory.encode())
 
     def memory(self) -> str | None:
         return None if self._known is None else msgspec.json.encode(self._known).decode()

@@ -115,6 +115,7 @@ class Tally:
 
     def keep(self, reason: str) -> None:
         """One suspect was kept. Reasons beyond a few are counted as `other`."""
+        reason = reason[:ERROR_CHARS_MAX]
         name = reason if reason in self.kept or len(self.kept) < REASONS_MAX else OTHER
         self.kept[name] = self.kept.get(name, 0) + 1
 

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+from wrasse.bounded import encodable
 from wrasse.clock import Clock
 from wrasse.engine.budget import CALL_MAX, Bounds, Budget, Spending, Stop, within
-from wrasse.engine.report import BACKEND_DOWN, ERROR, Planned, Report, Tally, describe
+from wrasse.engine.report import BACKEND_DOWN, ERROR, ERROR_CHARS_MAX, Planned, Report, Tally, describe
 from wrasse.engine.sweep import Action, Keep, Prepares, PreparesDry, Resolves, Sweep
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
@@ -59,7 +60,7 @@ def entries_of(actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str
                 name,
                 verb,
                 _text(actions[indexes[0]].suspect),
-                _text(actions[indexes[0]].reason),
+                _text(actions[indexes[0]].reason)[:ERROR_CHARS_MAX],
                 len(indexes),
             ),
             tuple(indexes),
@@ -69,8 +70,8 @@ def entries_of(actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str
 
 
 def _text(name: str) -> str:
-    """A name that any journal keeps: where another program chose it, bytes that are no text are written out."""
-    return name.encode("utf-8", "backslashreplace").decode()
+    """A name that any journal keeps, whoever chose it: bytes that are no text are written out, and it has an end."""
+    return encodable(name[:NAME_CHARS_MAX])
 
 
 def verdict(entry: Entry, outcomes: Sequence[Outcome]) -> Settled:
@@ -88,6 +89,7 @@ C = TypeVar("C")
 AnySweep = Sweep[Any, Any]
 
 PAGE_MAX = 100
+NAME_CHARS_MAX = 8_192  # of a suspect: every key of a store fits, with room for what stands beside it
 OPEN_MAX = 1_000  # lines of earlier runs that one run settles
 LOOK_EVERY = 1.0  # seconds between two looks at the guards while a sweep prepares
 # A run that lost its lease is at most in the middle of one apply and one settle; then its lines are open for good.

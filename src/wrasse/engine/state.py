@@ -15,7 +15,7 @@ import msgspec
 from wrasse.bounded import decoded
 from wrasse.engine.report import Report
 from wrasse.errors import StoreBroken
-from wrasse.ports.records import Collection, Record, Records
+from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records
 
 ENGINE_STATE = Collection.named(".wrasse/engine")
 REPORTS_KEPT = 20
@@ -99,9 +99,19 @@ def decode_state(name: str, record: Record) -> Loaded:
         ) from error
 
 
+def _encoded(state: SweepState) -> bytes:
+    """The bytes of a state. Where names of other programs make it too long for a record, it is kept without what it can
+    do without; the sweep then starts over from the first page."""
+    for less in (state, replace(state, reports=state.reports[-1:]), SweepState(state.ran_at, held=state.held)):
+        value = msgspec.json.encode(less)
+        if len(value) <= VALUE_BYTES_MAX:
+            break
+    return value
+
+
 async def save(records: Records, name: str, loaded: Loaded, state: SweepState) -> bool:
     """Writes the state unless another engine has gone on from where it was read."""
-    value = msgspec.json.encode(state)
+    value = _encoded(state)
     if loaded.version is None:
         return bool(await records.create(name, value))
     return bool(await records.put(name, value, at=loaded.version))

@@ -243,6 +243,9 @@ def remember(state: SweepState, report: Report, ran_at: datetime | None, guards:
 
 
 def recall(guards: Sequence[Guard], memory: Mapping[str, str]) -> None:
-    """Tells guards what the last run, here or in another engine, remembered."""
+    """Tells guards what the last run, here or in another engine, remembered; nothing where that cannot be read."""
     for guard in guards:
-        guard.recall(memory.get(guard.name))
+        try:
+            guard.recall(memory.get(guard.name))
+        except ValueError:
+            guard.recall(None)

@@ -68,6 +68,7 @@ class OldBottles:
     shelf: Shelf
     kept: timedelta = timedelta(hours=1)
     batch_max: int = 10
+    reason: str = "old"
 
     async def find(self, after: str | None, limit: int) -> Page[Bottle]:
         shelf = self.shelf
@@ -82,7 +83,7 @@ class OldBottles:
             raise ValueError("the payload of a cursed bottle")
         if at - suspect.since < self.kept:
             return Keep("young")
-        return Action("take", suspect.name, "old", suspect)
+        return Action("take", suspect.name, self.reason, suspect)
 
     async def apply(self, actions: Sequence[Action[Bottle]]) -> Sequence[Outcome]:
         self.shelf.before_apply()

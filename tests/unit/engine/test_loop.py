@@ -284,3 +284,21 @@ async def test_a_backend_that_is_down_hides_only_the_sweeps_of_its_own(scene: Sc
     await _engine(scene, _bottles(scene.shelf, "b"), owner="other").sweep_now("b")
     await mine.refresh()
     assert [len(_of(mine, name).reports) for name in "ab"] == [0, 1]
+
+
+@pytest.mark.parametrize("where", ["state", "lease"])
+async def test_a_record_of_a_sweep_that_cannot_be_read_hides_only_that_sweep(scene: Scene, where: str) -> None:
+    mine = _engine(scene, _bottles(scene.shelf, "a"), _bottles(scene.shelf, "b"))
+    other = _engine(scene, _bottles(scene.shelf, "a"), _bottles(scene.shelf, "b"), owner="other")
+    await other.sweep_now("a")
+    await other.sweep_now("b")
+    records, key = scene.memory.records(ENGINE_STATE), "a"
+    if where == "lease":
+        records, key = scene.memory.records(ENGINE_LEASES), "sweep/a"
+    found = await records.get(key)
+    if found is None:
+        await records.create(key, b"not ours")
+    else:
+        await records.put(key, b"not ours", at=found.version)
+    await mine.refresh()
+    assert [len(_of(mine, name).reports) for name in "ab"] == [0, 1]

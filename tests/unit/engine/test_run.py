@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, FaultyJournal, Network, Script
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Traffic
+from wrasse.engine.record_journal import JOURNAL, RecordJournal
 from wrasse.engine.run import Frame, Member, run_group, run_once
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.guard import Guard
@@ -45,6 +46,15 @@ async def test_a_name_that_is_no_text_is_written_out_in_the_journal(scene: Scene
     report = await run_once(OldBottles(scene.shelf), scene.frame)
     (line,) = await scene.lines(run=report.run)
     assert (line.intent.suspect, line.outcome) == ("a\\udcff", Outcome.DONE)
+
+
+async def test_names_of_any_length_fit_into_the_journal(scene: Scene) -> None:
+    scene.shelf.fill(2)
+    long = "n" * 5_000_000
+    scene.shelf.bottles[long] = replace(scene.shelf.bottles.pop("b00000"), name=long)
+    frame = replace(scene.frame, journal=RecordJournal(scene.memory.records(JOURNAL), scene.clock))
+    report = await run_once(OldBottles(scene.shelf, reason=long), frame)
+    assert (report.done, report.stopped_by) == (2, None)
 
 
 async def test_every_action_has_a_journal_line_with_its_reason_and_outcome(scene: Scene) -> None:

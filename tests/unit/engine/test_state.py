@@ -7,14 +7,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock
+from wrasse.engine.guard import MassDeath
+from wrasse.engine.pulses import BackendRestarted, Pulses
 from wrasse.engine.report import Report
 from wrasse.engine.state import ENGINE_STATE, REPORTS_KEPT, SweepState, after_run, load, save
+from wrasse.engine.turn import recall
 from wrasse.errors import StoreBroken
+from wrasse.ports.guard import Guard
 
 from .scene import Scene
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 QUIET = Report("r", "old_bottles", T0, T0)
+HOUR = timedelta(hours=1)
 GUARDS = frozenset({"clock", "mass_death"})
 
 
@@ -80,3 +87,27 @@ def test_another_guard_begins_a_hold_of_its_own() -> None:
 def test_a_run_that_no_guard_stopped_ends_the_hold(stopped_by: str | None) -> None:
     state = _after(SweepState(), replace(QUIET, stopped_by="clock"), replace(QUIET, stopped_by=stopped_by))
     assert state.held is None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        SweepState(T0, cursor="c" * 300_000, reports=(replace(QUIET, cursor="c" * 300_000),) * 5),
+        SweepState(T0, cursor="c" * 2_000_000),
+    ],
+)
+async def test_a_state_with_names_of_any_length_is_kept_as_far_as_it_fits(scene: Scene, state: SweepState) -> None:
+    records = scene.memory.records(ENGINE_STATE)
+    assert await save(records, "x", await load(records, "x"), state)
+    kept = (await load(records, "x")).state
+    assert kept.ran_at == T0
+    assert kept.cursor in (state.cursor, None)
+
+
+@pytest.mark.parametrize(
+    "guard", [MassDeath(Memory().jobs, HOUR), BackendRestarted(Pulses(Memory(), ManualClock()), HOUR)]
+)
+@pytest.mark.parametrize("memory", ["", "x", '{"looked_at":"2026-01-01T00:00:00"}', '{"identity":1}', "[" * 5_000])
+async def test_what_a_guard_remembered_is_forgotten_where_it_cannot_be_read(guard: Guard, memory: str) -> None:
+    recall([guard], {guard.name: memory})
+    assert await guard.held() is None
