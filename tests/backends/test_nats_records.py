@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import nats as usual_client
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
@@ -144,9 +145,16 @@ async def test_keys_of_others_in_the_bucket_are_left_alone(nats_server: NatsServ
 
 async def test_a_record_that_somebody_overwrote_is_reported_not_guessed(nats_server: NatsServer) -> None:
     async with opened(at(nats_server.port)) as store:
+        records = store.records(THINGS)
+        await records.create("b c", b"2")
         await store.link.request(f"$KV.{store.link.options.root}.things/r.r.a", b"theirs")
-        with pytest.raises(StoreBroken, match=r"the record of .* foreign"):
-            await store.records(THINGS).get("a")
+        with pytest.raises(StoreBroken, match=r"the record of .* foreign") as failed:
+            await records.get("a")
+        advised = re.search(r"nats stream purge (\S+) --subject='(\S+)'", failed.value.do)
+        assert advised, "one record is taken away, not the bucket"
+        await store.link.request(f"$JS.API.STREAM.PURGE.{advised[1]}", msgspec.json.encode({"filter": advised[2]}))
+        assert [each.key for each in await records.page("", None, 10)] == ["b c"]
+        assert await records.create("a", b"1")
 
 
 @pytest.mark.parametrize("garbage", [b"", b"theirs", b"{}\nvalue", b'{"version":"v","due":99999999999999999999}\n'])

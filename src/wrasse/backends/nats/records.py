@@ -315,7 +315,8 @@ class NatsRecords(ConditionalRecords):
         except ValueError:
             raise StoreBroken(
                 f"the record of {key!r} in {self._bucket.where} is damaged or foreign",
-                do=f"restore it from a backup, or take it away: nats kv del {self._bucket.root}",
+                do="restore it from a backup, or take it away: "
+                f"nats stream purge {self._bucket.stream} --subject='{self._names.record(key)}'",
             ) from None
         self._note(key, held)
         return held
