@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-import nats as usual_client
 import msgspec
+import nats as usual_client
 import pytest
 from hypothesis import given, strategies as st
 
