@@ -129,3 +129,21 @@ def test_a_last_line_that_is_cut_is_reported(place: Path) -> None:
 def _flushed_by_line(data: bytes) -> list[bytes]:
     press = zlib.compressobj(wbits=31)
     return [press.compress(line) + press.flush(zlib.Z_SYNC_FLUSH) for line in data.splitlines(keepends=True)]
+
+
+@pytest.mark.parametrize("found", [b"", b"\xff", b"{}", b"[" * 50_000])
+def test_damaged_metadata_costs_one_archive(place: Path, found: bytes) -> None:
+    first, second = archive_six(place, "gzip")
+    (meta,) = [each for each in first.parent.glob("%m*") if each.name.endswith(f"{first.name}.meta")]
+    meta.write_bytes(found)
+    listed, verified = wrasse("archives", "list", "--json"), wrasse("archives", "verify", "--json")
+    for answer in (listed, verified):
+        assert answer.code == 1, answer.err
+    key = str(first.relative_to(place / "wrasse-data"))
+    assert [each["key"].rpartition("/")[2] for each in listed.json["archives"]] == [second.name]
+    (stream,) = verified.json["streams"]
+    assert (stream["archives"], {each["key"] for each in stream["problems"]} & {key}) == (2, {key})
+    for args in (["archives", "read", AUDIT], ["archives", "replay", AUDIT, f"--into={AGAIN}", "--dry-run"]):
+        answer = wrasse(*args, "--json")
+        assert "report it" not in answer.err
+        assert answer.raw

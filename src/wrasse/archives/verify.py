@@ -111,7 +111,10 @@ async def without(
 
 async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:
     key = str(each.name)
-    said = await _said(objects, each.name)
+    try:
+        said = await _said(objects, each.name)
+    except StoreBroken as why:
+        chain, said = _noted(chain, key, spoilt(why, key)), None
     try:
         seen = await scan(objects, each.name)
     except StoreBroken as why:
