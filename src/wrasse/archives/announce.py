@@ -15,7 +15,7 @@ from wrasse.archives.batch import Facts
 from wrasse.archives.naming import ArchiveName
 from wrasse.archives.tally import Tally
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.streams import Streams
 from wrasse.streams.alerts import AlertEvent
 from wrasse.streams.letters import ROOT
@@ -75,5 +75,5 @@ class Announcer:
     async def _publish(self, subject: str, payload: bytes, key: str) -> None:
         try:
             await self._publisher.publish(subject, payload, key=key)
-        except StoreUnavailable:
+        except (StoreUnavailable, StoreBroken):
             self._tally.events_lost += 1

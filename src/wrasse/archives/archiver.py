@@ -23,7 +23,7 @@ from wrasse.archives.rule import Rule
 from wrasse.archives.tally import Tally
 from wrasse.archives.turns import TTL, Turns
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.groups import Groups
 from wrasse.ports.records import Records
@@ -112,7 +112,7 @@ class Archiver:
         """Measures the lag, again and again."""
         while True:
             await asyncio.sleep(LOOK_BACK.total_seconds())
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(StoreUnavailable, StoreBroken):
                 # Those that are idle or somebody else's have no lag of ours.
                 behind = [subject for subject, post in self._posts.items() if post.behind][:LOOK_BACK_MAX]
                 self.tally.lag = await self._watch.look(behind)
@@ -123,7 +123,7 @@ class Archiver:
             try:
                 moved = await self._round(flush=False)
                 outages = 0
-            except StoreUnavailable as why:
+            except (StoreUnavailable, StoreBroken) as why:
                 outages, moved = outages + 1, False
                 self._meet(why, outages)
             if not moved:
@@ -199,8 +199,7 @@ class Archiver:
             post.not_before = self._clock.monotonic() + _backoff(post.troubles, self._poll)
             self._meet(why, post.troubles, post.drain.subject)
             if not isinstance(why, StoreUnavailable):
-                with contextlib.suppress(StoreUnavailable):  # else it ends by itself
-                    await self._turns.give_up(post.drain.subject)  # to whoever is to mend this
+                await self._turns.give_up(post.drain.subject)  # to whoever is to mend this
             if flush:
                 raise
             if not isinstance(why, StoreUnavailable) and post.told != why.message:
@@ -237,8 +236,7 @@ class Archiver:
         """Writes what is collected, and gives the streams to others."""
         for post in [post for post in self._posts.values() if post.drain.open]:
             await self._last(post)
-        with contextlib.suppress(StoreUnavailable):
-            await self._turns.give_back()
+        await self._turns.give_back()
 
     async def _last(self, post: _Post) -> None:
         try:

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.tally import Lag
+from wrasse.errors import StoreBroken
 from wrasse.ports.streams import START, Streams, StreamState
 from wrasse.streams.alerts import Alert, Alerts, worth_telling
 
@@ -46,10 +47,13 @@ class LagWatch:
         whole, told = Lag(), {} if self._alerts is None else await self._alerts.told()
         behind: set[str] = set()
         for subject in subjects:
-            state = await self._streams.info(subject)
-            if state is None:
+            try:
+                state = await self._streams.info(subject)
+                lag = None if state is None else await self._lag(state)
+            except StoreBroken:
+                continue  # the archiver says what is wrong with it
+            if state is None or lag is None:
                 continue
-            lag = await self._lag(state)
             whole = Lag(whole.messages + lag.messages, whole.bytes + lag.bytes, max(whole.seconds, lag.seconds))
             if self._alerts is None or not self._limits.exceeded(lag):
                 continue
@@ -63,9 +67,13 @@ class LagWatch:
         return whole
 
     async def _settle_if_over(self, alerts: Alerts, subject: str, name: str) -> None:
-        state = await self._streams.info(subject)
-        # The stream may be another archiver's by now: whether its lag is over is looked at, not concluded.
-        if state is None or not self._limits.exceeded(await self._lag(state)):
+        try:
+            state = await self._streams.info(subject)
+            # The stream may be another archiver's by now: whether its lag is over is looked at, not concluded.
+            over = state is None or not self._limits.exceeded(await self._lag(state))
+        except StoreBroken:
+            return
+        if over:
             told = (await alerts.told()).get(name)
             if told is not None:
                 await alerts.settle(told)

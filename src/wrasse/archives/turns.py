@@ -7,9 +7,11 @@ to end by itself.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from datetime import timedelta
 
 from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.leases.lease import Lease
 from wrasse.leases.manager import LeaseManager
 
@@ -64,10 +66,11 @@ class Turns:
             await self.give_up(next(iter(self._held)))
 
     async def give_up(self, subject: str) -> None:
-        """Gives back one stream, if it is held."""
+        """Gives back one stream, if it is held; what cannot be given back ends by itself."""
         lease, ends = self._held.pop(subject, (None, 0.0))
         if lease is not None and ends > self._clock.monotonic():
-            await self._lessor.release(lease)
+            with suppress(StoreUnavailable, StoreBroken):
+                await self._lessor.release(lease)
 
 
 def lease_key(subject: str) -> str:

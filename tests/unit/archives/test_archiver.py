@@ -14,14 +14,17 @@ import pytest
 from faults import Network, Script
 from virtual_time import VirtualClock, run_virtual
 from wrasse.archives import archiver as archiving
-from wrasse.archives.archiver import Archiver
+from wrasse.archives.archiver import LOOK_BACK, Archiver
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
+from wrasse.archives.turns import lease_key
 from wrasse.clock import SystemClock
-from wrasse.errors import Refused
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, WrasseError
+from wrasse.ports.page import Page
+from wrasse.ports.records import Collection
 from wrasse.ports.streams import START, Draft, EntryId
 
-from .scene import ALARMS, CHANGE, LOGIN, World, envelope
+from .scene import ALARMS, CHANGE, LEASES, LOGIN, World, envelope
 from .test_lines import ODD
 
 T = TypeVar("T")
@@ -266,17 +269,39 @@ def test_entries_that_were_trimmed_unarchived_are_counted_and_stay_provable() ->
     assert problems == ["3 entries before it were trimmed from the stream before they could be archived"]
 
 
-def test_trouble_with_one_stream_stops_no_other() -> None:
+@pytest.mark.parametrize("collection", [CURSORS, LEASES])
+def test_trouble_with_one_stream_stops_no_other(collection: Collection) -> None:
     async def story() -> list[str]:
         world = World(VirtualClock(), size=1)
         await world.publish(CHANGE, 1)
         await world.publish(LOGIN, 1)
-        await world.memory.records(CURSORS).create(CHANGE, b"nonsense")
+        records, key = world.memory.records(collection), CHANGE if collection == CURSORS else lease_key(CHANGE)
+        await records.create(key, b"nonsense")
         async with running(world.archiver()):
-            await asyncio.sleep(3)
+            await asyncio.sleep(3 * LOOK_BACK.total_seconds())
         return await keys(world)
 
     assert [LOGIN in key for key in virtually(story())] == [True]
+
+
+@pytest.mark.parametrize("error", [StoreBroken("it is damaged"), StoreUnavailable("it is down")])
+def test_a_listing_that_fails_is_waited_for(error: WrasseError, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> list[str]:
+        world = World(VirtualClock(), size=1)
+        await world.publish(CHANGE, 1)
+        whole = world.memory.streams.subjects
+
+        async def failing(pattern: str, after: str | None, limit: int) -> Page[str]:
+            raise error
+
+        monkeypatch.setattr(world.memory.streams, "subjects", failing)
+        async with running(world.archiver()):
+            await asyncio.sleep(3)
+            monkeypatch.setattr(world.memory.streams, "subjects", whole)
+            await asyncio.sleep(60)
+        return await keys(world)
+
+    assert [CHANGE in key for key in virtually(story())] == [True]
 
 
 def test_open_batches_are_dropped_rather_than_take_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:

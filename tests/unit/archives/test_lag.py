@@ -9,8 +9,9 @@ from datetime import timedelta
 from faults import Network, Script
 from virtual_time import VirtualClock, run_virtual
 from wrasse.archives.archiver import ArchivePorts, Archiver
-from wrasse.archives.cursor import CURSORS
-from wrasse.archives.lag import LagLimits
+from wrasse.archives.cursor import CURSORS, Cursors
+from wrasse.archives.drain import GROUP
+from wrasse.archives.lag import LagLimits, LagWatch
 from wrasse.archives.rule import Rule
 from wrasse.archives.tally import Lag
 from wrasse.leases.manager import LeaseManager
@@ -48,6 +49,18 @@ def test_the_lag_is_that_of_the_backlog() -> None:
     size = behind.bytes / 42
     assert (behind.messages, 100 < behind.seconds <= 125, 50 < size < 500) == (42, True, True)
     assert after == Lag()
+
+
+def test_a_cursor_that_cannot_be_read_hides_the_lag_of_its_stream_only() -> None:
+    async def story() -> Lag:
+        world = World(VirtualClock())
+        await world.publish(CHANGE, 3)
+        await world.publish(LOGIN, 2)
+        await world.memory.records(CURSORS).create(CHANGE, b"nonsense")
+        cursors = Cursors(world.memory.records(CURSORS))
+        return await LagWatch(world.memory.streams, cursors, None, GROUP, LagLimits()).look([CHANGE, LOGIN])
+
+    assert run_virtual(story()).messages == 2
 
 
 def test_too_much_lag_is_told_once_and_again_after_the_interval_and_anew_when_it_comes_back() -> None:
