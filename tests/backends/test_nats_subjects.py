@@ -1,10 +1,14 @@
-"""A listing of subjects ends, whatever total the server names."""
+"""Listings of subjects: whatever total the server names, and whatever names other programs choose."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import cast
 
+import pytest
+
+from backends.nats_scene import Scene
+from servers.nats import Nats
 from wrasse.backends.nats.kv_bucket import Bucket
 from wrasse.backends.nats.link import Link, Message
 from wrasse.backends.nats.options import NatsOptions
@@ -27,3 +31,20 @@ async def test_a_total_that_is_never_reached_ends_the_listing() -> None:
     async with asyncio.timeout(5):
         found, _ = await bucket.subjects("$KV.a.r.*")
     assert found == ["$KV.a.r.x"]
+
+
+async def test_names_that_no_subject_can_have_are_passed_over_and_told_once(
+    nats_server: Nats, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(nats_server.port)
+    flows, js = await scene.flows(), await scene.js()
+    prefix = scene.options().streams_prefix
+    await js.call(f"STREAM.CREATE.{scene.root}", {"name": scene.root, "subjects": [f"{prefix}a.*"]})
+    odd = ["a.b:c", "a.\x01", "a.\u200b", f"a.{'x' * 300}"]
+    for name in ("a.b", *odd, "a.c"):
+        await js.link.request(f"{prefix}{name}", b"theirs")
+    for _ in range(2):
+        assert [*await flows.streams.subjects("a.*", None, 10)] == ["a.b", "a.c"]
+        assert [each.subject for each in await flows.streams.survey("a.>", None, 10)] == ["a.b", "a.c"]
+    assert len([each for each in caplog.records if "is passed over" in each.getMessage()]) == len(odd)
+    await scene.close()

@@ -23,13 +23,15 @@ from wrasse.ports.page import Page
 from wrasse.ports.records import Collection
 from wrasse.ports.sightings import Evidence, Round, Seen, Sighting
 from wrasse.ports.streams import START, Draft
+from wrasse.streams.survey import PlainSurvey
 
 T = TypeVar("T")
 SILENCE = timedelta(seconds=30)
 CLOCK = ManualClock()
 THINGS = Collection.named("some/things")
 NO_TEXT = "CAST(x'61ff' AS TEXT)"
-BAD = {"TEXT": [NO_TEXT, "''"], "INTEGER": [str((1 << 63) - 1), str(-(1 << 63))], "BLOB": ["x'ff'"], "REAL": ["9e999"]}
+NUMBERS = [str((1 << 63) - 1), str(-(1 << 63))]
+BAD = {"TEXT": [NO_TEXT, "''", "'a b'"], "INTEGER": NUMBERS, "BLOB": ["x'ff'"], "REAL": ["9e999"]}
 TABLES = ("attempts", "counts", "workers", "records", "lines", "streams", "entries", "pending", "consumers",
           "entry_groups", "sightings", "payloads", "requests", "uniques", "budgets")  # fmt: skip
 
@@ -77,6 +79,8 @@ def views(store: Sqlite) -> dict[str, Callable[[], Awaitable[object]]]:
         "due records": lambda: things.due(None, None, 10),
         "namespaces": lambda: store.namespaces.page(None, 10),
         "subjects": lambda: streams.subjects(">", None, 10),
+        "survey": lambda: PlainSurvey(streams).survey(">", None, 10),
+        "put record": lambda: things.put("k0", b"{}", at="1"),
         "stream a": lambda: streams.info("a.b"),
         "entries": lambda: streams.read("a.b", START, 10),
         "stretch": lambda: streams.stretch("a.b", START, 10),

@@ -26,6 +26,16 @@ def check_subject(subject: str) -> None:
 
 
 @lru_cache(_REMEMBERED)
+def is_subject(name: str) -> bool:
+    """Whether a stream may be called so; other programs choose names of their own."""
+    try:
+        check_subject(name)
+    except UsageError:
+        return False
+    return True
+
+
+@lru_cache(_REMEMBERED)
 def check_pattern(pattern: str) -> None:
     """Refuses what is not a pattern, with why. Every subject is one."""
     _refuse(pattern, "pattern", ":")

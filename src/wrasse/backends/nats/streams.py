@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -33,10 +34,13 @@ from wrasse.ports.streams import (
     Trimmed,
     check_drafts,
 )
-from wrasse.ports.subjects import check_pattern, check_subject, matches
+from wrasse.ports.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, is_subject, matches
 
 _NAMES_MAX = 100_000
+_ODD_MAX = 1_000  # names that are told of
 _AT_ONCE = 250  # streams asked about together, so that their answers find room
+
+_log = logging.getLogger("wrasse.streams")
 
 
 class NatsStreams:
@@ -50,6 +54,7 @@ class NatsStreams:
         self._time = time
         self._trimmer = Trimmer(lanes, marks, durables, time)
         self._ages = Ages(lanes, marks)
+        self._odd = set[str]()  # names that are no subjects, and were told of
 
     @property
     def dedup_window(self) -> timedelta:
@@ -219,7 +224,13 @@ class NatsStreams:
                 found |= {subject for each in takes if each not in wild and (subject := layout.subject(each))}
                 if wild:
                     found |= await self._in_stream(str(stream["config"]["name"]), wanted)
-        return {subject for subject in found if matches(pattern, subject)}
+        matching = {subject for subject in found if matches(pattern, subject)}
+        for odd in sorted(subject for subject in matching if not is_subject(subject)):
+            matching.discard(odd)
+            if odd not in self._odd and len(self._odd) < _ODD_MAX:
+                self._odd.add(odd)
+                _log.warning("a stream is passed over, since no subject here is called so: %r", odd[:SUBJECT_BYTES_MAX])
+        return matching
 
     async def _in_stream(self, name: str, wanted: str) -> set[str]:
         layout, found = self._lanes.layout, set[str]()

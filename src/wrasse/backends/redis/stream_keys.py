@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import UsageError, WrasseError
-from wrasse.ports.subjects import check_subject, redis_key, subject_of
+from wrasse.ports.subjects import check_subject, is_subject, redis_key, subject_of
 
 _CACHED_MAX = 10_000
 
@@ -82,11 +82,10 @@ class StreamKeys:
         """The subject of this name in the registry; None for what another program put there."""
         try:
             subject = name.decode()
-            check_subject(subject)
             self.of(subject)
         except (UnicodeDecodeError, UsageError):
             return None
-        return subject
+        return subject if is_subject(subject) else None
 
     def subject(self, key: bytes) -> str | None:
         """The subject whose stream has this key; None where no subject has it."""

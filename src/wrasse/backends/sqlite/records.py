@@ -29,7 +29,7 @@ GONE_MAX = 10_000
 PAGE_MAX = 10_000
 PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
 
-_FIND = "SELECT version, since, writes, value IS NOT NULL FROM records WHERE collection = ? AND name = ?"
+_FIND = "SELECT version, since, CAST(writes AS BLOB), value IS NOT NULL FROM records WHERE collection = ? AND name = ?"
 _STORE = """
     INSERT INTO records (collection, name, version, since, due, writes, value, shelf, turn)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -180,7 +180,11 @@ class SqliteRecords(ConditionalRecords):
         found = db.execute(_FIND, (self._collection, name)).get
         if found is not None:
             version, since, writes, live = found
-            return Past(version if live else None, since, _decode_writes(writes))
+            try:
+                known = _decode_writes(writes)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                since, known = version, []  # another program wrote over them: all writes up to now are forgotten
+            return Past(version if live else None, since, known)
         forgotten = db.execute("SELECT version FROM forgotten WHERE collection = ?", (self._collection,)).get
         return Past(None, forgotten or 0, [])
 

@@ -36,7 +36,7 @@ from wrasse.ports.streams import (
     Trimmed,
     check_drafts,
 )
-from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
+from wrasse.ports.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, fixed_part, is_subject, matches
 
 T = TypeVar("T")
 _COLUMNS = """
@@ -185,8 +185,9 @@ class SqliteStreams:
             found: list[str] = []
             for (stored,) in db.execute(sql, bounds[1]):
                 subject = text(stored)
-                if subject.encode() != stored:
-                    _log.error("a row of the table streams is passed over: its subject %r is not UTF-8", stored)
+                if subject.encode() != stored or not is_subject(subject):
+                    odd = stored[:SUBJECT_BYTES_MAX]
+                    _log.error("a row of the table streams is passed over: %r is no subject", odd)
                 elif matches(pattern, subject):
                     found.append(subject)
                     if len(found) > min(limit, PAGE_MAX):
