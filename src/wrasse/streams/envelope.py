@@ -77,7 +77,8 @@ def _liberal(body: bytes) -> Envelope:
     name = ""
     try:
         bounded.check_nesting(body)
-        fields = {each: raw for each, raw in _RAW.decode(body).items() if bytes(raw) != b"null"}
+        # A payload may be any JSON, so null is one; of the other fields it is as good as none.
+        fields = {each: raw for each, raw in _RAW.decode(body).items() if each == "payload" or bytes(raw) != b"null"}
         read = {}
         for name, convert in _READERS.items():
             if name in fields:

@@ -118,6 +118,7 @@ UUID = b"1b4e28ba-2fa1-11d2-883f-0016d3cca427"
         (b'"message_id":"a","timestamp":"2025-02-14T14:20:00.123+01:00","payload":[]', ("a", 1739539200123, b"[]")),
         (b'"message_id":"a","timestamp":1739539200.5,"payload":12', ("a", 1739539200500, b"12")),
         (b'"message_id":"a","timestamp":12,"payload":true,"trace_id":null', ("a", 12, b"true")),
+        (b'"message_id":"a","timestamp":12,"payload":null,"trace_id":null', ("a", 12, b"null")),
         (b'"message_id":"a","timestamp":12,"payload":"no base64!"', ("a", 12, b"no base64!")),
     ],
 )  # fmt: skip
