@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.beats import BeatState
 from wrasse.jobs.breakers import Breakers
@@ -114,7 +114,7 @@ class Taker:
                     await self.take(limit, self._asking.wait)
                 else:
                     await self._until_room()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreBroken) as error:
                 await self._unavailable(error)
             self._shed()
 
@@ -187,7 +187,7 @@ class Taker:
         self._start_kept_waiting()
         if self._request:
             # From no queue at all: the first answer comes again, if there was one, and nothing new is taken.
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailable, StoreBroken):
                 await self._take((), 1, timedelta(0))
 
     def _limit(self) -> int:
@@ -239,9 +239,12 @@ class Taker:
         if backlog and self._clock.monotonic() - backlog[0].since > _UNSTARTED_MAX:
             self._slots.give_back("was taken ahead and not started within a second")
 
-    async def _unavailable(self, error: StoreUnavailable) -> None:
+    async def _unavailable(self, error: StoreUnavailable | StoreBroken) -> None:
         self._failed += 1
         self._tally.unavailable += 1
         if self._failed == 1:
-            _log.warning("no jobs are taken: %s", error.message, extra={"worker_id": self._asking.worker})
+            broken = isinstance(error, StoreBroken)  # a person has to mend it; what else the process does goes on
+            text = f"{error.message}; {error.do}" if broken else error.message
+            level = logging.ERROR if broken else logging.WARNING
+            _log.log(level, "no jobs are taken: %s", text, extra={"worker_id": self._asking.worker})
         await asyncio.sleep(ASKING_AGAIN.delay(self._failed, random.random()).total_seconds())

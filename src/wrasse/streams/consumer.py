@@ -324,7 +324,9 @@ class Consumer:
                 await self._members.look()
                 await self._ask()
                 pause = _PAUSE_MIN
-            except StoreUnavailable:
+            except (StoreUnavailable, StoreBroken) as error:
+                if pause == _PAUSE_MIN and isinstance(error, StoreBroken):  # a person has to mend it
+                    _log.error("no messages are delivered: %s; %s", error.message, error.do)
                 self.tally.unavailable += 1
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)

@@ -286,19 +286,34 @@ async def test_a_lost_reply_is_asked_for_again_and_nothing_runs_twice(call: str,
 
 
 class Broken(Network):
-    """To a backend that turns out to hold something else."""
+    """To a backend that holds something else for the first three takes, until somebody mends it."""
+
+    taken = 0
 
     async def call(self, name: str, act: Callable[[], Awaitable[T]]) -> T:
         if name == "take":
-            raise StoreBroken("the table jobs is gone", do="restore it")
+            self.taken += 1
+            if self.taken <= 3:
+                raise StoreBroken("the token is no number", do="restore it")
         return await super().call(name, act)
 
 
-async def test_a_broken_backend_ends_the_worker_with_its_error() -> None:
+async def test_a_damaged_backend_is_told_once_and_asked_again_until_it_is_mended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = memory()
+    await put(store.jobs, *numbered(3))
+    async with working(FaultyJobs(store.jobs, Broken(Script({}))), any_kind(ok), QUICK) as worker:
+        await eventually(lambda: worker.tally.completed.total() == 3)
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert told == ["no jobs are taken: the token is no number; restore it"]
+
+
+async def test_a_damaged_backend_ends_a_run_of_what_is_pending() -> None:
     jobs = FaultyJobs(memory().jobs, Broken(Script({})))
     worker = Worker(jobs, any_kind(ok), CLOCK, LoopBeats(jobs, CLOCK), QUICK)
-    with pytest.raises(StoreBroken, match="the table jobs is gone"):
-        await worker.run()
+    with pytest.raises(StoreBroken, match="the token is no number"):
+        await worker.run_pending()
 
 
 async def test_pending_jobs_run_until_none_is_ready_and_delayed_ones_stay() -> None:
