@@ -61,7 +61,8 @@ def _yaml(settings: list[Shown]) -> None:
             if open_at[: depth + 1] != sections[: depth + 1]:
                 click.echo("  " * depth + click.style(f"{section}:", bold=True))
         open_at = sections
-        line = "  " * len(sections) + f"{name}: {written(each.value)}"
+        unset = each.leaf.key.filled and not each.value  # which is not written as an empty text
+        line = "  " * len(sections) + (f"# {name}: not set" if unset else f"{name}: {written(each.value)}")
         source = "" if each.source == "default" else click.style(f"  # {each.source}", fg="cyan")
         click.echo(line + source)
 

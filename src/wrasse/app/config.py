@@ -36,18 +36,17 @@ from wrasse.errors import ConfigError, UnknownName, UsageError, WrasseError
 from wrasse.sweeps import CATALOGUE, Catalogued
 
 _PREFIX = "WRASSE_"
-# Set by us for commands and tests, or read elsewhere than in the settings.
+# Read elsewhere than in the settings, or set by us for the commands of workers.
 _OTHERS = (
     "WRASSE_CONFIG",
-    "WRASSE_JOB_",
+    "WRASSE_JOB_ID",
     "WRASSE_ATTEMPT",
     "WRASSE_QUEUE",
     "WRASSE_KIND",
     "WRASSE_PRIORITY",
     "WRASSE_TOKEN",
-    "WRASSE_TEST_",
-    "WRASSE_BENCH_",
 )
+_OF_TESTS = ("WRASSE_TEST_", "WRASSE_BENCH_")
 _INJECTED = re.compile(r"_SERVICE_(HOST|PORT.*)$|_PORT(_\d+_(TCP|UDP).*)?$")
 
 
@@ -72,7 +71,8 @@ def from_environment(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> 
     """Every setting the environment holds; our own name wins over the bare one."""
     for leaf in leaves.values():
         for name in (leaf.env, leaf.seed_env):
-            if name is not None and name in environ:
+            # Bare names may be another program's, where an empty one often means none.
+            if name is not None and name in environ and (environ[name] or name == leaf.env or not leaf.key.filled):
                 yield Found(leaf, name, environ[name])
                 break
 
@@ -81,7 +81,8 @@ def strays(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[S
     """Variables with our prefix that are no setting."""
     known = {leaf.env for leaf in leaves.values()}
     for name in sorted(environ):
-        if not name.startswith(_PREFIX) or name in known or name.startswith(_OTHERS) or _INJECTED.search(name):
+        ours = name in known or name in _OTHERS or name.startswith(_OF_TESTS)
+        if ours or not name.startswith(_PREFIX) or _INJECTED.search(name):
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
         yield Stray(name, near[0] if near else None)
@@ -137,7 +138,7 @@ class _Draft:
         self.sources[leaf.path] = where
         self.values.pop(leaf.path, None)
         try:
-            value = convert(node, leaf.type, hidden=leaf.key.secret, flat=flat)
+            value = convert(node, leaf.type, hidden=leaf.key.secret, flat=flat, filled=leaf.key.filled)
             if leaf.key.choices and value not in leaf.key.choices:
                 raise Unfit(f"is {value!r}", f"use one of: {', '.join(leaf.key.choices)}")
             remember(value, secret=leaf.key.secret)
@@ -179,15 +180,20 @@ def load(
 
 def _find(file: str | Path | None, environ: Mapping[str, str]) -> Path | None:
     named, by = (file, "it is named on the command line or by the program") if file is not None else (None, "")
-    if named is None and environ.get("WRASSE_CONFIG"):
+    if named is None and "WRASSE_CONFIG" in environ:
         named, by = environ["WRASSE_CONFIG"], "WRASSE_CONFIG names it"
-    path = Path(named or DEFAULT_FILE)
-    if path.exists() or path.is_symlink():
+    path = Path(DEFAULT_FILE if named is None else named)
+    if named != "" and (path.exists() or path.is_symlink()):
         return path
     if named is not None:
         raise ConfigError(
-            f"the configuration file {path} does not exist; {by}",
+            f"the configuration file {named or 'with an empty name'} does not exist; {by}",
             do="write its path as it is seen from this directory, or leave it out for wrasse.yaml or defaults",
+        )
+    if path.with_suffix(".yml").exists():
+        raise ConfigError(
+            "wrasse.yml is in this directory, and settings are read from wrasse.yaml",
+            do="rename it, or name it with --config=wrasse.yml",
         )
     return None
 

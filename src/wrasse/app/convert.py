@@ -31,8 +31,11 @@ class Unfit(Exception):
         self.do = do
 
 
-def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool = False) -> object:
-    """The value of a node as the type `want`. `flat`: the node is one text, in which a list or map is YAML."""
+def convert(
+    node: yaml.Node, want: object, *, hidden: bool = False, flat: bool = False, filled: bool = False
+) -> object:
+    """The value of a node as the type `want`. `flat`: the node is one text, in which a list or map is YAML.
+    `filled`: an empty text is refused."""
     if want is object:
         try:
             return plain_value(node)
@@ -45,6 +48,8 @@ def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool =
         if optional:
             return None
         raise Unfit("has no value", "write one, or remove the line for the default")
+    if filled and isinstance(node, yaml.ScalarNode) and not str(node.value):
+        raise Unfit("is empty", "write one, or take it out")
     origin = typing.get_origin(want)
     if origin is tuple:
         item = typing.get_args(want)[0]
@@ -135,7 +140,7 @@ def _struct(node: yaml.Node, want: type, number: int | str) -> object:
             raise Unfit(f"is not right: {why.message}", why.do)
         key = key_of(fields[entry.name])
         try:
-            value = values[entry.name] = convert(entry.value, hints[entry.name])
+            value = values[entry.name] = convert(entry.value, hints[entry.name], filled=key.filled)
         except Unfit as wrong:
             raise Unfit(f"has an entry {number} whose {entry.name} {wrong.what}", wrong.do) from wrong
         if key.choices and value not in key.choices:

@@ -38,7 +38,7 @@ class OrphanSeed:
 class OrphanRoot:
     """One place to look for orphans."""
 
-    store: str = setting("", "URL of the store; empty: backends.objects")
+    store: str = setting("", "URL of the store; without it: backends.objects", filled=True)
     template: str = setting("", "the shape of keys")
     unit: str = setting("directory", "what lives and dies together", choices=("directory", "object"))
     owner: str = setting("", "which name of the template says whose a unit is; none: nothing does")
@@ -72,7 +72,9 @@ class OrphanRoot:
     writer_timeout: timedelta = setting(timedelta(minutes=30), "how long one try of a writer may take")
     writer_retries: int = setting(3, "how often a writer tries again")
     interval: timedelta | None = setting(None, "how often it is looked at; without: as the sweep says")
-    sightings: str = setting("", "sqlite: or postgresql: URL for sightings; empty: the SQLite database that is in use")
+    sightings: str = setting(
+        "", "sqlite: or postgresql: URL for sightings; without it: the SQLite database that is in use", filled=True
+    )
     spool: str = setting("wrasse-spool", "directory for the files of a run")
 
 

@@ -29,7 +29,7 @@ _ENDINGS = {"high": ":high_priority", "low": ":low_priority"}  # the design docu
 def section_source(settings: Settings, sources: Mapping[str, str]) -> str:
     """What of the Redis settings names a server: redis.addr, or a `redis:` section that completes no URL. Empty if
     nothing does; one bare REDIS_PASSWORD of another program does not."""
-    if "redis.addr" in sources and settings.redis.addr:
+    if "redis.addr" in sources:
         return f"{sources['redis.addr']}: redis.addr"
     if "redis" in sources and not any(is_redis(url) for _, url in _urls(settings, sources)):
         return f"{sources['redis']}: redis"
@@ -69,7 +69,7 @@ def _meet(one: RedisOptions, other: RedisOptions) -> bool:
 def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Where the Redis settings and a URL name different places: of which setting, what is wrong and what to do."""
     named, own = named_in(sources), settings.redis
-    by_addr = "redis.addr" in sources and bool(own.addr)
+    by_addr = "redis.addr" in sources
     urls = _urls(settings, sources)
     for path, url in urls:
         if not is_redis(url):

@@ -253,11 +253,6 @@ def _addresses(settings: Settings) -> _Rules:
 
 def _backends(settings: Settings, sources: Mapping[str, str], urls: Mapping[str, str]) -> _Rules:
     named = named_in(sources)
-    for port in PORTS:
-        # Such as a variable whose value was forgotten: it would hide the file's URL, and the default is another place.
-        passed = sources.get(f"backends.{port}", "").startswith(("environment", "command"))
-        empty = passed and not getattr(settings.backends, port)
-        yield not empty, f"backends.{port}", "is empty", "write a URL, or take it out"
     yield from _parsed("backends.jobs", settings.backends.jobs, parse_jobs)
     yield from _parsed("backends.records", settings.backends.records, parse_store)
     yield from _parsed("backends.streams", settings.backends.streams, parse_streams)

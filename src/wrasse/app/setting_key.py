@@ -18,13 +18,20 @@ class Key:
     seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
     secret: bool = False  # never shown
     choices: tuple[str, ...] = ()
+    filled: bool = False  # an empty text is refused: a forgotten value would mean another place
 
 
 def setting(
-    default: T, doc: str, *, seed: bool = False, secret: bool = False, choices: tuple[str, ...] = ()
+    default: T,
+    doc: str,
+    *,
+    seed: bool = False,
+    secret: bool = False,
+    choices: tuple[str, ...] = (),
+    filled: bool = False,
 ) -> T:
     """A field of the settings: its default, and what is known about it."""
-    metadata = {_KEY: Key(doc, seed, secret, choices)}
+    metadata = {_KEY: Key(doc, seed, secret, choices, filled)}
     made: T = field(default=default, metadata=metadata)
     if isinstance(default, dict):
         made = field(default_factory=lambda: default, metadata=metadata)  # nobody changes it

@@ -34,8 +34,10 @@ class ArchiveStream:
     """One pattern of streams to archive, as the archiver's design document writes it."""
 
     stream: str = setting("", "subject or pattern of the streams", seed=True)
-    destination: str = setting("", "s3 with a bucket, or the URL of a store; empty: backends.objects", seed=True)
-    bucket: str = setting("", "bucket of the destination s3", seed=True)
+    destination: str = setting(
+        "", "s3 with a bucket, or the URL of a store; without it: backends.objects", seed=True, filled=True
+    )
+    bucket: str = setting("", "bucket of the destination s3", seed=True, filled=True)
     batch_size: int = setting(1_000, "messages in one archive at most", seed=True)
     batch_timeout: timedelta = setting(
         timedelta(seconds=60), "how old a message may get before it is archived", seed=True
@@ -153,22 +155,26 @@ class Backends:
     jobs: str = setting(
         "",
         "where jobs live: sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0, memory:, or a bucket or "
-        "directory: s3://bucket/prefix, file:wrasse-data; empty: see Where things live",
+        "directory: s3://bucket/prefix, file:wrasse-data; without it: see Where things live",
+        filled=True,
     )
     records: str = setting(
         "",
         "where leases and other small records live, the same forms, nats://host:4222, s3://bucket/prefix or "
-        "file:wrasse-data; empty: see Where things live",
+        "file:wrasse-data; without it: see Where things live",
+        filled=True,
     )
     streams: str = setting(
         "",
-        "where streams of messages live, as jobs do, Redis 7.0 or newer; or nats://host:4222; empty: see Where "
-        "things live",
+        "where streams of messages live, as jobs do, Redis 7.0 or newer; or nats://host:4222; without it: see "
+        "Where things live",
+        filled=True,
     )
     objects: str = setting(
         "",
         "where archives and the state of leases live: file:wrasse-data, file:///absolute/path, s3://bucket/prefix "
-        "or memory:; empty: see Where things live",
+        "or memory:; without it: see Where things live",
+        filled=True,
     )
 
 
@@ -178,8 +184,9 @@ class EngineSettings:
 
     backend: str = setting(
         "",
-        "where leases of sweeps, cursors, reports and the journal live; empty: the first server that is named for "
-        "records, jobs or streams",
+        "where leases of sweeps, cursors, reports and the journal live; without it: the first server that is "
+        "named for records, jobs or streams",
+        filled=True,
     )
     journal_kept: timedelta = setting(timedelta(days=90), "how long settled journal lines are kept")
     lease: timedelta = setting(timedelta(seconds=10), "how long the lease of a running sweep lasts without renewal")
@@ -216,7 +223,9 @@ class Redis:
     """How to reach Redis, as the job queue's design document writes it. Any of it in a file, or redis.addr anywhere,
     names Redis for jobs, records and streams, unless backends: names another for one of them."""
 
-    addr: str = setting("localhost:6379", "host:port; several with commas: nodes of a cluster, or sentinels", seed=True)
+    addr: str = setting(
+        "localhost:6379", "host:port; several with commas: nodes of a cluster, or sentinels", seed=True, filled=True
+    )
     username: str = setting("", "user to log in as", seed=True)
     password: str = setting("", "password to log in with", seed=True, secret=True)
     db: int = setting(0, "database number", seed=True)

@@ -55,7 +55,9 @@ class LeaseSettings:
     tls_key: str = setting("", "file of its key")
     tls_ca: str = setting("", "file of the authorities whose certificates callers may show instead of a token")
     server: str = setting(
-        "", "URL of a lease API that programs ask for leases, such as http://locks:9342; empty: backends.records"
+        "",
+        "URL of a lease API that programs ask for leases, such as http://locks:9342; without it: backends.records",
+        filled=True,
     )
     server_ca: str = setting("", "file of the authorities that such a server's certificate is checked by")
     client_cert: str = setting("", "file of the certificate that programs show to such a server")

@@ -91,6 +91,24 @@ def test_a_named_file_that_does_not_exist_is_refused_with_its_path(file: str | N
         load(file, environ=environ)
 
 
+@pytest.mark.parametrize(("file", "environ"), [("", {}), (None, {"WRASSE_CONFIG": ""})])
+def test_a_file_whose_name_is_empty_is_refused_and_not_the_default(
+    file: str | None, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wrasse.yaml").touch()
+    with pytest.raises(ConfigError, match="with an empty name does not exist"):
+        load(file, environ=environ)
+
+
+def test_a_file_with_the_other_ending_of_yaml_is_not_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wrasse.yml").write_text("backends: {jobs: 'redis://h'}")
+    with pytest.raises(ConfigError, match=r"settings are read from wrasse\.yaml"):
+        load(environ={})
+    assert load("wrasse.yml", environ={}).homes.jobs.startswith("redis://h")
+
+
 def test_a_directory_is_no_settings_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"{tmp_path} cannot be read: Is a directory"):
         load(tmp_path, environ={})
@@ -313,6 +331,11 @@ def test_a_near_miss_in_the_environment_is_a_mistake_and_a_stranger_is_not() -> 
     assert "WRASSE_COLOUR" in loaded("", {"WRASSE_COLOUR": "blue"}).warnings[0]
 
 
+@pytest.mark.parametrize("name", ["WRASSE_CONFIG_FILE", "WRASSE_QUEUES", "WRASSE_JOB_BACKEND", "WRASSE_TOKENS"])
+def test_a_variable_that_only_begins_like_one_of_ours_is_told(name: str) -> None:
+    assert loaded("", {name: "x"}).warnings == (f"the environment variable {name} is no setting and is ignored",)
+
+
 def test_what_kubernetes_injects_for_a_service_of_our_name_is_no_setting() -> None:
     injected = {
         "WRASSE_SERVICE_HOST": "10.0.0.1",
@@ -408,7 +431,7 @@ def test_the_engine_keeps_its_state_where_the_first_named_home_is() -> None:
 
 def test_what_is_shown_loads_again_to_the_same_settings() -> None:
     first = loaded("worker: {priorities: [high, low], queues: {high: 'a b', low: ''''}}".replace("''''", "x"))
-    again = {each.leaf.path: each for each in shown(first)}
+    again = {each.leaf.path: each for each in shown(first) if each.value or not each.leaf.key.filled}
     overrides = {path: written(each.value) for path, each in again.items() if isinstance(each.value, list | Mapping)}
     overrides |= {path: str(each.value) for path, each in again.items() if isinstance(each.value, str | int | float)}
     overrides = {path: text for path, text in overrides.items() if not path.startswith(("redis.", "backends."))}

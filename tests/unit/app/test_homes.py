@@ -73,7 +73,6 @@ TABLE: list[tuple[str, Mapping[str, str], Mapping[str, str], tuple[str, str, str
     (f"backends: {{jobs: '{SQLITE}'}}", {"WRASSE_BACKENDS_JOBS": REDIS}, {}, (REDIS, REDIS, REDIS, NONE)),
     (f"backends: {{jobs: '{SQLITE}'}}", {"WRASSE_BACKENDS_JOBS": NATS}, {"backends.jobs": REDIS},
      (REDIS, REDIS, REDIS, NONE)),
-    (f"backends: {{jobs: '', streams: '{REDIS}'}}", {}, {}, (REDIS, REDIS, REDIS, NONE)),
     ("redis: {addr: 'r:1'}\nretention: {'gbe.events.*': 7d}", {}, {}, (REDIS, REDIS, REDIS, NONE)),
     ("redis: {addr: 'r:1'}\nsweeper: {interval: 30s}", {}, {}, (REDIS, REDIS, REDIS, NONE)),
     ("redis: {addr: 'r:1'}\ntask_types: {compute: {workers: 1}}", {}, {}, (REDIS, REDIS, REDIS, NONE)),
@@ -211,13 +210,38 @@ def test_two_sources_that_name_different_places_are_refused_and_both_are_named(
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("port", PORTS)
-def test_a_backend_whose_url_is_empty_is_refused_and_not_the_default(port: str) -> None:
-    name = f"WRASSE_BACKENDS_{port.upper()}"
-    with pytest.raises(ConfigError, match=rf"variable {name}: backends\.{port} is empty"):
-        loaded("backends: {jobs: 'redis://h:1'}", {name: ""})
-    with pytest.raises(ConfigError, match=r"command line: .* is empty"):
-        loaded("", {}, {f"backends.{port}": ""})
+NAMED = ("backends.jobs", "backends.records", "backends.streams", "backends.objects", "engine.backend", "leases.server",
+         "redis.addr")  # fmt: skip
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_a_place_whose_name_is_empty_is_refused_and_not_the_default(path: str) -> None:
+    section, _, name = path.partition(".")
+    variable = f"WRASSE_{section}_{name}".upper()
+    with pytest.raises(ConfigError, match=rf"variable {variable}: {path} is empty"):
+        loaded("backends: {jobs: 'redis://h:1'}", {variable: ""})
+    with pytest.raises(ConfigError, match=rf"command line: {path} is empty"):
+        loaded("", {}, {path: ""})
+    with pytest.raises(ConfigError, match=rf"wrasse.yaml line 1: {path} is empty"):
+        loaded(f"{section}: {{{name}: ''}}")
+
+
+def test_an_empty_variable_of_other_programs_leaves_the_address_of_the_file() -> None:
+    assert places(loaded("redis: {addr: 'prod:1'}", {"REDIS_ADDR": ""})) == (*("redis://prod:1/0",) * 3, NONE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "archival: [{stream: 'a.*', destination: s3, bucket: ''}]",
+        "archiver: {streams: [{stream: 'a.*', destination: ''}]}",
+        "orphans: {files: {store: '', template: 'f/{f}', database: 'sqlite:a.db', queries: [q]}}",
+        "orphans: {files: {sightings: '', template: 'f/{f}', database: 'sqlite:a.db', queries: [q]}}",
+    ],
+)
+def test_an_entry_whose_place_is_empty_is_refused_and_does_not_follow_the_objects(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"wrasse.yaml line 1: .* is empty"):
+        loaded(f"{text}\nbackends: {{objects: '{S3}'}}")
 
 
 @pytest.mark.parametrize(
@@ -335,7 +359,8 @@ def test_a_section_that_needs_jobs_is_refused_where_none_can_be(section: str) ->
     ],
 )
 def test_where_archives_go(objects: str, entry: str, expected: str) -> None:
-    config = loaded(f"backends: {{objects: '{objects}'}}\narchival: [{{stream: 'gbe.events.*'{entry}}}]")
+    named = f"backends: {{objects: '{objects}'}}\n" if objects else ""
+    config = loaded(f"{named}archival: [{{stream: 'gbe.events.*'{entry}}}]")
     assert [home.url for _, home in config.homes.archives] == [expected]
 
 
