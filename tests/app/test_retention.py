@@ -105,7 +105,11 @@ def test_nothing_is_trimmed_while_a_sweeper_of_the_origin_has_the_lock(place: Pa
         client.set(f"{prefix}gbe:lock:sweeper", "origin-1", px=600_000)
 
         held, kept = wrasse("sweep", "aged-entries").code, client.xlen(f"{prefix}gbe:notify:a")
+        planned = wrasse("sweep", "aged-entries", "--dry-run").out
         client.delete(f"{prefix}gbe:lock:sweeper")
 
-        assert (held, kept) == (3, 1)
+        assert (held, kept, "is held by origin-1" in planned) == (3, 1, True)
+        assert wrasse("sweep", "aged-entries", "--dry-run").code == 0
+        assert client.get(f"{prefix}gbe:lock:sweeper") is None, "a dry run takes no lock"
         assert (wrasse("sweep", "aged-entries").code, client.xlen(f"{prefix}gbe:notify:a")) == (0, 0)
+        assert client.get(f"{prefix}gbe:lock:sweeper") is None, "a run that is over has released it"

@@ -26,6 +26,13 @@ async def test_a_lock_has_one_owner_until_it_is_released(locks: PlainLocks) -> N
     assert (holders, released, await locks.hold(KEY, "b", LONG)) == (["a", "a", "a"], [False, True], "b")
 
 
+async def test_who_looks_at_a_lock_changes_nothing(locks: PlainLocks) -> None:
+    free = await locks.holder(KEY), await locks.holder(KEY)
+    await locks.hold(KEY, "a", LONG)
+
+    assert (free, await locks.holder(KEY), await locks.hold(KEY, "b", LONG)) == (("", ""), "a", "a")
+
+
 async def test_a_lock_that_nobody_renews_ends_by_itself(locks: PlainLocks) -> None:
     await locks.hold(KEY, "a", SHORT)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -82,11 +83,12 @@ class Stop:
 class Bounds:
     """The budget and the guards of one run, or of one group."""
 
-    __slots__ = ("guards", "spending")
+    __slots__ = ("_dry_run", "guards", "spending")
 
-    def __init__(self, spending: Spending, guards: Sequence[Guard]) -> None:
+    def __init__(self, spending: Spending, guards: Sequence[Guard], *, dry_run: bool = False) -> None:
         self.spending = spending
         self.guards = tuple(guards)
+        self._dry_run = dry_run
 
     def exhausted(self) -> Stop | None:
         """Whether the budget is used up."""
@@ -95,18 +97,24 @@ class Bounds:
 
     async def held(self) -> Stop | None:
         """The first guard that holds, if any."""
-        return await first_held(self.guards)
+        return await first_held(self.guards, foreseen=self._dry_run)
+
+    async def release(self) -> None:
+        """Lets guards give back what they hold. What cannot be given back now ends by itself."""
+        for guard in () if self._dry_run else self.guards:
+            with suppress(StoreUnavailable, TimeoutError):
+                await within(guard.release())
 
     def notes(self) -> tuple[str, ...]:
         """What guards that let the run go on have to say."""
         return tuple(note for guard in self.guards if (note := guard.note()))
 
 
-async def first_held(guards: Sequence[Guard]) -> Stop | None:
-    """The first of these guards that holds. One that cannot tell holds: no proof, no action."""
+async def first_held(guards: Sequence[Guard], *, foreseen: bool = False) -> Stop | None:
+    """The first of these guards that holds, or would. One that cannot tell holds: no proof, no action."""
     for guard in guards:
         try:
-            reason = await within(guard.held())
+            reason = await within(guard.foreseen() if foreseen else guard.held())
         except (StoreUnavailable, TimeoutError) as error:
             return Stop(BACKEND_DOWN, describe(error))
         except Exception as error:

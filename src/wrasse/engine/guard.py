@@ -4,10 +4,12 @@ The decisions in here are pure functions of what was seen and what is remembered
 Guards about the backend itself are in `pulses.py`.
 
 The lock that the sweeper of the design document takes on Redis: held, and renewed, before each batch of a run, so
-that a sweeper of the origin and ours do not run at the same time. It ends by itself when no run renews it.
+that a sweeper of the origin and ours do not run at the same time. It is released after the run, and ends by itself
+when the process was killed. A dry run only looks who has it.
 
-All processes of ours are one owner: which of them runs is what the lease of the sweep says, and a process that was
-killed must not keep the next one from its work.
+All sweeps of ours are one owner: which process runs one is what its lease says, and a process that was killed must not
+keep the next one from its work. So one sweep may release what another still needs; that one takes it again before its
+next batch. Until then it may run beside the origin's, where the preconditions of each change save the data.
 """
 
 from __future__ import annotations
@@ -198,12 +200,24 @@ class PlainLockGuard(Guard):
     """Holds a run while somebody else has the lock."""
 
     name = "sweeper_lock"
-    __slots__ = ("_locks", "_ttl")
+    __slots__ = ("_locks", "_taken", "_ttl")
 
     def __init__(self, locks: PlainLocks, ttl: timedelta) -> None:
         self._locks = locks
         self._ttl = ttl
+        self._taken = False
 
     async def held(self) -> str | None:
-        holder = await self._locks.hold(DOCUMENT_LOCK, OWNER, self._ttl)
-        return None if holder == OWNER else f"{DOCUMENT_LOCK} is held by {holder}"
+        self._taken = True  # also where the answer is lost
+        return self._unless_ours(await self._locks.hold(DOCUMENT_LOCK, OWNER, self._ttl))
+
+    async def foreseen(self) -> str | None:
+        return self._unless_ours(await self._locks.holder(DOCUMENT_LOCK))
+
+    async def release(self) -> None:
+        if self._taken:
+            self._taken = False
+            await self._locks.release(DOCUMENT_LOCK, OWNER)
+
+    def _unless_ours(self, holder: str) -> str | None:
+        return None if holder in (OWNER, "") else f"{DOCUMENT_LOCK} is held by {holder}"

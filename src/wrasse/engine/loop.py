@@ -239,7 +239,7 @@ class Engine:
             if reports[0].stopped_by != BACKEND_DOWN:
                 return self._delay(first, timedelta(0))
             # Guards learn of an outage also when it is the lease that could not be had.
-            await first_held(first.scheduled.guards)
+            await first_held(first.scheduled.guards, foreseen=True)
             return self._backoff(first)
         match found:
             case Fresh(passed=passed):

@@ -319,22 +319,25 @@ async def run_group(
 ) -> list[Report]:
     """One run of each member, a batch in turn, under one budget and the same guards."""
     budget = budget or Budget()
-    bounds = Bounds(Spending(budget, frame.clock), guards)
+    bounds = Bounds(Spending(budget, frame.clock), guards, dry_run=dry_run)
     runs: list[Run[Any, Any]] = [Run(member, frame, bounds, dry_run=dry_run) for member in members]
-    stop = await bounds.held()
-    if stop is not None:
-        for run in runs:
-            run.stop = stop
+    try:
+        stop = await bounds.held()
+        if stop is not None:
+            for run in runs:
+                run.stop = stop
+            return [run.report() for run in runs]
+        active = [run for run in runs if await run.prepare()]
+        bounds.spending.begin()
+        while active:
+            for run in tuple(active):
+                if not await run.step():
+                    active.remove(run)
+                if active and budget.pause and not dry_run:
+                    await asyncio.sleep(budget.pause.total_seconds())
         return [run.report() for run in runs]
-    active = [run for run in runs if await run.prepare()]
-    bounds.spending.begin()
-    while active:
-        for run in tuple(active):
-            if not await run.step():
-                active.remove(run)
-            if active and budget.pause and not dry_run:
-                await asyncio.sleep(budget.pause.total_seconds())
-    return [run.report() for run in runs]
+    finally:
+        await bounds.release()
 
 
 async def run_once(

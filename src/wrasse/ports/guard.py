@@ -15,6 +15,13 @@ class Guard(ABC):
     async def held(self) -> str | None:
         """Why the run must not go on now, or None."""
 
+    async def foreseen(self) -> str | None:
+        """What `held` would say, for a dry run: nothing is taken."""
+        return await self.held()
+
+    async def release(self) -> None:  # noqa: B027  # most hold nothing
+        """A run is over: what `held` took for it is given back."""
+
     def recall(self, memory: str | None) -> None:  # noqa: B027  # most have nothing to take up
         """A run begins. Takes up what the last one, here or elsewhere, remembered; None if that was nothing."""
 

@@ -19,6 +19,10 @@ class PlainLocks(Protocol):
         """Takes the lock or renews it; gives the name of whoever holds it then."""
         ...
 
+    async def holder(self, key: str) -> str:
+        """The name of whoever holds it; empty if nobody does."""
+        ...
+
     async def release(self, key: str, owner: str) -> bool:
         """Lets go of it, if it is still this owner's."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, strategies as st
 
 from unit.jobs.tasking import MAIL, STEP, Apart, TaskWorld
@@ -12,7 +13,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.engine.guard import DOCUMENT_LOCK, OWNER, PlainLockGuard
 from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
-from wrasse.errors import StoreBroken
+from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.stream_tasks.events import EVERY
 from wrasse.ports.jobs import Bury, JobState, Place, Requeue
@@ -70,15 +71,20 @@ class Locks:
     """One plain lock."""
 
     def __init__(self, holder: str = "") -> None:
-        self.holder = holder
+        self.holder_name = holder
 
     async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
         assert (key, ttl) == (DOCUMENT_LOCK, STEP)
-        self.holder = self.holder or owner
-        return self.holder
+        self.holder_name = self.holder_name or owner
+        return self.holder_name
+
+    async def holder(self, key: str) -> str:
+        return self.holder_name
 
     async def release(self, key: str, owner: str) -> bool:
-        return False
+        released = self.holder_name == owner
+        self.holder_name = "" if released else self.holder_name
+        return released
 
 
 async def test_a_run_is_held_while_another_program_has_the_lock() -> None:
@@ -114,6 +120,33 @@ async def test_a_run_that_loses_the_lock_on_the_way_stops() -> None:
     report = await run_once(sweep, frame, guards=[PlainLockGuard(Stolen(), STEP)])
 
     assert (report.done, report.stopped_by) == (1, PlainLockGuard.name)
+
+
+@pytest.mark.parametrize("holder", ["", "rust-1"])
+async def test_a_run_releases_the_lock_at_its_end_unless_another_program_has_it(holder: str) -> None:
+    world, locks = TaskWorld(), Locks(holder)
+    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    report = await run_once(world.sweep, frame, guards=[PlainLockGuard(locks, STEP)])
+    assert (locks.holder_name, report.stopped_by) == (holder, PlainLockGuard.name if holder else None)
+
+
+class Unreachable(Locks):
+    async def release(self, key: str, owner: str) -> bool:
+        raise StoreUnavailable("no answer", do="wait")
+
+
+async def test_a_run_whose_lock_cannot_be_released_is_told_as_it_went() -> None:
+    world = TaskWorld()
+    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    assert (await run_once(world.sweep, frame, guards=[PlainLockGuard(Unreachable(), STEP)])).stopped_by is None
+
+
+@pytest.mark.parametrize("holder", ["", "rust-1"])
+async def test_a_dry_run_takes_no_lock_and_tells_who_has_it(holder: str) -> None:
+    world, locks = TaskWorld(), Locks(holder)
+    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    report = await run_once(world.sweep, frame, guards=[PlainLockGuard(locks, STEP)], dry_run=True)
+    assert (locks.holder_name, report.stopped_by) == (holder, PlainLockGuard.name if holder else None)
 
 
 async def test_a_look_at_what_is_stuck_changes_nothing() -> None:

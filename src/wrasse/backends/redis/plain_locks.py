@@ -21,6 +21,9 @@ class RedisPlainLocks:
     async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
         return await self._run(key, owner, str(ttl // _MILLISECOND))
 
+    async def holder(self, key: str) -> str:
+        return await self._run(key, "", "")  # of a lock that is not ours nothing changes
+
     async def release(self, key: str, owner: str) -> bool:
         return not await self._run(key, owner, "")
 
