@@ -205,6 +205,32 @@ async def test_a_foreign_stream_is_found_by_its_pattern_and_only_then_trimmed(re
     assert (unknown, found.items, await trim(redis)) == (0, (S,), 1)
 
 
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [(b"with space", "with space"), (b"", ""), (b"\xff", "\\xff"), (b"a.b", None), (b"deep:x y", None)],
+)
+async def test_a_stream_that_a_pattern_means_and_whose_key_is_no_subject_is_told_once(
+    redis: Redis, caplog: pytest.LogCaptureFixture, key: bytes, shown: str | None
+) -> None:
+    await foreign(redis, "XADD", b"gbe:events:audit:" + key, "*", "a", "b")
+    await append(redis, b"1")
+    for _ in range(2):
+        assert (await redis.streams.subjects("gbe.events.audit.*", None, 10)).items == (S,)
+        await redis.streams.survey("gbe.events.audit.*", None, 10)
+        await redis.streams.subjects(">", None, 10)
+    told = [record.getMessage() for record in caplog.records if "is passed over" in record.getMessage()]
+    assert len(told) == (shown is not None)
+    assert all(repr(f"gbe:events:audit:{shown}") in each for each in told)
+
+
+async def test_the_doctor_names_streams_whose_keys_are_no_subjects(redis: Redis) -> None:
+    assert not [each for each in await redis.examine() if each.check == "streams"]
+    await foreign(redis, "XADD", "gbe:events:audit:with space", "*", "a", "b")
+    (found,) = [each for each in await redis.examine() if each.check == "streams"]
+    assert "1 streams are passed over" in found.what
+    assert "gbe:events:audit:with space" in found.what
+
+
 async def test_a_foreign_stream_that_comes_later_is_found_by_the_next_pass(
     server: Valkey, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

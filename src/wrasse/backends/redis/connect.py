@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wrasse.backends.redis import discovery
 from wrasse.backends.redis.advice import health, judge
 from wrasse.backends.redis.client import Link, sections
 from wrasse.backends.redis.connection import OwnLink
@@ -68,6 +69,7 @@ class Redis(JobStore, StreamStore):
         self.streams: Streams = streams
         self.groups: Groups = RedisGroups(link, clock)
         self.surveys: Surveys = streams
+        self._nameless = streams.nameless
         self.strays = RedisStrays(link)
         self.damages = RedisDamages(link)
         self.plain_locks = RedisPlainLocks(link)
@@ -113,7 +115,12 @@ class Redis(JobStore, StreamStore):
         found = judge(await health(self.link), cluster=self.link.options.cluster)
         misfits = await KeyTypes(self.link, Keys(self.link.options)).everywhere()
         wrong = [Finding("keys", FAIL, str(each), DO) for each in misfits]
-        return (*found, *wrong, *await self._old_places())
+        return (*found, *wrong, *await self._old_places(), *await self._passed_over())
+
+    async def _passed_over(self) -> Sequence[Finding]:
+        keys = await self._nameless()
+        what = f"{len(keys)} streams are passed over, since their keys are no subjects, such as {keys[:1]}"
+        return [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {discovery.DO}")] if keys else []
 
     async def _old_places(self) -> Sequence[Finding]:
         """Jobs of queues whose name is their key that an earlier version stored below the root."""

@@ -117,6 +117,7 @@ class RedisStreams:
         check_limit(limit, "streams")
         if is_wild(pattern):
             await self._discovery.look()
+            self._discovery.tell(pattern)
         elif after is None:
             await self._discovery.register([pattern])
         found: list[str] = []
@@ -127,12 +128,17 @@ class RedisStreams:
         now = from_micros(self._link.time_in(await self._link.ask("TIME")))
         return Page.of(found, limit, now, str)
 
+    async def nameless(self) -> Sequence[str]:
+        """Keys of streams that no subject has, in order: they are neither listed nor archived nor trimmed."""
+        return await self._discovery.find_nameless()
+
     async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
         """As `Surveys` promises: one question for the names, and one script for some hundred of them at a time. Streams
         of other programs are looked for first, as `subjects` does."""
         check_pattern(pattern)
         check_limit(limit, "streams")
         await self._discovery.look()
+        self._discovery.tell(pattern)
         found: list[str] = []
         async for names in self._registered(pattern, after, _SURVEY_NAMES):
             found += names
