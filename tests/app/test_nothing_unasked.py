@@ -19,6 +19,7 @@ import pytest
 from app.daemons import running, until
 from app.typed import wrasse
 from conformance.object_stores import BUCKET, make_bucket
+from servers.nats import Nats, nats
 from servers.process import free_ports
 from servers.proxy import Proxy
 from servers.seaweed import S3 as S3Server
@@ -58,6 +59,37 @@ def test_on_a_server_no_command_creates_a_file(place: Path, server: Valkey, comm
     answer = wrasse(*command.split(), env={"REDIS_ADDR": f"127.0.0.1:{server.port}"})
     assert listed(place) == []
     assert "Traceback" not in answer.err
+
+
+@pytest.fixture(scope="module")
+def unused() -> Iterator[Nats]:
+    with nats() as server:
+        yield server
+
+
+@pytest.mark.parametrize("command", [each for each in READING if each != "config check"])
+def test_on_a_nats_that_was_never_used_reading_makes_no_stream_and_no_bucket(
+    place: Path, unused: Nats, command: str
+) -> None:
+    (place / "wrasse.yaml").write_text(
+        f"backends: {{streams: '{unused.url}', jobs: 'sqlite:jobs.db', objects: 'file:kept'}}\n"
+        "retention: {'orders.*': 7d}\n"
+    )
+    answer = wrasse(*command.split())
+    assert [*unused.place.rglob("streams/*")] == []
+    assert listed(place) == ["wrasse.yaml"]
+    assert "Traceback" not in answer.err
+
+
+def test_the_doctor_finds_a_nats_that_was_never_used_well_and_one_that_is_used_takes_a_write(place: Path) -> None:
+    with nats() as server:
+        (place / "wrasse.yaml").write_text(f"backends: {{streams: '{server.url}', objects: 'file:kept'}}\n")
+        before = wrasse("doctor")
+        assert wrasse("streams", "publish", "orders.paid", "42").code == 0
+        after = wrasse("doctor")
+        assert (before.code, "nothing is stored there yet" in before.out) == (0, True)
+        assert (after.code, "a write takes" in after.out) == (0, True)
+        assert "42" in wrasse("streams", "read", "orders.paid").out
 
 
 @pytest.mark.parametrize("command", ["plan", "plan nothing", "arm nothing", "disarm nothing", "undo nothing"])

@@ -139,16 +139,14 @@ async def _backend(
         found.append(Finding("backend", WARN, what, "use sqlite:wrasse.db"))
     found += _disk(parsed)
     if existing(parsed) != parsed:
-        found.append(_not_there(parsed))
-        later = "once it exists, doctor writes a record to it, says how long that takes, and compares the clocks"
-        found.append(Finding("clock", OK, f"not checked, since {parsed} does not exist yet; {later}"))
         opened[url] = await stores.open(url)
-        return found
+        return [*found, _not_there(parsed), _no_clock(parsed)]
     try:
         async with asyncio.timeout(ANSWER_MAX):
             store = await stores.open(url)
             started = clock.monotonic()
-            await _write(store, clock)
+            if store.there:
+                await _write(store, clock)
             took = timedelta(seconds=clock.monotonic() - started)
             skew = clock.now() - (await store.pulse()).at
     except TimeoutError:
@@ -161,6 +159,9 @@ async def _backend(
     if probe := str(store.conditions):
         found.append(Finding("probe", OK, f"{parsed}: {probe}"))
     found += await _asked(store)
+    if not store.there:
+        what = f"{parsed} answers; nothing is stored there yet, and what wrasse needs is made when something is"
+        return [*found, Finding("backend", OK, what), _no_clock(parsed)]
     state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
     write = "a write" if is_redis(url) or parsed.is_nats else "a durable write"
     found.append(Finding("backend", state, f"{parsed} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do))
@@ -168,6 +169,11 @@ async def _backend(
     what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"
     found.append(Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then"))
     return found
+
+
+def _no_clock(url: StoreUrl) -> Finding:
+    later = "once it exists, doctor writes a record to it, says how long that takes, and compares the clocks"
+    return Finding("clock", OK, f"not checked, since {url} does not exist yet; {later}")
 
 
 def _not_there(url: StoreUrl) -> Finding:

@@ -118,7 +118,7 @@ async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DO
     """Opens the backend that the URL names. Without `create` a file or directory that is missing is not made: what is
     opened instead is empty."""
     wanted = parse_store(url)
-    return await _open(wanted if create else existing(wanted), clock or SystemClock(), done_max)
+    return await _open(wanted, clock or SystemClock(), done_max, create=create)
 
 
 def existing(url: StoreUrl) -> StoreUrl:
@@ -142,7 +142,8 @@ def _is_missing(path: str) -> bool:
     return False
 
 
-async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Backend:
+async def _open(url: StoreUrl, clock: Clock, done_max: int, *, create: bool) -> Backend:
+    url = url if create else existing(url)
     if url.scheme == "memory":
         from wrasse.backends.memory.connect import Memory
 
@@ -152,7 +153,7 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int) -> Backend:
     if url.is_nats:
         from wrasse.backends.nats.connect import Nats
 
-        return await Nats.open(url.url, clock)
+        return await Nats.open(url.url, clock, create=create)
     if url.served:
         try:
             from wrasse.backends.redis.connect import Redis
@@ -242,7 +243,7 @@ class Stores:
         async with self._locks[wanted]:
             if wanted not in self._open:
                 with told_if_late(hide(str(wanted))):
-                    store = await _open(wanted if self._create else existing(wanted), self._clock, self._done_max)
+                    store = await _open(wanted, self._clock, self._done_max, create=self._create)
                 self._stack.push_async_callback(store.close)
                 self._open[wanted] = store
         return self._open[wanted]

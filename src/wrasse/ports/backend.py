@@ -39,6 +39,7 @@ class Backend(ABC):
     capabilities: Capabilities
     namespaces: Namespaces
     margin: timedelta = timedelta(0)  # how far the time it tells may be off
+    there: bool = True  # False: nothing was stored yet, and it was opened to read only
     conditions: object = ""  # what it was found to honour when it was opened, as text
 
     jobs: JobQueue | None = None

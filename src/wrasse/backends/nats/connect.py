@@ -37,6 +37,7 @@ class Nats(StreamStore):
         self.streams, self.groups, self.ages = flows.streams, flows.groups, flows.streams
         self.surveys: Surveys = flows.streams
         self._bucket = bucket
+        self.there = bucket.there
         self._clock = clock
         self.namespaces = NatsNamespaces(bucket)
         self._records: dict[Collection, NatsRecords] = {}
@@ -48,9 +49,10 @@ class Nats(StreamStore):
         clock: Clock = SystemClock(),  # noqa: B008  # it has no state
         *,
         time: Clock | None = None,
+        create: bool = True,
     ) -> Nats:
         """Connects once, so that what is wrong with the address, the login or JetStream is said now. With `time` that
-        is what decides what is due, instead of the server's clock."""
+        is what decides what is due, instead of the server's clock. Without `create` nothing is made: what is not there is empty."""
         wanted = NatsOptions.of(options) if isinstance(options, str) else options
         link = await Link.open(wanted)
         try:
@@ -58,9 +60,9 @@ class Nats(StreamStore):
                 raise Refused(f"{wanted.where} is nats-server {link.server.version}", do="use 2.9 or newer")
             _refuse_copies(link, wanted.replicas)
             bucket = Bucket(link, clock, time)
-            await bucket.open()
+            await bucket.open(create=create)
             _refuse_copies(link, bucket.replicas)
-            flows = await Flows.open(link, clock, bucket.time, patterns=wanted.patterns)
+            flows = await Flows.open(link, clock, bucket.time, patterns=wanted.patterns, create=create)
         except BaseException:
             await link.close()
             raise

@@ -36,14 +36,16 @@ class Flows:
         patterns: tuple[str, ...] = (),
         batches: bool | None = None,
         atomic: bool | None = None,
+        create: bool = True,
     ) -> Flows:
-        """Makes the stream of books if it is not there. `at` is the server's clock. `patterns` name what is kept
+        """Makes the stream of books if it is not there, unless `create` says no. `at` is the server's clock. `patterns` name what is kept
         together in one stream. `batches` and `atomic` say whether the server reads and writes many messages in one
         step, if not as its version has it."""
         js, layout = JetStream(link), Layout.of(link.options, patterns)
         reader = Reader(js, batches=batches)
         lanes = Lanes(js, layout, reader, clock)
-        await lanes.open()
+        if create:
+            await lanes.open()
         marks, durables = Marks(js, layout, reader), Durables(js)
         appender = Appender(lanes, at, clock, atomic=atomic)
         return cls(

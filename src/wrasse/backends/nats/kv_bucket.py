@@ -118,7 +118,7 @@ _found = msgspec.json.Decoder(_Found).decode
 
 
 class Bucket:
-    """The bucket of one root. `open` makes it if there is none."""
+    """The bucket of one root. `open` makes it if there is none, or takes it for empty."""
 
     def __init__(self, link: Link, clock: Clock, told: Clock | None = None) -> None:
         self._link = link
@@ -126,6 +126,7 @@ class Bucket:
         self._options: NatsOptions = link.options
         self._by_leader = True
         self.replicas = 1  # copies, as `open` found them
+        self.there = True
         self._clock = clock
         self.time = ServerTime(clock, self._asked_time, told, within=MARGIN)
 
@@ -155,13 +156,17 @@ class Bucket:
         await self._link.ready()
         return self._link.connections
 
-    async def open(self) -> None:
-        """Makes the bucket, or finds that the one that is there keeps what it is given."""
+    async def open(self, *, create: bool = True) -> None:
+        """Makes the bucket, or finds that the one that is there keeps what it is given. Without `create` one that is
+        not there is empty."""
         try:
             info = await self.info()
         except JsError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
+            if not create:
+                self.there = False
+                return
             await self._make()
             info = await self.info()
         if problem := _problem(info.config):
@@ -191,6 +196,9 @@ class Bucket:
 
     async def info(self, subjects: str = "", offset: int = 0) -> Info:
         """What the server says about the bucket, with the subjects that match."""
+        if not self.there:
+            config = _Config(storage=self._options.storage, num_replicas=self._options.replicas)
+            return Info(config, _State(), ts=self._clock.now())
         asked = b"" if not subjects else msgspec.json.encode({"subjects_filter": subjects, "offset": offset})
         answer = await self.ask(f"STREAM.INFO.{self.stream}", asked)
         return self._decoded(_info, answer)
@@ -210,7 +218,9 @@ class Bucket:
 
     async def get(self, subject: str, at_least: int = 0) -> Message | None:
         """The message of a subject; not an older one than `at_least`, which a server that is behind might give."""
-        if self._by_leader:
+        if not self.there:
+            found = None
+        elif self._by_leader:
             found = await self._by_the_leader(subject)
         else:
             found = await self._directly(subject)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from wrasse.backends.nats.js import JetStream, JsError
+from wrasse.backends.nats.js import STREAM_NOT_FOUND, JetStream, JsError
 from wrasse.backends.nats.layout import Layout, text_of, token
 from wrasse.backends.nats.reading import Reader
 from wrasse.bounded import UNREADABLE
@@ -67,7 +67,12 @@ class Marks:
     async def groups(self, subject: str) -> list[str]:
         """The groups of a stream that have a mark, in order."""
         verb, asked = f"STREAM.INFO.{self._layout.books}", {"subjects_filter": self._layout.marks(subject)}
-        found = {name.rpartition(".")[2] async for page in self._js.pages(verb, "subjects", asked) for name in page}
+        try:
+            found = {name.rpartition(".")[2] async for page in self._js.pages(verb, "subjects", asked) for name in page}
+        except JsError as refused:
+            if refused.code != STREAM_NOT_FOUND:
+                raise
+            return []  # nothing was made yet
         return sorted(group for name in found if (group := _group(name)) is not None)
 
 
