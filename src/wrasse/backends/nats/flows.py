@@ -38,9 +38,9 @@ class Flows:
         atomic: bool | None = None,
         create: bool = True,
     ) -> Flows:
-        """Makes the stream of books if it is not there, unless `create` says no. `at` is the server's clock. `patterns` name what is kept
-        together in one stream. `batches` and `atomic` say whether the server reads and writes many messages in one
-        step, if not as its version has it."""
+        """Makes the stream of books if it is not there, unless `create` says no. `at` is the server's clock. `patterns`
+        name what is kept together in one stream. `batches` and `atomic` say whether the server reads and writes many
+        messages in one step, if not as its version has it."""
         js, layout = JetStream(link), Layout.of(link.options, patterns)
         reader = Reader(js, batches=batches)
         lanes = Lanes(js, layout, reader, clock)
