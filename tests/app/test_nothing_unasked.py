@@ -114,6 +114,18 @@ def test_a_job_is_put_while_a_store_that_it_does_not_need_is_down(place: Path, s
     assert listed(place) == before
 
 
+def test_archives_are_listed_and_read_while_the_streams_are_down(place: Path) -> None:
+    (port,) = free_ports(1)
+    (place / "wrasse.yaml").write_text(
+        f"backends: {{streams: 'redis://127.0.0.1:{port}/0', objects: 'file:kept'}}\n"
+        "archival: [{stream: 'orders.*'}]\n"
+    )
+    assert [wrasse("archives", *words).code for words in (["list"], ["read", ">"])] == [0, 0]
+    (place / "wrasse.yaml").write_text("backends: {records: 'file:kept'}\n")
+    assert wrasse("archives", "list").code == 0, "no backend has streams here, and none is needed"
+    assert listed(place) == ["wrasse.yaml"]
+
+
 def test_hosts_that_share_streams_sweep_each_its_own_jobs(
     place: Path, server: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

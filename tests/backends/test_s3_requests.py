@@ -13,7 +13,7 @@ from backends.s3_scene import once, scene
 from servers.strict_s3 import BUSY, CUT_AFTER, CUT_BEFORE
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.credentials import Wallet, reached
+from wrasse.backends.s3.credentials import Wallet
 from wrasse.backends.s3.failures import failure_of
 from wrasse.backends.s3.wire import TRIES, StoreClock
 from wrasse.clock import ManualClock
@@ -122,10 +122,14 @@ async def test_credentials_come_from_the_url_the_environment_or_the_profile_in_t
     assert (found, regions) == (["url", "env", "file"], ["x-1", "us-east-1"])
 
 
-def test_the_environment_may_name_the_endpoint() -> None:
-    environ = {"AWS_ENDPOINT_URL": "http://all", "AWS_ENDPOINT_URL_S3": "http://s3"}
+def test_the_environment_may_name_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3")
     own = S3Address("bbb", endpoint="http://own")
-    assert [reached(address, environ).endpoint for address in (HERE, own)] == ["http://s3", "http://own"]
+    assert [address.reached().endpoint for address in (HERE, own)] == ["http://s3", "http://own"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "nonsense")
+    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL_S3 is no address"):
+        HERE.reached()
 
 
 # Time

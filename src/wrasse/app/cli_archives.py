@@ -88,6 +88,13 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Place
         yield Places(looked_for, await build_rules(config, stores) or looked_for, streams)
 
 
+@asynccontextmanager
+async def opened_archives(config: Config) -> AsyncIterator[Sequence[Rule]]:
+    """The stores of archives alone, to read."""
+    async with Stores.of(config.settings.worker, create=False) as stores:
+        yield await shelves(config, stores)
+
+
 @click.command("list")
 @click.argument("pattern", default=">")
 @click.option("--since", metavar="WHEN", help="Only archives with messages of this time or later: 7d (ago), or a date.")
@@ -111,8 +118,8 @@ def list_(asked: Asked, pattern: str, since: str | None, until: str | None, limi
 async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetime | None], limit: int) -> None:
     found, problems = list[Mapping[str, object]](), list[Problem]()
     since, until = span
-    async with opened(asked.config()) as places:
-        for rule in places.rules:
+    async with opened_archives(asked.config()) as rules:
+        for rule in rules:
             async for each in shelved(rule.objects, rule.prefix, pattern):
                 if len(found) == limit:
                     break
@@ -174,8 +181,8 @@ def read_(asked: Asked, pattern: str, since: str | None, until: str | None, limi
 
 async def _read(asked: Asked, wanted: Wanted, limit: int | None, bad: BadLines) -> None:
     count = 0
-    async with opened(asked.config()) as places:
-        for rule in places.rules:
+    async with opened_archives(asked.config()) as rules:
+        for rule in rules:
             async for archived in wanted.read(rule, bad):
                 if count == limit:
                     return

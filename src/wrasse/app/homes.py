@@ -66,10 +66,16 @@ class Home:
         if other or (self.port == "references" and not self.url.startswith("sqlite:")):
             return hide(self.url)
         if self.url.startswith("s3:"):
-            return hide(str(S3Address.parse(self.url.removeprefix("s3://"))))  # with its endpoint: part of the place
+            return hide(str(S3Address.parse(self.url.removeprefix("s3://")).reached()))  # endpoint: part of the place
         parse = parse_objects if self.port in ("objects", "archives") else parse_store
-        root = RedisOptions.of_query(self.url).get("root", "") if is_redis(self.url) else ""
-        return f"{parse(self.url).resolved()}{f'?root={root}' if root else ''}"
+        beside: dict[str, str] = {}  # what else is part of the place
+        if is_redis(self.url):
+            beside = {"root": RedisOptions.of_query(self.url).get("root", "")}
+        elif is_nats(self.url):
+            options, plain = NatsOptions.of(self.url), NatsOptions()
+            beside = {"domain": options.domain, "root": options.root if options.root != plain.root else ""}
+        query = "&".join(f"{name}={text}" for name, text in beside.items() if text)
+        return f"{parse(self.url).resolved()}{f'?{query}' if query else ''}"
 
     def opened(self) -> str:
         """The URL to open; ConfigError if no backend serves the port."""

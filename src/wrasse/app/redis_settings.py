@@ -5,7 +5,7 @@ takes from the section what it leaves open. Where the two name different servers
 that is a contradiction. Names of keys that are not set follow from the root.
 
 `backends.streams: nats://…` or `backends.records: nats://…` makes a NATS a home; the section `nats:` says what the URL
-leaves open. Where both say it, the URL goes first.
+leaves open. Where both say it, the URL goes first; but another domain or root is another place, and so a contradiction.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[t
     by_addr = "redis.addr" in sources
     urls = _urls(settings, sources)
     for path, url in urls:
+        if is_nats(url):
+            yield from _apart(path, url, settings.nats, sources)
         if not is_redis(url):
             if path == "backends.jobs" and section_source(settings, sources):
                 source = section_source(settings, sources)
@@ -95,6 +97,17 @@ def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[t
             said = f"redis.{name} is" if f"redis.{name}" in sources else f"redis.addr means redis.{name}"
             what = f"is {hide(url)}, and {sources[said.split()[0]]}: {said} {mine!r}, where the URL has {theirs!r}"
             yield path, what, f"write the same in both: redis.{name}, or the URL alone"
+
+
+def _apart(path: str, url: str, own: Nats, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Where the section `nats:` and a URL name different places on one NATS."""
+    base, plain = NatsOptions.of(url), NatsOptions()
+    for name in ("domain", "root"):
+        mine, theirs = getattr(own, name), getattr(base, name)
+        if f"nats.{name}" in sources and theirs not in (mine, getattr(plain, name)):
+            said = f"{sources[f'nats.{name}']}: nats.{name} is {mine!r}"
+            what = f"is {hide(url)}, and {said}, where the URL has {theirs!r}"
+            yield path, what, f"write the same in both: nats.{name}, or the URL alone"
 
 
 def _urls(settings: Settings, sources: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -61,7 +61,7 @@ class StoreUrl:
     def place(self) -> str:
         """Where its objects are: the same text for every way to write it, so that a key behind it names one object."""
         if self.scheme == "s3":
-            address = S3Address.parse(self.path.removeprefix("//"))
+            address = S3Address.parse(self.path.removeprefix("//")).reached()
             return f"s3 {same_endpoint(address.endpoint)} {address.bucket}/{address.key_prefix}"
         return f"{self.scheme} {os.path.realpath(self.path) if self.scheme in ('file', 'sqlite') else self.path}/"
 

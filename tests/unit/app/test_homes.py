@@ -306,6 +306,28 @@ def test_a_place_is_the_same_in_every_spelling(tmp_path: Path, one: str, other: 
     assert same_place(one, other) is same_place(other, one) is same
 
 
+def test_an_endpoint_that_the_environment_names_is_part_of_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not same_place("s3://bbb/p", "s3://bbb/p?endpoint=http://h:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://h:1")
+    assert same_place("s3://bbb/p", "s3://bbb/p?endpoint=http://h:1")
+    shown = {row.port: row.backend for row in table(loaded("backends: {objects: 's3://bbb/p'}").homes)}
+    assert shown["objects"] == "s3://bbb/p at http://h:1"
+
+
+def test_the_table_tells_domains_and_roots_of_one_nats_apart() -> None:
+    config = loaded("nats: {domain: hub}\nbackends: {streams: 'nats://h?root=mine', records: 'nats://h'}")
+    shown = {row.port: row.backend for row in table(config.homes)}
+    assert (shown["streams"], shown["records"]) == ("nats://h:4222?domain=hub&root=mine", "nats://h:4222?domain=hub")
+
+
+@pytest.mark.parametrize("name", ["domain", "root"])
+def test_a_section_and_a_url_that_name_different_places_on_one_nats_are_refused(name: str) -> None:
+    text = f"nats: {{{name}: a}}\nbackends: {{streams: 'nats://h?{name}=b'}}"
+    with pytest.raises(ConfigError, match=rf"line 2: backends.streams .* line 1: nats\.{name} is 'a', where .* 'b'"):
+        loaded(text)
+    assert loaded(text.replace("=b", "=a")).homes.serves("streams")
+
+
 def test_the_login_of_a_section_stays_with_its_server() -> None:
     homes = loaded("redis: {addr: 'h:1', password: secret}\nbackends: {streams: 'redis://other:2'}").homes
     assert "secret" in homes.jobs

@@ -51,9 +51,8 @@ class Nats(StreamStore):
         time: Clock | None = None,
         create: bool = True,
     ) -> Nats:
-        """Connects once, so that what is wrong with the address, the login or JetStream is said now. With `time` that
-        is what decides what is due, instead of the server's clock. Without `create` nothing is made: what is not there is
-        empty."""
+        """Connects once, so that what is wrong with the address, the login or JetStream is said now. `time` instead of
+        the server's clock decides what is due. Without `create` nothing is made: what is not there is empty."""
         wanted = NatsOptions.of(options) if isinstance(options, str) else options
         link = await Link.open(wanted)
         try:

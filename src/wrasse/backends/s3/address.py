@@ -1,13 +1,14 @@
 """Where a bucket is: `s3://bucket/prefix?endpoint=...&region=...`, and how its requests are addressed. Pure.
 
 Without an endpoint it is AWS's, with the bucket in the host name; with one, the bucket is the first part of the path,
-as most other stores want it. `style=host` or `style=path` says otherwise.
+as most other stores want it. `style=host` or `style=path` says otherwise. Only `reached` looks at the environment.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote, urlsplit
 
 from wrasse.backends.url_query import parse_query
@@ -15,6 +16,7 @@ from wrasse.errors import ConfigError
 
 EXAMPLE = "s3://my-bucket/wrasse?region=eu-central-1"
 _KNOWN = ("endpoint", "region", "style", "profile", "access_key", "secret_key", "session_token")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 
 
@@ -44,6 +46,15 @@ class S3Address:
         address = cls(bucket, unquote(prefix.strip("/")), **parse_query(query, _KNOWN, "the bucket"))
         address.check()
         return address
+
+    def reached(self) -> S3Address:
+        """The same, at the endpoint that the environment names where the URL names none."""
+        for name in () if self.endpoint else _ENDPOINTS:
+            if endpoint := os.environ.get(name):
+                if not _is_address(endpoint):
+                    raise ConfigError(f"the environment variable {name} is no address", do="write https://host:port")
+                return replace(self, endpoint=endpoint)
+        return self
 
     def check(self) -> None:
         """Refuses what could not work, before anything is sent."""

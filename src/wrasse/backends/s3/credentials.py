@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -101,15 +101,6 @@ def query_of(pairs: Iterable[tuple[str, str | bytes]]) -> str:
 DEFAULT_REGION = "us-east-1"
 _AHEAD = timedelta(minutes=5)
 _CHAIN_LASTS = timedelta(minutes=10)
-
-
-def reached(address: S3Address, environ: Mapping[str, str] | None = None) -> S3Address:
-    """The address, at the endpoint that the environment names if it names none itself."""
-    environ = os.environ if environ is None else environ
-    endpoint = address.endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or ""
-    found = replace(address, endpoint=endpoint)
-    found.check()
-    return found
 
 
 class Wallet:

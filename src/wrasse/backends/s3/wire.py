@@ -29,7 +29,7 @@ import aiohttp
 from yarl import URL
 
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.credentials import EMPTY_HASH, Signer, Unsigned, Wallet, query_of, quoted, reached
+from wrasse.backends.s3.credentials import EMPTY_HASH, Signer, Unsigned, Wallet, query_of, quoted
 from wrasse.backends.s3.failures import Denied, Failure, failure_of, unavailable
 from wrasse.backends.s3.replies import XML_BYTES_MAX, parse_date
 from wrasse.clock import Clock
@@ -196,7 +196,7 @@ class Wire:
         silence_max: float = SILENCE_MAX,
         request_max: float = REQUEST_MAX,
     ) -> None:
-        address = reached(address)
+        address = address.reached()
         self.address = address
         self.requests = 0
         self._clock = clock
