@@ -54,6 +54,16 @@ def test_a_worker_takes_the_jobs_of_the_app_that_it_runs(place: Path, server: Va
     assert "wrasse.db" not in os.listdir(place)
 
 
+def test_a_worker_of_one_function_works_where_the_app_that_registered_it_enqueues(place: Path, server: Valkey) -> None:
+    shop(place, f"sync.connect('{server.url}')")
+    with running(place, "--role=worker", "--handler=shop:follow") as daemon:
+        started = daemon.said("started")
+        subprocess.run([sys.executable, "-c", PUT.replace("greet", "follow")], cwd=place, check=True, timeout=60)
+        until(lambda: (place / "followed").exists(), "the job of the App is run")
+    assert any(each.startswith("jobs: redis://") for each in started["backends"])
+    assert "wrasse.db" not in os.listdir(place)
+
+
 def test_a_worker_uses_the_settings_file_of_the_app(place: Path, server: Valkey) -> None:
     shop(place, "sync.connect('shop.yaml')")
     (place / "shop.yaml").write_text(f"backends: {{jobs: '{server.url}'}}\nworker: {{count: 3}}")

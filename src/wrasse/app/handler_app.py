@@ -7,6 +7,7 @@ different places, the command is refused and the sources on both sides are named
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,13 +21,18 @@ from wrasse.jobs.loading import load_named
 
 def with_app(config: Config, handler: str, file: str | None, overrides: Mapping[str, str]) -> Config:
     """The settings of a command whose handler is `handler`, or `worker.handler`: those that it was given and those of
-    the App that the handler names, if it names one. That App then uses the same."""
+    the App that the handler names, or that registered it. That App then uses the same."""
     text = handler or ("" if config.settings.worker.exec else config.settings.worker.handler)
     app = load_named(text, "handler", example="shop.work:resize") if text and not is_url(text) else None
     # What an App is made of is imported only here: most commands need nothing of it.
     from wrasse.app.application import Registering
 
     if not isinstance(app, Registering):
+        # A function that an App of its module registered works where that App enqueues, too.
+        beside = vars(sys.modules.get(getattr(app, "__module__", ""), object)).values()
+        apps = (each for each in beside if isinstance(each, Registering))
+        app = next((each for each in apps if app in each.registry.functions.values()), None)
+    if app is None:
         return config
     theirs = app.config
     if told := [*_differences(config, theirs)]:

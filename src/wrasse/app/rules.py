@@ -91,9 +91,12 @@ def unserved(settings: Settings, sources: Mapping[str, str], homes: Homes) -> It
         if asking and not homes.serves(port):
             yield Broken(asking[0], f"needs {port}, and {homes.ports[port].refused}", homes.ports[port].do)
     for pattern, home in homes.archives:
+        path = "archival" if any(each.stream == pattern for each in settings.archival) else "archiver.streams"
         if home.refused:
-            path = "archival" if any(each.stream == pattern for each in settings.archival) else "archiver.streams"
             yield Broken(path, f"needs a place for its archives, and {home.refused}", home.do)
+        elif home.url.startswith("memory:") and homes.serves("streams") and not homes.streams.startswith("memory:"):
+            what = f"would put archives of {pattern!r} in memory, where they end with the process, and trim the streams"
+            yield Broken(path, what, "write destination: file:wrasse-data, or s3 with a bucket")
     for root, home in homes.sightings.items():
         if home.refused:
             yield Broken("orphans", f"needs a database for its sightings, and {home.refused}", home.do)

@@ -395,6 +395,7 @@ def test_where_archives_go(objects: str, entry: str, expected: str) -> None:
         (f"{{jobs: '{REDIS}'}}", "batch_size: 10", "needs a place for its archives, and no backend serves objects"),
         ("{}", "destination: 'file:a', bucket: bbb", "has a bucket and the destination"),
         ("{}", "bucket: bbb", "has a bucket and the destination"),
+        (f"{{jobs: '{REDIS}'}}", "destination: 'memory:'", "in memory, where they end with the process"),
     ],
 )
 def test_a_destination_that_does_not_say_where_is_refused(backends: str, entry: str, told: str) -> None:
