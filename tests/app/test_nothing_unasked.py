@@ -114,6 +114,24 @@ def test_a_job_is_put_while_a_store_that_it_does_not_need_is_down(place: Path, s
     assert listed(place) == before
 
 
+def test_the_files_of_a_look_for_orphans_lie_beside_its_sightings(place: Path, server: Valkey) -> None:
+    (place / "kept").mkdir()
+    with sqlite3.connect(place / "kept" / "app.db") as database:
+        database.execute("CREATE TABLE files (key TEXT)")
+    settings = {
+        "redis": {"addr": f"127.0.0.1:{server.port}"},
+        "backends": {"objects": f"file://{place}/kept/objects"},
+        "orphans": {"files": {"template": "files/{file*}", "unit": "object", "database": "sqlite:kept/app.db",
+                              "sightings": "sqlite:kept/sightings.db", "queries": ["SELECT key FROM files"]}},
+    }  # fmt: skip
+    (place / "wrasse.yaml").write_text(json.dumps(settings))
+    (place / "kept" / "objects").mkdir()
+    assert wrasse("orphans", "plan", "files").code == 0
+    assert wrasse("doctor").code == 0
+    assert (place / "kept" / "wrasse-spool").is_dir()
+    assert sorted(os.listdir(place)) == ["kept", "wrasse.yaml"]
+
+
 def test_archives_are_listed_and_read_while_the_streams_are_down(place: Path) -> None:
     (port,) = free_ports(1)
     (place / "wrasse.yaml").write_text(

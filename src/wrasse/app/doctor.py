@@ -23,6 +23,7 @@ from wrasse.app.building import build_handlers, configured, owner_name
 from wrasse.app.config import Config
 from wrasse.app.homes import table
 from wrasse.app.opened import ENGINE, JOBS, open_homes
+from wrasse.app.orphaning import spool_of
 from wrasse.app.plain import ago
 from wrasse.app.redis_settings import is_redis
 from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
@@ -355,7 +356,7 @@ _DATABASE = ("", "-wal", "-shm")
 
 def mode_findings(config: Config, stores: Iterable[StoreUrl]) -> Iterator[Finding]:
     """Every path of this configuration that is open to all users; one line if none is."""
-    files, folders = set[str](), {each.spool for each in config.settings.orphans.values()}
+    files, folders = set[str](), {str(spool_of(name, config)) for name in config.settings.orphans}
     for store in stores:
         if store.scheme == "sqlite":
             files |= {store.path + ending for ending in _DATABASE}

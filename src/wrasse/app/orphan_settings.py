@@ -75,7 +75,12 @@ class OrphanRoot:
     sightings: str = setting(
         "", "sqlite: or postgresql: URL for sightings; without it: the SQLite database that is in use", filled=True
     )
-    spool: str = setting("wrasse-spool", "directory for the files of a run")
+    spool: str = setting(
+        "",
+        "directory for the files of a run; without it: wrasse-spool beside the SQLite database of the sightings, else "
+        "in the cache of the user",
+        filled=True,
+    )
 
 
 ROOT_KEYS = "store, template, unit, preset, database, queries, pins, superseded, soft_deleted, quarantine"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
 
 from wrasse.app.config import Config
 from wrasse.app.orphan_settings import OrphanRoot, queries_of, root_of
+from wrasse.app.redaction import hide
+from wrasse.app.store_url import parse_store
 from wrasse.app.wiring import KeepsRecords, Stores
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, UnknownName
@@ -32,9 +36,21 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     if own.pins_file:
         catalog = PinnedCatalog(catalog, Path(own.pins_file))
     sightings, beside = await stores.open_sightings(where.sightings[name].opened())
-    desk = Desk(root, Ports(objects, catalog, sightings, Path(own.spool), clock), leader)
+    desk = Desk(root, Ports(objects, catalog, sightings, spool_of(name, config), clock), leader)
     stores.at_end(desk.close)
     return desk, beside
+
+
+def spool_of(name: str, config: Config) -> Path:
+    """The directory for the files of a root's runs: where the settings keep something, never unasked in the working
+    directory."""
+    own, sightings = config.settings.orphans[name].spool, config.homes.sightings[name].opened()
+    if own:
+        return Path(own)
+    if sightings.startswith("sqlite:"):
+        return Path(parse_store(sightings).path).parent / "wrasse-spool"
+    place = hashlib.sha256(hide(sightings).encode()).hexdigest()[:12]  # roots of other settings may be called the same
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wrasse-spool" / place
 
 
 def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Guard | None:

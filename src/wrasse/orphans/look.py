@@ -112,7 +112,7 @@ class Workplace:
             make_private_folders(self._place)
         except (FileExistsError, NotADirectoryError, PermissionError) as why:
             raise UsageError(
-                f"{self._place} cannot be a directory for spools: {why.strerror}", do="set orphans_spool to one"
+                f"{self._place} cannot be a directory for spools: {why.strerror}", do="set orphans.<root>.spool to one"
             ) from None
         self._clear()
         place = self._place / round
