@@ -7,6 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import AsyncIterator
+from io import BytesIO
 
 import pytest
 from aiohttp import ClientSession
@@ -16,6 +17,7 @@ from wrasse.app import http_listener
 from wrasse.app.http_listener import Caps, caps_within
 from wrasse.app.leases_http import asking, server as serving
 from wrasse.app.leases_http.access import Access, Caller
+from wrasse.app.leases_http.answers import WireError
 
 HEAD = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 SECRET = b"SECRET-IN-THE-URL"
@@ -154,6 +156,25 @@ async def test_who_pipelines_without_reading_is_cut_off() -> None:
 
         with pytest.raises(ConnectionError):
             await asyncio.wait_for(pipeline(), 20)
+
+
+def test_members_of_a_compressed_state_are_counted() -> None:
+    empty = gzip.compress(b"", mtime=0) * asking.MEMBERS_MAX
+    for data in (empty + gzip.compress(b"1"), empty[:-9]):
+        with pytest.raises(WireError, match=r"members|breaks off"):
+            asking._unpacked(data, 100)
+    text = b"".join(b"%d," % n for n in range(100_000))
+    packed = b"".join(gzip.compress(text[at : at + 100], mtime=0) for at in range(0, len(text), 100))
+    assert asking._unpacked(packed, len(text)) == text
+
+
+async def test_lines_before_the_parts_of_an_enqueue_count_as_its_body() -> None:
+    form = {"Content-Type": "multipart/related; boundary=B"}
+    meta = b'\r\n--B\r\n\r\n{"queue": "q"}\r\n--B--\r\n'
+    async with running(Access()) as (_, client):
+        for lines, status in ((1_000, 200), (asking.ENQUEUE_BYTES_MAX // 3, 413)):
+            async with client.post("/v1/queue/enqueue", data=BytesIO(b"x\r\n" * lines + meta), headers=form) as answer:
+                assert answer.status == status
 
 
 @pytest.mark.parametrize(

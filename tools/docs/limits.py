@@ -28,7 +28,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "leases.attachments_client",
     ),
     "HTTP servers: status page and lease API": (
-        "app.http_listener", "app.leases_http.asking", "app.leases_http.routes", "app.http",
+        "app.http_listener", "app.leases_http.asking", "app.leases_http.parts", "app.leases_http.routes", "app.http",
     ),
     "What a Redis may send": (
         "backends.redis.options",

@@ -27,9 +27,12 @@ from wrasse.leases.lease import Lease, shown
 from wrasse.leases.leases import STATE_BYTES_MAX
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import is_xid
+from wrasse.ports.jobs import PAYLOAD_BYTES_MAX
 
 JSON_BYTES_MAX = 64 << 10
 """Longest body of a call, unpacked, unless it is a state, a message or an attachment."""
+ENQUEUE_BYTES_MAX = PAYLOAD_BYTES_MAX + JSON_BYTES_MAX + (64 << 10)
+"""Bytes of the body of an enqueue: a payload, its meta, and what is around them."""
 STATE_BYTES_AT_ONCE = 64 << 10
 """Up to here an uncompressed state is decoded at once; a longer one in a thread, after the lease is checked."""
 BODY_SECONDS_MAX = 60.0
@@ -42,6 +45,9 @@ BODIES_BYTES_MAX = 256 << 20
 """How many bytes of states and messages one server holds for all requests; beyond it 503, to be tried again."""
 DECODERS_MAX = 2
 """How many threads decode states."""
+MEMBERS_MAX = 10_000
+"""Members of a compressed body: gzip files behind one another, as some tools write them."""
+_FED = 64 << 10
 _RATIO_MAX = 1_032  # of what deflate unpacks to what it is given
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
 
@@ -174,20 +180,27 @@ def _encoding(request: web.Request) -> str:
 
 
 def _unpacked(data: bytes, limit: int) -> bytes:
-    """What gzip or zlib packed, if it is short enough."""
-    parts, size = [], 0
+    """What gzip or zlib packed, if it is short enough. It is fed in pieces, since what follows a member is copied."""
+    parts, size, members = [], 0, 0
+    unpack = None
     try:
-        while data:
-            unpack = zlib.decompressobj(wbits=47)  # either header
-            parts.append(unpack.decompress(data, limit + 1 - size))
-            size += len(parts[-1])
-            if size > limit:
-                raise too_large(limit)
-            if not unpack.eof:
-                raise WireError("invalid_body", "the compressed body breaks off")
-            data = unpack.unused_data
+        for at in range(0, len(data), _FED):
+            piece = data[at : at + _FED]
+            while piece:
+                if unpack is None or unpack.eof:
+                    members += 1
+                    if members > MEMBERS_MAX:
+                        raise WireError("invalid_body", f"a compressed body of more than {MEMBERS_MAX} members")
+                    unpack = zlib.decompressobj(wbits=47)  # either header
+                parts.append(unpack.decompress(piece, limit + 1 - size))
+                size += len(parts[-1])
+                if size > limit:
+                    raise too_large(limit)
+                piece = unpack.unused_data
     except zlib.error:
         raise WireError("invalid_body", "the body is not compressed as Content-Encoding says") from None
+    if unpack is not None and not unpack.eof:
+        raise WireError("invalid_body", "the compressed body breaks off")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -7,19 +7,18 @@ A consumer shows by the id of its lease how its message was handed out: with its
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import msgspec
-from aiohttp import BodyPartReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 
 from wrasse.app.leases_http import asking
 from wrasse.app.leases_http.access import allowed_namespace
 from wrasse.app.leases_http.answers import WireError, Wrap, named_answer
+from wrasse.app.leases_http.parts import NoParts, Part, parts_of
 from wrasse.app.leases_http.queues_desk import (
     ATTEMPTS,
     ATTRIBUTES_HEADER,
@@ -72,38 +71,30 @@ from wrasse.ports.jobs import (
     TakenJob,
 )
 
-PARTS_MAX = 8
-_CHUNK = 1 << 16
-_BAD = (HttpProcessingError, web.RequestPayloadError, ValueError, AssertionError, RuntimeError, LookupError)
-
 
 async def enqueued(request: web.Request, reserve: Callable[[int], None]) -> tuple[EnqueueMeta, bytes, str]:
     """What an enqueue sends: its meta, its payload, and the payload's content type."""
     asking.plain(request)
     if not request.content_type.startswith("multipart/"):
         raise WireError("invalid_content_type", "the body is multipart/related or multipart/form-data")
-    found: dict[str, tuple[bytes, str]] = {}
+    sent = await asking.body(request, asking.ENQUEUE_BYTES_MAX, reserve)
+    reserve(len(sent))  # for the parts that are cut out of it
     try:
-        async with asyncio.timeout(asking.BODY_SECONDS_MAX):
-            reader = await request.multipart()
-            for number in range(PARTS_MAX):
-                part = await reader.next()
-                if part is None:
-                    break
-                if not isinstance(part, BodyPartReader):
-                    raise WireError("multipart_error", "a part has parts of its own")
-                name = part.name or ("meta", "payload")[min(number, 1)]
-                limit = asking.JSON_BYTES_MAX if name == "meta" else PAYLOAD_BYTES_MAX
-                found[name] = (await _bytes(part, limit, reserve), part.headers.get("Content-Type", ""))
-    except _BAD as error:
-        raise WireError("multipart_error", f"the body is not made of parts: {type(error).__name__}") from None
-    except TimeoutError:
-        raise WireError("body_too_slow", "the body took too long", status=408) from None
+        parts = parts_of(request.headers["Content-Type"], sent)
+    except NoParts as error:
+        raise WireError("multipart_error", f"the body is not made of parts: {error}") from None
+    found: dict[str, Part] = {}
+    for number, part in enumerate(parts):
+        name = part.name or ("meta", "payload")[min(number, 1)]
+        limit = asking.JSON_BYTES_MAX if name == "meta" else PAYLOAD_BYTES_MAX
+        if len(part.data) > limit:
+            raise TooLarge(f"a part of more than {limit} bytes", do="send less")
+        found[name] = part
     if "meta" not in found:
         raise WireError("multipart_error", "there is no part named meta")
-    meta = asking.decoded(found["meta"][0], EnqueueMeta, "the part meta")
-    payload, kind = found.get("payload", (b"", ""))
-    return meta, payload, meta.payload_content_type or kind or "application/octet-stream"
+    meta = asking.decoded(found["meta"].data, EnqueueMeta, "the part meta")
+    payload = found.get("payload", Part("payload", "", b""))
+    return meta, payload.data, meta.payload_content_type or payload.kind or "application/octet-stream"
 
 
 def handed_out(messages: Sequence[tuple[MessagePart, bytes]], correlation: str) -> web.Response:
@@ -126,16 +117,6 @@ def _add(body: bytearray, boundary: str, name: str, file: str, kind: str, data: 
         f"Content-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
     ).encode()
     body += data + b"\r\n"
-
-
-async def _bytes(part: BodyPartReader, limit: int, reserve: Callable[[int], None]) -> bytes:
-    read = bytearray()
-    while chunk := await part.read_chunk(_CHUNK):
-        if len(read) + len(chunk) > limit:
-            raise TooLarge(f"a part of more than {limit} bytes", do="send less")
-        reserve(len(chunk))
-        read += chunk
-    return bytes(read)
 
 
 PAGE_MAX = 64
