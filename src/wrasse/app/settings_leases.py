@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from wrasse.app.setting_key import setting
 from wrasse.leases.names import BadName, checked_namespace
@@ -114,10 +115,10 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
         yield getattr(own, name) > ZERO, name, "is 0", "use a time such as 5m"
     yield own.disk_janitor_interval >= ZERO, "disk_janitor_interval", "is negative", "use a time such as 1h"
     yield (
-        not own.server or own.server.startswith(("http://", "https://")),
+        not own.server or _is_server(own.server),
         "server",
         "is no URL of a lease API",
-        "use one such as http://127.0.0.1:9342",
+        "use one such as http://127.0.0.1:9342, without path or login",
     )
     yield from _token_rules(own)
     yield own.idle_sweep_max_ops >= 1, "idle_sweep_max_ops", f"is {own.idle_sweep_max_ops}", "use 1 or more"
@@ -127,6 +128,18 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
         "is set, and keys live in a bucket, where looking for aged ones would list all of them again and again",
         "remove it, or keep keys elsewhere",
     )
+
+
+def _is_server(url: str) -> bool:
+    """Whether every call can be made there: calls have paths of their own, and the token is the only login."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    named = parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and "@" not in parts.netloc
+    bare = parts.path in ("", "/") and not parts.query and not parts.fragment
+    return named and bare and url.isascii() and url.isprintable() and " " not in url
 
 
 def _token_rules(own: LeaseSettings) -> Iterator[tuple[bool, str, str, str]]:

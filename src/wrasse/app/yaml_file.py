@@ -108,7 +108,8 @@ def _keep(sizes: dict[str, int], anchor: str | None, nodes: int) -> None:
 def _check_tag(event: yaml.NodeEvent) -> None:
     tag = getattr(event, "tag", None)
     if tag is not None and tag != "!" and tag not in _TAGS:
-        raise _refused(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} has no meaning here", event)
+        # The tag itself is not shown: it may be a password that begins with an exclamation mark.
+        raise _refused("what begins with ! is a tag, and has no meaning here; put it in quotes if it is a text", event)
 
 
 def _refused(problem: str, event: yaml.Event) -> yaml.YAMLError:

@@ -465,3 +465,22 @@ def test_periodic_jobs_are_read_with_data_of_any_shape() -> None:
 def test_mistakes_in_periodic_jobs_weights_and_limits_are_told(text: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         loaded(text)
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["http://", "http://h:99999", "http://[::1", "http://h/base", "http://h/?a=b", "http://u:p@h", "http:/h", "ftp://h",
+     "http://h h", "h:9342"],
+)  # fmt: skip
+def test_a_lease_server_is_named_so_that_it_can_be_called(server: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrasse.yaml"
+    file.write_text(f"leases: {{server: '{server}'}}\n")
+    with pytest.raises(ConfigError, match="no URL of a lease API"):
+        load(file, environ={})
+
+
+@pytest.mark.parametrize("server", ["http://h:9342", "https://h/", "HTTPS://h", "http://[::1]:9342"])
+def test_a_lease_server_may_be_spelled_in_these_ways(server: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrasse.yaml"
+    file.write_text(f"leases: {{server: '{server}'}}\n")
+    assert load(file, environ={}).settings.leases.server == server
