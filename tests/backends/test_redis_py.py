@@ -17,12 +17,14 @@ import pytest
 import redis.asyncio
 from redis.credentials import CredentialProvider
 
-from backends.test_redis_hostile import attacking
-from servers.hostile import How, hostile
+from backends.test_redis_hostile import attacking, words
+from servers.hostile import How, Script as Peer, client_meets, hostile
 from servers.sentinel import watched
 from servers.tls import CERTIFICATE, encrypted
 from servers.valkey import Valkey, valkey
+from wrasse.backends.redis import options as redis_options
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.redis_py import RedisPyLink
 from wrasse.backends.redis.scripts import Script
@@ -175,6 +177,66 @@ async def test_a_server_that_means_harm_is_an_error_of_ours(data: bytes, how: Ho
     async with hostile(attacking("connected", data, how)) as port:
         with pytest.raises(WrasseError):
             await RedisPyLink.open(options(port, dial_timeout=short, read_timeout=short))
+
+
+def answering(data: bytes, cut: int) -> Peer:
+    """A server that answers GET with these bytes, in two pieces."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while said := (await words(reader))[0].upper():
+            if said.startswith(b"GET"):
+                writer.write(data[:cut])
+                await writer.drain()
+                await asyncio.sleep(0.01)
+                writer.write(data[cut:])
+            else:
+                writer.write(b"+PONG\r\n" if said.startswith(b"PING") else b"+OK\r\n")
+
+    return script
+
+
+@pytest.mark.parametrize("size", [10, 300, 3_000])
+async def test_what_looks_like_a_huge_array_inside_a_value_is_a_value(size: int) -> None:
+    value = b"a\r\n*1000000000\r\n" * size
+    reply = b"*2\r\n:1\r\n$%d\r\n%b\r\n" % (len(value), value)
+    for cut in (9, 20, 21, 22, 23, 30, len(reply) - 8):
+        async with hostile(answering(reply, cut)) as port:
+            link = await RedisPyLink.open(options(port))
+            for _ in range(2):
+                assert await link.ask("GET", "a") == [1, value]
+            await link.close()
+
+
+@pytest.mark.parametrize("line", [b"*1000000000\r\n", b"*2\r\n:1\r\n*1000000\r\n", b"+a\r\n*9999999999\r\n"])
+@pytest.mark.parametrize("cut", [0, 1, 3, -3])
+async def test_an_array_that_announces_too_much_ends_the_connection(line: bytes, cut: int) -> None:
+    async with hostile(answering(line, cut % len(line))) as port:
+        link = await RedisPyLink.open(options(port))
+        with pytest.raises(StoreUnavailable, match="an array of more than 999999 elements"):
+            await link.ask_many([("GET", "a"), ("GET", "b")])
+        await link.close()
+
+
+async def test_a_reply_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_options, "REPLY_BYTES_LEAST", 1)
+    reply = b"$100000\r\n" + b"x" * 100_000 + b"\r\n"
+    async with hostile(answering(reply, 5)) as port:
+        for limit, fits in ((200_000, True), (90_000, False)):
+            link = await RedisPyLink.open(options(port, reply_bytes_max=limit))
+            for _ in range(3):
+                if fits:
+                    assert await link.ask("GET", "a") == b"x" * 100_000
+                else:
+                    with pytest.raises(ReplyTooLarge, match=r"redis\.reply_bytes_max \(90000 bytes\)"):
+                        await link.ask("GET", "a")
+            await link.close()
+
+
+@pytest.mark.parametrize("data", [b"$2000000000\r\n" + b"x" * 1_000, b"*1000000000\r\n", b":1\r\n"])
+async def test_an_endless_answer_takes_bounded_memory(data: bytes) -> None:
+    told = await client_meets("redis", attacking("asked", data, How.ENDLESS), client="redis-py")
+    assert told.ours
+    assert told.grown < 600 << 20, told
 
 
 def test_the_choice_travels_in_the_url() -> None:

@@ -2,7 +2,8 @@
 clients that a program makes itself. `redis.client: redis-py`, or `module:callable` that returns a
 `redis.asyncio.Redis`.
 
-Commands are packed and read on connections of its pool: nothing of redis-py retries a command or changes a reply. A
+Commands are packed and read on connections of its pool: nothing of redis-py retries a command or changes a reply. Its
+parser gets a reader that ends a connection whose replies are longer than ours may be, or announce too long an array. A
 Cluster is refused: ours finds the one node that a root needs, redis-py's cluster client has no connection to read from.
 """
 
@@ -12,8 +13,10 @@ import asyncio
 import importlib
 import math
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from wrasse.backends.foreign_protocol import printable
@@ -21,7 +24,18 @@ from wrasse.backends.redis.client import Link
 from wrasse.backends.redis.failure import keys_of, ours
 from wrasse.backends.redis.options import OWN_CLIENT, REDIS_PY, RedisOptions
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.redis.wire import Refusal, Word, pack
+from wrasse.backends.redis.wire import (
+    ARRAY_MAX,
+    HUGE_ANYWHERE,
+    REPLIES_MAX,
+    Oversized,
+    Refusal,
+    Word,
+    announces_huge,
+    cost_of,
+    pack,
+    whole_lines,
+)
 from wrasse.backends.tcp import Cut
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable
@@ -40,6 +54,8 @@ class RedisPyLink(Link):
         super().__init__(options, time)
         self._client = client
         self._pool = client.connection_pool
+        for each in (client, *self._sentinels):
+            each.connection_pool.connection_kwargs["parser_class"] = _bounded_parser()
         self._connected = 0
         self._watched: weakref.WeakSet[AbstractConnection] = weakref.WeakSet()
 
@@ -100,8 +116,13 @@ class RedisPyLink(Link):
     async def close(self) -> None:
         """Ends all connections."""
         await self._client.aclose(close_connection_pool=True)
-        for sentinel in getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ()):
+        for sentinel in self._sentinels:
             await sentinel.aclose()
+
+    @property
+    def _sentinels(self) -> Sequence[Redis]:
+        found: Sequence[Redis] = getattr(getattr(self._pool, "sentinel_manager", None), "sentinels", ())
+        return found
 
     def _accepted(self, answer: Any, keys: Sequence[str | bytes] = ()) -> Any:
         if isinstance(answer, Refusal):
@@ -111,6 +132,7 @@ class RedisPyLink(Link):
     async def _exchange(self, packed: bytes, count: int, waits: float = 0.0) -> list[Any]:
         """Sends once; gives as many replies, refusals among them. A connection that is not read to the end is cut."""
         seconds = self.options.read_timeout.total_seconds() + waits
+        _ROOM.set(_Room(self.options.reply_bytes_max, REPLIES_MAX if count > 1 else 1))
         async with self._connection() as connection:
             try:
                 async with asyncio.timeout(seconds):
@@ -152,6 +174,8 @@ class RedisPyLink(Link):
 
         if isinstance(error, ResponseError) or getattr(error, "status_code", None):
             return ours(_refusal(error), self.options.where)
+        if isinstance(error, Cut):
+            return ours(error, self.options.where)
         if isinstance(error, RedisError):
             cause = error.__cause__ or error.__context__
             met = cause if isinstance(cause, OSError) else Cut(printable(str(error), 200))
@@ -161,6 +185,68 @@ class RedisPyLink(Link):
             f"redis-py could not connect to {self.options.where}: {type(error).__name__}",
             do="check redis.credential_provider, or what makes the client",
         )
+
+
+class _Room:
+    """How many bytes the replies to one question may still take."""
+
+    def __init__(self, largest: int, times: int) -> None:
+        self._largest, self._times, self._used = largest, times, 0
+
+    def take(self, data: bytes) -> None:
+        self._used += cost_of(data, self._used)
+        if self._used > self._largest * self._times:
+            what = "a reply beyond" if self._times == 1 else f"replies beyond {self._times} times"
+            raise Oversized(f"{what} redis.reply_bytes_max ({self._largest} bytes)")
+
+
+_ROOM: ContextVar[_Room] = ContextVar("room")
+
+
+class _BoundedReader:
+    """hiredis's reader as redis-py's parser uses it. It is fed no more than there is room for, and no line of an array
+    that is too long: hiredis would make room for as many elements as it announces."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._nothing = reader.gets()  # what it says where no reply is whole
+        self._held_back = b""
+        self._answers: deque[Any] = deque()
+
+    def feed(self, data: bytes) -> None:
+        if (room := _ROOM.get(None)) is not None:
+            room.take(data)
+        data, self._held_back = whole_lines(self._held_back + data)
+        at = 0
+        for found in HUGE_ANYWHERE.finditer(data) if announces_huge(data) else ():
+            self._reader.feed(data[at : found.start()])
+            at = found.start()
+            while (answer := self._reader.gets(False)) is not self._nothing:
+                self._answers.append(answer)
+            if not self._reader.has_data():  # else it is part of a value, as in wire.py
+                raise Cut(f"an array of more than {ARRAY_MAX} elements")
+        self._reader.feed(data[at:])
+
+    def gets(self, *decode: bool) -> Any:
+        return self._answers.popleft() if self._answers else self._reader.gets(*decode)
+
+    def has_data(self) -> bool:
+        return bool(self._answers or self._held_back or self._reader.has_data())
+
+
+def _bounded_parser() -> type[Any]:
+    from redis.asyncio import connection
+
+    base: Any = connection.DefaultParser  # chosen when redis-py is imported: the one of hiredis, which we need anyway
+
+    class Parser(base):  # type: ignore[misc]
+        _reader: Any
+
+        def on_connect(self, connection: AbstractConnection) -> None:
+            super().on_connect(connection)
+            self._reader = _BoundedReader(self._reader)
+
+    return Parser
 
 
 async def _send(connection: AbstractConnection, packed: bytes) -> None:

@@ -40,7 +40,7 @@ _LISTS = b"*~>|"  # what hiredis makes a list of, as long as is announced: array
 _huge = re.compile(rb"\r\n[*~>|]\d{7}").search  # more digits than ARRAY_MAX has; begins with a literal, to be fast
 _huge_first = re.compile(rb"[*~>|]\d{7}").match
 _star, _tilde, _angle, _bar = (re.compile(rb"\%c\d{7}" % mark).search for mark in _LISTS)
-_HUGE_ANYWHERE = re.compile(rb"(?:\A|(?<=\r\n))[*~>|]\d{7}")
+HUGE_ANYWHERE = re.compile(rb"(?:\A|(?<=\r\n))[*~>|]\d{7}")
 _UNFINISHED = re.compile(rb"(?:(?:\A|(?<=\r\n))[*~>|]\d*+)?+\r?+\Z")  # the beginning of such a line, at the end
 _UNFINISHED_MAX = 16
 _WORDS_MAX = 200  # characters of a server's own words in an error
@@ -158,14 +158,14 @@ class Wire(Connection):
     def data_received(self, data: bytes) -> None:
         """Bytes of answers."""
         if self._held_back or data[-1] != _LINE_FEED:
-            data = self._whole_lines(data)
+            data, self._held_back = whole_lines(self._held_back + data)
             if not data:
                 return
-        if not _announces_huge(data):
+        if not announces_huge(data):
             self._read(data)
             return
         at = 0
-        for found in _HUGE_ANYWHERE.finditer(data):
+        for found in HUGE_ANYWHERE.finditer(data):
             # It is the line of an array if hiredis has used up everything before it. Else it is part of a value, of
             # which hiredis uses nothing before it is whole.
             self._read(data[at : found.start()])
@@ -176,22 +176,13 @@ class Wire(Connection):
                 return
         self._read(data[at:])
 
-    def _whole_lines(self, data: bytes) -> bytes:
-        """Holds back the beginning of an array's line until the rest of it comes."""
-        data, self._held_back = self._held_back + data, b""
-        found = _UNFINISHED.search(data, max(0, len(data) - _UNFINISHED_MAX))
-        if found is None or found.start() == len(data):
-            return data
-        self._held_back = found[0]
-        return data[: found.start()]
-
     def _read(self, data: bytes) -> None:
         reader = self._reader
         try:
             reader.feed(data)
             answer = reader.gets()
             if answer is False:
-                self._cost += _cost_of(data, self._cost)
+                self._cost += cost_of(data, self._cost)
             else:
                 self._cost = 0
                 while answer is not False:
@@ -200,7 +191,7 @@ class Wire(Connection):
                 if not self._asked:
                     return
             if self._asked:
-                self._together += _cost_of(data, self._together)
+                self._together += cost_of(data, self._together)
             self._check_cost()
         except (hiredis.ProtocolError, MemoryError, ValueError, TypeError, LookupError, AttributeError) as error:
             what = named(data) or printable(str(error), _WORDS_MAX)
@@ -259,7 +250,14 @@ class Wire(Connection):
             self.heard(None)
 
 
-def _announces_huge(data: bytes) -> bool:
+def whole_lines(data: bytes) -> tuple[bytes, bytes]:
+    """The bytes, and behind them the beginning of an array's line, which is held back until the rest of it comes."""
+    found = _UNFINISHED.search(data, max(0, len(data) - _UNFINISHED_MAX))
+    end = len(data) if found is None else found.start()
+    return data[:end], data[end:]
+
+
+def announces_huge(data: bytes) -> bool:
     """Whether a line in it could be that of an array that is too long. To look for single bytes is thirty times as fast
     as a pattern, and most chunks have none of them, or only `*`."""
     if not (
@@ -272,7 +270,7 @@ def _announces_huge(data: bytes) -> bool:
     return _huge(data) is not None or (data[0] in _LISTS and _huge_first(data) is not None)
 
 
-def _cost_of(data: bytes, before: int) -> int:
+def cost_of(data: bytes, before: int) -> int:
     """What more of an answer takes: beyond a size that any page has, its lines too, of which every element has at least
     one."""
     return len(data) + (ELEMENT_BYTES * data.count(b"\n") if before + len(data) > UNCOUNTED_BYTES else 0)
