@@ -42,16 +42,21 @@ PASSED = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TERM", "PWD",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "VIRTUAL_ENV", "XDG_RUNTIME_DIR",
 )  # fmt: skip
-# Programs that run one of their arguments as code, and the letter of the option before it.
+# Programs that run one of their arguments as code, and the letters of the options before it.
 _INTERPRETERS = (
-    (re.compile(r"(?:ba|da|a|z|k|mk|fi|tc|c)?sh"), "c"),
+    (re.compile(r"(?:ba|rba|da|a|z|k|mk|fi|tc|c)?sh\d?"), "c"),
     (re.compile(r"(?:python|pypy)[\d.]*"), "c"),
-    (re.compile(r"(?:perl|ruby|node|lua)[\d.]*"), "e"),
-    (re.compile(r"php[\d.]*"), "r"),
+    (re.compile(r"perl[\d.]*"), "eE"),
+    (re.compile(r"(?:node|bun|deno)[\d.]*"), "ep"),
+    (re.compile(r"(?:ruby|lua|julia|Rscript)[\d.]*"), "e"),
+    (re.compile(r"php[\d.]*"), "rBRE"),
 )
+_CODE_FOLLOWS = re.compile("--(?:eval|print|command|run)")
+_OPTION_WITH_VALUE = re.compile(r"[-+][a-z]*[oO]|-[WXIr]|--(?:rcfile|init-file|require|import|loader)")
 # Programs that run one of their arguments as a program.
 _WRAPPERS = re.compile(
     "env|nice|nohup|timeout|setsid|sudo|doas|stdbuf|ionice|chrt|taskset|xargs|time|exec|command|busybox|systemd-run"
+    "|unshare|nsenter|setpriv|prlimit|strace|ltrace|fakeroot|tini|dumb-init|numactl|xvfb-run|dbus-run-session"
 )
 _NO_PROGRAM = re.compile(r"[-+].*|\w+=.*|[\d.]+[smhd]?", re.DOTALL)  # options, variables and numbers before it
 _WITH_VALUE = re.compile("-[uUgCDTshpr]")
@@ -161,17 +166,30 @@ def _scripts(arguments: Sequence[str]) -> Iterator[str]:
                 each for before, each in zip(("", *rest), rest, strict=False)
                 if not each.startswith("-") and before not in ("-v", "-F")
             ][:1]
-        letter = next((letter for known, letter in _INTERPRETERS if known.fullmatch(name)), "")
-        coded = False
-        for argument in arguments[at + 1 :] if letter else ():
-            if not argument.startswith(("-", "+")):
-                if coded:
-                    yield argument
-                break
-            cluster = not argument.startswith("--") and letter in argument
-            coded |= cluster
-            if cluster and not argument.endswith(letter):
-                yield argument  # the code follows its option in the same argument: perl -eprint
+        letters = next((letters for known, letters in _INTERPRETERS if known.fullmatch(name)), "")
+        yield from _code(arguments[at + 1 :], letters) if letters else ()
+
+
+def _code(arguments: Sequence[str], letters: str) -> Iterator[str]:
+    """What an interpreter with these arguments runs as code, if they tell it to."""
+    coded, before = False, ""
+    for argument in arguments:
+        if not argument.startswith(("-", "+")):
+            if _OPTION_WITH_VALUE.fullmatch(before):  # bash -o pipefail -c
+                before = ""
+                continue
+            if coded:
+                yield argument
+            return
+        before = argument
+        if argument.startswith("--"):
+            name, joined, code = argument.partition("=")
+            if _CODE_FOLLOWS.fullmatch(name):
+                yield code
+                coded |= not joined
+        elif any(each in argument for each in letters):
+            coded = True
+            yield argument  # the code may follow its option in the same argument: perl -eprint
 
 
 def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:

@@ -208,6 +208,17 @@ async def test_a_value_with_a_dash_is_passed_where_it_is_none(command: str, fill
         "python3.11 -Ic 'print({x})'",
         "perl -ne 'print if /{x}/'",
         "perl '-eprint {x}'",
+        "bash -o pipefail -c 'echo {x} | cat'",
+        "bash -euo pipefail -c 'echo {x} | cat'",
+        "rbash -c 'echo {x}'",
+        "python3 -W error -c 'print({x})'",
+        "perl -E 'say {x}'",
+        "node -p '{x}'",
+        "node --eval '{x}'",
+        "node --eval={x}",
+        "fish --command 'echo {x}'",
+        "unshare -n {x}",
+        "tini -- {x}",
         "env {x}",
         "env LANG=C {x} -v",
         "nice -n 5 timeout -s KILL 5s /bin/{x}",
@@ -231,7 +242,9 @@ def test_a_value_never_becomes_code(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["sh -c 'echo {{x}} $1' sh {x}", "sh script.sh {x}", "fish {x} -c", "awk -v x={x} '{{print x}}' {y}",
-     "env X={x} convert {y}", "timeout 5 convert {y}", "sed p {x}"]
+     "env X={x} convert {y}", "timeout 5 convert {y}", "sed p {x}",
+     "bash -o pipefail -c 'echo $1' bash {x}", "node --eval=1 {x}", "python3 -W error script.py {x}",
+     "tini -- convert {x}"]
 )
 def test_a_value_beside_a_script_is_an_argument(text: str) -> None:
     assert Command(text).text == text
