@@ -1,8 +1,8 @@
 """Ids of leases and transactions as lockd's clients expect them: 20 characters of 0-9a-v, twelve bytes.
 
-Four bytes of seconds, five that differ between processes, three that count: they sort roughly by time, and two
-processes never make the same one. Of the five, a marked id has two that follow from the others: so it is known again as
-one that a server made up by itself.
+Four bytes of seconds, five by chance, three that count: they sort roughly by time, no two are the same, and whoever
+knows some of them cannot tell the next one, since to know the id of a transaction is to be allowed to decide it. Of the
+five, a marked id has two that follow from the others: so it is known again as one that a server made up by itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _COUNTS = 1 << 24
 class Xids:
     """Makes ids."""
 
-    __slots__ = ("_clock", "_count", "_lock", "_process")
+    __slots__ = ("_clock", "_count", "_lock")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._process = secrets.randbits(40)
         self._count = secrets.randbelow(_COUNTS)
         self._lock = threading.Lock()
 
@@ -51,7 +50,7 @@ class Xids:
         with self._lock:
             self._count = (self._count + 1) % _COUNTS
             count = self._count
-        return (int(self._clock.now().timestamp()) & 0xFFFFFFFF) << 64 | self._process << 24 | count
+        return (int(self._clock.now().timestamp()) & 0xFFFFFFFF) << 64 | secrets.randbits(40) << 24 | count
 
 
 def is_xid(text: str) -> bool:

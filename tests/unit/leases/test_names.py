@@ -108,3 +108,9 @@ def test_no_two_ids_are_the_same_in_one_process_or_in_two() -> None:
 @pytest.mark.parametrize("text", ["", "a" * 19, "a" * 20, "w" + "0" * 19, "A" + "0" * 19, "0" * 21, "0" * 19 + "\n"])
 def test_what_is_no_id_is_told(text: str) -> None:
     assert not is_xid(text)
+
+
+def test_an_id_does_not_tell_the_next_one() -> None:
+    for make in (Xids(ManualClock()).new, Xids(ManualClock()).marked):
+        chances = {make()[7:11] for _ in range(100)}  # twenty bits of those between the time and the count
+        assert len(chances) > 90
