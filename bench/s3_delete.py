@@ -46,14 +46,13 @@ BENCHMARK = Benchmark("s3_delete", "conditional deletes in a bucket 30 ms away, 
 async def _delete(endpoint: str, times: int, each: int) -> float:
     from wrasse.backends.s3.address import S3Address
     from wrasse.backends.s3.client import Client
-    from wrasse.backends.s3.conditions import Conditions
     from wrasse.backends.s3.objects import S3Objects
     from wrasse.backends.s3.wire import Wire
     from wrasse.clock import SystemClock
     from wrasse.ports.outcome import Outcome
 
     wire = Wire(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
-    objects = S3Objects(Client(wire), Conditions(), b"")
+    objects = S3Objects(Client(wire), b"")
     await objects.delete(_asked(0, 1))  # the connection is there
     began = time.perf_counter()
     for number in range(times):

@@ -42,13 +42,12 @@ BENCHMARK = Benchmark("s3_list", "processor time to list a bucket, against boto3
 async def _ours(endpoint: str, count: int) -> float:
     from wrasse.backends.s3.address import S3Address
     from wrasse.backends.s3.client import Client
-    from wrasse.backends.s3.conditions import Conditions
     from wrasse.backends.s3.objects import S3Objects
     from wrasse.backends.s3.wire import Wire
     from wrasse.clock import SystemClock
 
     wire = Wire(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
-    objects = S3Objects(Client(wire), Conditions(), b"")
+    objects = S3Objects(Client(wire), b"")
     began, seen, after = time.process_time(), 0, None
     while True:
         page = await objects.page("", after, PAGE)

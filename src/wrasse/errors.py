@@ -45,6 +45,10 @@ class StoreUnavailable(WrasseError):
     """A backend did not answer, or answered that it cannot serve now. Tried again later."""
 
 
+class OnlyReads(StoreUnavailable):
+    """A backend does not let this user change anything there. Nothing was changed."""
+
+
 class StoreFull(StoreUnavailable):
     """A backend has no room left. Nothing was changed."""
 

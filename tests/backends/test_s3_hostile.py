@@ -18,7 +18,7 @@ from backends.s3_scene import scene
 from servers.hostile_http import Act, HostileHttp, endless, hostile_http, sends, sends_and_waits
 from servers.strict_s3 import StrictS3
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.conditions import Conditions
+from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.wire import ERROR_BYTES_MAX, RATE_MIN, Ask, Body, Deadline, NoAnswer, Wire
 from wrasse.clock import ManualClock
@@ -108,7 +108,7 @@ async def between() -> AsyncIterator[tuple[HostileHttp, S3, S3Address, ManualClo
         store = await S3.open(address, clock, wire=Wire(address, clock))
         await store.objects.create("a", b"1")
         await store.close()
-        store = S3(quick(address, clock), store.conditions)
+        store = S3(Client(quick(address, clock), await store.honours()))
         yield hostile, store, address, clock
         await store.close()
     await honest.close()
@@ -191,7 +191,7 @@ def test_random_answers_are_values_or_errors_of_ours(answers: list[bytes]) -> No
         clock = ManualClock()
         async with hostile_http() as hostile:
             address = S3Address("bucket", "", f"http://127.0.0.1:{hostile.port}", access_key="k", secret_key="s")
-            store = S3(Wire(address, clock, tries=1, silence_max=0.3, request_max=0.4), Conditions())
+            store = S3(Client(Wire(address, clock, tries=1, silence_max=0.3, request_max=0.4)))
             left = iter(answers * 1000)
             hostile.plan = lambda method, target: sends(next(left))
             asked = operations(store, address, clock)
@@ -250,7 +250,7 @@ async def test_an_answer_to_nothing_is_not_taken_for_the_next_one() -> None:
         good = OK + b"Content-Length: 0\r\n\r\n"
         hostile.plan = lambda method, target: sends_and_waits(good + good.replace(b"200", b"404"))
         address = S3Address("bucket", "", f"http://127.0.0.1:{hostile.port}", access_key="k", secret_key="s")
-        store = S3(quick(address, ManualClock()), Conditions())
+        store = S3(Client(quick(address, ManualClock())))
         assert [isinstance(await ended(store.pulse), Exception) for _ in range(3)] == [False] * 3
         await store.close()
 

@@ -12,12 +12,18 @@ from aiohttp import web
 from backends.s3_scene import Scene, scene
 from wrasse.backends import rounds
 from wrasse.backends.s3 import listing, replies
+from wrasse.backends.s3.client import Client
+from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.listing import Lister
 from wrasse.backends.s3.replies import Listed
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Collection
 
 AT = "2026-01-02T03:04:05.678Z"
+
+
+def lister_of(now: Scene, *, ordered: bool) -> Lister:
+    return Lister(Client(now.backend._wire, Conditions(ordered=ordered)))
 
 
 def answering(now: Scene, pages: Iterator[str]) -> list[Mapping[str, str]]:
@@ -51,7 +57,7 @@ async def test_a_store_that_shows_nothing_for_ever_is_an_error(
 ) -> None:
     monkeypatch.setattr(listing, "STALE_PAGES_MAX", 10)
     async with scene() as now:
-        lister = Lister(now.backend._client, ordered=ordered)
+        lister = lister_of(now, ordered=ordered)
         asked = answering(now, (page(token=tokens(n)) for n in count()))
         with pytest.raises(StoreBroken, match="without end"):
             await lister.page(b"here/", None, 10)
@@ -77,11 +83,11 @@ async def test_pages_that_never_end_are_an_error(answer: Any, monkeypatch: pytes
     async with scene() as now:
         asked = answering(now, (answer(n) for n in range(100)))
         with pytest.raises(StoreBroken, match="without end"):
-            await Lister(now.backend._client, ordered=False).folders(b"here/")
+            await lister_of(now, ordered=False).folders(b"here/")
         assert len(asked) <= 40
         answering(now, (answer(n) for n in range(100)))
         with pytest.raises(StoreBroken, match="without end"):
-            await Lister(now.backend._client, ordered=False).page(b"here/", b"here/b", 10)
+            await lister_of(now, ordered=False).page(b"here/", b"here/b", 10)
 
 
 async def test_objects_and_records_that_stand_for_nothing_without_end_are_an_error(
@@ -102,7 +108,7 @@ async def test_tokens_may_be_the_same_in_different_folders() -> None:
         first = page(folders=("here/a/", "here/b/"), token="1")
         pages = [first, page("here/a/x", token="1"), page("here/a/y"), page("here/c"), page("here/b/x", token="1")]
         answering(now, iter([*pages, page("here/b/y")]))
-        found, more = await Lister(now.backend._client, ordered=False).page(b"here/", None, 10)
+        found, more = await lister_of(now, ordered=False).page(b"here/", None, 10)
         names = [b"here/a/x", b"here/a/y", b"here/b/x", b"here/b/y", b"here/c"]
         assert ([each.key for each in found], more) == (names, False)
 
@@ -118,7 +124,7 @@ async def test_a_key_that_was_not_asked_for_is_an_error(key: str) -> None:
 
 async def test_keys_that_come_again_under_new_tokens_are_an_error() -> None:
     async with scene() as now:
-        lister = Lister(now.backend._client, ordered=False)
+        lister = lister_of(now, ordered=False)
         answering(now, (page("here/a", "here/b", token=f"t{n}") for n in count()))
         with pytest.raises(StoreBroken, match="out of order"):
             await lister.page(b"here/", None, 10)
@@ -129,7 +135,7 @@ async def test_folders_of_one_level_are_bounded(monkeypatch: pytest.MonkeyPatch)
     async with scene() as now:
         answering(now, (page(folders=(f"here/{n:09}/",), token=f"t{n}") for n in count()))
         with pytest.raises(StoreBroken, match="more than 50 folders"):
-            await Lister(now.backend._client, ordered=True).folders(b"here/")
+            await lister_of(now, ordered=True).folders(b"here/")
 
 
 async def test_folders_within_folders_end_where_keys_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +143,7 @@ async def test_folders_within_folders_end_where_keys_do(monkeypatch: pytest.Monk
     async with scene() as now:
         answering(now, (page(folders=("here/" + "a/" * (n + 1),)) for n in count()))
         with pytest.raises(StoreBroken, match="too long"):
-            await Lister(now.backend._client, ordered=False).page(b"here/", None, 10)
+            await lister_of(now, ordered=False).page(b"here/", None, 10)
 
 
 async def test_a_folder_is_walked_before_the_rest_of_its_level_is_listed() -> None:
@@ -146,7 +152,7 @@ async def test_a_folder_is_walked_before_the_rest_of_its_level_is_listed() -> No
             now,
             iter([page(folders=("here/a/", "here/b/"), token="t1"), page("here/a/x", "here/a/y")]),
         )
-        found, more = await Lister(now.backend._client, ordered=False).page(b"here/", None, 1)
+        found, more = await lister_of(now, ordered=False).page(b"here/", None, 1)
         assert ([each.key for each in found], more, len(asked)) == ([b"here/a/x"], True, 2)
         assert all(isinstance(each, Listed) for each in found)
 

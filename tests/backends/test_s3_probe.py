@@ -29,7 +29,7 @@ async def test_seaweedfs_honours_conditions_and_lists_by_folder(s3: S3Server) ->
     address = await make_bucket(s3)
     backend = await S3.open(address)
     try:
-        found = backend.conditions
+        found = await backend.honours()
         wire = Client(Wire(address, SystemClock()))
         left = (await wire.list(b".wrasse-probe/")).objects
         await wire.wire.close()
@@ -40,7 +40,7 @@ async def test_seaweedfs_honours_conditions_and_lists_by_folder(s3: S3Server) ->
 
 async def test_a_strict_store_honours_all_and_nothing_stays() -> None:
     async with scene() as now:
-        assert (now.backend.conditions, now.server.keys, now.server.uploads) == (Conditions(), [], {})
+        assert (await now.backend.honours(), now.server.keys, now.server.uploads) == (Conditions(), [], {})
 
 
 CHILD = """
@@ -109,7 +109,7 @@ async def test_a_store_without_conditions_in_batches_deletes_one_by_one() -> Non
         now.server._delete_many = lambda body: honest(body.replace(b"ETag", b"Tag"))  # type: ignore[method-assign]
         careless = await now.another()
         await careless.close()
-        assert careless.conditions == Conditions(batch_delete=False)
+        assert await careless.honours() == Conditions(batch_delete=False)
 
 
 async def test_a_store_without_conditions_for_large_objects_refuses_those() -> None:
@@ -130,7 +130,7 @@ async def test_a_store_without_conditions_for_large_objects_refuses_those() -> N
             assert (await backend.objects.create("a", b"small")).version
         finally:
             await backend.close()
-        assert backend.conditions == Conditions(multipart=False)
+        assert await backend.honours() == Conditions(multipart=False)
 
 
 async def test_a_bucket_that_is_not_there_is_told_by_name(s3: S3Server) -> None:

@@ -25,7 +25,6 @@ from wrasse.app.homes import table
 from wrasse.app.opened import ENGINE, JOBS, open_homes
 from wrasse.app.orphaning import spool_of
 from wrasse.app.plain import ago
-from wrasse.app.redis_settings import is_redis
 from wrasse.app.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
 from wrasse.app.settings_leases import LeaseSettings
 from wrasse.app.shown import has_secrets
@@ -36,7 +35,7 @@ from wrasse.app.wiring import Stores, existing
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.loop import SweepStatus
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import OnlyReads, StoreUnavailable, WrasseError
 from wrasse.ids import Ids
 from wrasse.ports.backend import Backend, StreamStore
 from wrasse.ports.finding import FAIL, OK, WARN, Finding
@@ -71,7 +70,7 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
             found += await _backend(url, stores, clock, config.settings.engine.skew_max, opened)
         objects = where.ports["objects"].url
         if objects.startswith("s3:") and objects not in opened:
-            found.append(await _objects(objects, stores))
+            found += await _objects(objects, stores)
         found += _jobs(where.ports["jobs"].url)
         if where.serves("streams") and where.streams in opened:
             found += await _ages(config, where.streams, stores)
@@ -145,10 +144,9 @@ async def _backend(
     try:
         async with asyncio.timeout(ANSWER_MAX):
             store = await stores.open(url)
-            started = clock.monotonic()
-            if store.there:
-                await _write(store, clock)
-            took = timedelta(seconds=clock.monotonic() - started)
+            probed = await _probed(parsed, store)
+            may = store.there and all(each.state == OK for each in probed)
+            written = [await _written(parsed, store, clock)] if may else []
             skew = clock.now() - (await store.pulse()).at
     except TimeoutError:
         found.append(Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE))
@@ -157,15 +155,10 @@ async def _backend(
         found.append(Finding("backend", FAIL, why.message, why.do))
         return found
     opened[url] = store
-    if probe := str(store.conditions):
-        found.append(Finding("probe", OK, f"{parsed}: {probe}"))
-    found += await _asked(store)
+    found += [*probed, *await _asked(store), *written]
     if not store.there:
         what = f"{parsed} answers; nothing is stored there yet, and what wrasse needs is made when something is"
         return [*found, Finding("backend", OK, what), _no_clock(parsed)]
-    state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
-    write = "a write" if is_redis(url) or parsed.is_nats else "a durable write"
-    found.append(Finding("backend", state, f"{parsed} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do))
     ok = abs(skew) <= skew_max
     what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"
     found.append(Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then"))
@@ -203,26 +196,39 @@ async def _ages(config: Config, url: str, stores: Stores) -> Sequence[Finding]:
         return (Finding("retention", WARN, f"streams cannot be looked at: {why.message}", why.do),)
 
 
-async def _objects(url: str, stores: Stores) -> Finding:
+async def _objects(url: str, stores: Stores) -> list[Finding]:
     """Whether a bucket can be opened, and what it honours."""
     parsed = parse_objects(url)
     try:
         async with asyncio.timeout(ANSWER_MAX):
-            store = await stores.open_object_store(url)
+            return await _probed(parsed, await stores.open_object_store(url))
     except TimeoutError:
-        return Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)
+        return [Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)]
     except WrasseError as why:
-        return Finding("objects", FAIL, why.message, why.do)
-    return Finding("probe", OK, f"{parsed}: {store.conditions}")
+        return [Finding("objects", FAIL, why.message, why.do)]
 
 
-async def _write(store: Backend, clock: Clock) -> None:
-    """Creates and deletes one record."""
-    records = store.records(_PROBES)
-    key = Ids(clock).new()
+async def _probed(url: StoreUrl, store: Backend) -> list[Finding]:
+    """What it honours, if it may be asked."""
+    try:
+        honoured = str(await store.honours())
+    except OnlyReads as why:
+        what = f"{url} can be read with these credentials, and not changed: {why.message}"
+        return [Finding("probe", WARN, what, f"to look only, they will do; else {why.do}")]
+    return [Finding("probe", OK, f"{url}: {honoured}")] if honoured else []
+
+
+async def _written(url: StoreUrl, store: Backend, clock: Clock) -> Finding:
+    """How long it takes to create a record and to delete it again."""
+    records, key, started = store.records(_PROBES), Ids(clock).new(), clock.monotonic()
     written = await records.create(key, b"probe")
     if not written or written.version is None or not await records.delete(key, at=written.version):
         raise StoreUnavailable("the backend did not keep a record it was given", do="do not use it")
+    await store.forget(_PROBES)
+    took = timedelta(seconds=clock.monotonic() - started)
+    state, do = (WARN, "see what else uses it") if took > SLOW else (OK, "")
+    write = "a write" if url.served and not url.is_bucket else "a durable write"
+    return Finding("backend", state, f"{url} answers; {write} takes {took.total_seconds() * 1000:.1f} ms", do)
 
 
 def _disk(url: StoreUrl) -> Iterator[Finding]:

@@ -57,7 +57,7 @@ class RecordsAlone(JobStore):
     def __init__(self, store: ObjectStore, clock: Clock, done_max: int, rescues_max: int = RESCUES_MAX) -> None:
         self.store = store
         self.capabilities, self.namespaces, self.objects = store.capabilities, store.namespaces, store.objects
-        self.margin, self.conditions = store.margin, store.conditions
+        self.margin = store.margin
         # What nobody asked to keep would cost a request for each job: the default keeps none here.
         self.jobs: RecordedJobs = recorded_jobs(store, clock, 0 if done_max == DONE_MAX else done_max, rescues_max)
 
@@ -73,6 +73,10 @@ class RecordsAlone(JobStore):
     async def pulse(self) -> Pulse:
         """Does it answer?"""
         return await self.store.pulse()
+
+    async def honours(self) -> object:
+        """What it was found to honour."""
+        return await self.store.honours()
 
     async def examine(self) -> Sequence[Finding]:
         """What its server's settings cost."""
@@ -149,7 +153,7 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int, *, create: bool) -> 
 
         return Memory(clock, done_max=done_max)
     if url.is_bucket:
-        return RecordsAlone(await _open_objects(url, clock), clock, done_max)
+        return RecordsAlone(await _open_objects(url, clock, create=create), clock, done_max)
     if url.is_nats:
         from wrasse.backends.nats.connect import Nats
 
@@ -162,14 +166,15 @@ async def _open(url: StoreUrl, clock: Clock, done_max: int, *, create: bool) -> 
                 f"the redis backend needs the package {missing.name}", do="pip install 'wrasse[redis]'"
             ) from missing
 
-        return await Redis.open(url.url, clock, done_max=done_max)
+        return await Redis.open(url.url, clock, done_max=done_max, to_read=not create)
     assert url.scheme == "sqlite", "parse_store lets no other through"
     from wrasse.backends.sqlite.connect import Sqlite
 
     return await Sqlite.open(url.path, clock, done_max=done_max)
 
 
-async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
+async def _open_objects(url: StoreUrl, clock: Clock, *, create: bool) -> ObjectStore:
+    url = url if create else existing(url)
     if url.scheme == "memory":
         from wrasse.backends.memory.connect import Memory
 
@@ -178,7 +183,7 @@ async def _open_objects(url: StoreUrl, clock: Clock) -> ObjectStore:
         from wrasse.backends.s3.address import S3Address
         from wrasse.backends.s3.connect import S3
 
-        return await S3.open(S3Address.parse(url.path.removeprefix("//")), clock)
+        return await S3.open(S3Address.parse(url.path.removeprefix("//")), clock, to_read=not create)
     assert url.scheme == "file", "parse_objects lets no other through"
     from wrasse.backends.directory.connect import Directory
 
@@ -268,7 +273,7 @@ class Stores:
         async with self._locks[wanted]:
             if wanted not in self._objects:
                 with told_if_late(hide(str(wanted))):
-                    store = await _open_objects(wanted if self._create else existing(wanted), self._clock)
+                    store = await _open_objects(wanted, self._clock, create=self._create)
                 self._stack.push_async_callback(store.close)
                 self._objects[wanted] = store
         return self._objects[wanted]

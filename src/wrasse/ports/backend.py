@@ -40,7 +40,6 @@ class Backend(ABC):
     namespaces: Namespaces
     margin: timedelta = timedelta(0)  # how far the time it tells may be off
     there: bool = True  # False: nothing was stored yet, and it was opened to read only
-    conditions: object = ""  # what it was found to honour when it was opened, as text
 
     jobs: JobQueue | None = None
     streams: Streams | None = None
@@ -75,6 +74,13 @@ class Backend(ABC):
 
     async def check_streams(self) -> None:  # noqa: B027  # most have nothing to refuse
         """Refuses a server that is there but cannot keep streams, such as one that is too old."""
+
+    async def honours(self) -> object:
+        """What it was found to honour, as text. If that was not asked when it was opened, it is now, with writes."""
+        return ""
+
+    async def forget(self, collection: Collection) -> None:  # noqa: B027  # most keep nothing that is seen
+        """Removes what is kept of the deleted records of a collection, if it has no others."""
 
     async def examine(self) -> Sequence[Finding]:
         """What the doctor is to tell about the settings of its server."""

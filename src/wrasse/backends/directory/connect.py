@@ -48,7 +48,7 @@ class Directory(ObjectStore):
         exchanges = prepare(files, self._temps)
         self._mount = files.mount()
         self.margin = self._mount.margin  # how far the time it tells may be off
-        self.conditions = _found(self._mount, exchanges)
+        self._honours = _found(self._mount, exchanges)
         self._places = Places(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
         objects = ObjectFiles(files, self._locks, self._temps, stamps, self._places)
         objects.clean()
@@ -101,6 +101,9 @@ class Directory(ObjectStore):
                 f"{self._files.root} was moved or deleted while it was open", do="put it back, or start again"
             )
         return Pulse(f"directory-{self._files.inode}", self._clock.now())
+
+    async def honours(self) -> str:
+        return self._honours
 
     async def examine(self) -> Sequence[Finding]:
         """Whether several hosts could share it as it is mounted."""

@@ -22,8 +22,10 @@ from wrasse.backends.redis.lists import RedisLists
 from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import OWN_CLIENT, RedisOptions
 from wrasse.backends.redis.plain_locks import RedisPlainLocks
+from wrasse.backends.redis.record_writes import RecordWriter
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.replies import reads_replies
+from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.strays import RedisStrays
 from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.clock import Clock, SystemClock, from_micros
@@ -60,12 +62,12 @@ class Redis(JobStore, StreamStore):
         )
     )
 
-    def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
+    def __init__(self, link: Link, clock: Clock, *, done_max: int, to_read: bool = False) -> None:
         self.link = self._link = link
         self.jobs: RedisJobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
         self.namespaces = RedisNamespaces(link)
-        streams = RedisStreams(link, clock)
+        streams = RedisStreams(link, clock, to_read=to_read)
         self.streams: Streams = streams
         self.groups: Groups = RedisGroups(link, clock)
         self.surveys: Surveys = streams
@@ -83,10 +85,12 @@ class Redis(JobStore, StreamStore):
         *,
         done_max: int = 10_000,
         time: Clock | None = None,
+        to_read: bool = False,
     ) -> Redis:
-        """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open."""
+        """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open.
+        `to_read`: streams of other programs that are found are not written down."""
         wanted = RedisOptions.of(options) if isinstance(options, str) else options
-        return cls(await _link(wanted, time), clock, done_max=done_max)
+        return cls(await _link(wanted, time), clock, done_max=done_max, to_read=to_read)
 
     async def check_streams(self) -> None:
         """Refuses a server that is too old for streams. Jobs and records go on working there."""
@@ -95,6 +99,10 @@ class Redis(JobStore, StreamStore):
     def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
         """The records of one collection."""
         return RedisFlatRecords(self.link, collection) if collection.flat else RedisRecords(self.link, collection)
+
+    async def forget(self, collection: Collection) -> None:
+        writer = RecordWriter(self.link, collection)
+        await self.link.run(load("record_forget"), [writer.names, writer.writes, writer.gone, writer.meta])
 
     async def pulse(self) -> Pulse:
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""

@@ -34,9 +34,20 @@ _START = b"0"
 class Discovery:
     """Finds the streams of one Redis."""
 
-    __slots__ = ("_began", "_clock", "_cursor", "_keys", "_link", "_lock", "_nameless", "_told")
+    __slots__ = (
+        "_began",
+        "_clock",
+        "_cursor",
+        "_keys",
+        "_link",
+        "_lock",
+        "_nameless",
+        "_to_read",
+        "_told",
+        "unregistered",
+    )
 
-    def __init__(self, link: Link, keys: StreamKeys, clock: Clock) -> None:
+    def __init__(self, link: Link, keys: StreamKeys, clock: Clock, *, to_read: bool) -> None:
         self._link = link
         self._clock = clock
         self._keys = keys
@@ -45,6 +56,8 @@ class Discovery:
         self._began: float | None = None
         self._nameless: set[str] = set()  # keys of other programs' streams that no subject has
         self._told: set[str] = set()
+        self._to_read = to_read
+        self.unregistered: set[bytes] = set()  # what a reader found
 
     async def look(self) -> None:
         """Goes on looking, if it is time to. Who asks while another looks is not kept waiting."""
@@ -67,8 +80,14 @@ class Discovery:
                 _log.error("the stream %r is passed over, since its key is no subject: %s", key, DO)
 
     async def register(self, subjects: Sequence[str]) -> None:
-        """Registers those whose streams exist, and forgets those whose streams do not."""
+        """Registers those whose streams exist, and forgets those whose streams do not. A reader writes nothing."""
         if not subjects:
+            return
+        if self._to_read:
+            types = await self._link.ask_many([("TYPE", self._keys.of(subject).log) for subject in subjects])
+            self.unregistered |= {
+                each.encode() for each, kind in zip(subjects, types, strict=True) if kind == b"stream"
+            }
             return
         names = [self._keys.registry]
         for subject in subjects:

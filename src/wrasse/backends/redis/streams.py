@@ -42,10 +42,10 @@ _STEADY = 3  # attempts to be answered twice over one connection
 class RedisStreams:
     """All streams of one Redis."""
 
-    def __init__(self, link: Link, clock: Clock) -> None:
+    def __init__(self, link: Link, clock: Clock, *, to_read: bool = False) -> None:
         self._link = link
         self._keys = StreamKeys(link.options)
-        self._discovery = Discovery(link, self._keys, clock)
+        self._discovery = Discovery(link, self._keys, clock, to_read=to_read)
         self._sizes: dict[str, int] = {}
         self._history = 0, ""  # by the number of connections
 
@@ -169,9 +169,14 @@ class RedisStreams:
             low = b"(" + at if at is not None and at >= start else b"[" + start
             asked = "ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, at_once
             names = await self._link.ask(*asked)
-            subjects = map(self._keys.registered, names)
+            last = len(names) < at_once or not names[-1].startswith(start)
+            beside = [
+                each for each in self._discovery.unregistered
+                if (at is None or each > at) and (last or each <= names[-1])
+            ]  # fmt: skip
+            subjects = map(self._keys.registered, sorted({*names, *beside}) if beside else names)
             yield [name for name in subjects if name is not None and matches(pattern, name)]
-            if len(names) < at_once or not names[-1].startswith(start):
+            if last:
                 return
             at = names[-1]
 

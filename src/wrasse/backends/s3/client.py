@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from wrasse.backends.s3.conditions import ALL, Conditions
 from wrasse.backends.s3.failures import failure_in
 from wrasse.backends.s3.replies import (
     KeptVersion,
@@ -77,18 +78,36 @@ class Got:
 
 
 class Client:
-    """One bucket."""
+    """One bucket, and what it honours. With a `probe` it was opened to read: before the first change, the probe tells
+    what the store honours, or refuses it."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(
+        self, wire: Wire, conditions: Conditions = ALL, probe: Callable[[], Awaitable[Conditions]] | None = None
+    ) -> None:
         self.wire = wire
         self.where = str(wire.address)
+        self.conditions = conditions
+        self._probe = probe
+        self._probing = asyncio.Lock()
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing was changed through it so far, and perhaps nothing may be."""
+        return self._probe is not None
+
+    async def probed(self) -> Conditions:
+        """What the store honours. Asked by whoever is about to change something."""
+        async with self._probing:
+            if self._probe is not None:
+                self.conditions, self._probe = await self._probe(), None
+        return self.conditions
 
     async def put(
         self, key: bytes, data: bytes, condition: Condition | None, headers: Mapping[str, str] = {}
     ) -> str | None:
         """Writes; the new tag, or None if the condition does not hold."""
         wanted = {**headers, **(condition.headers() if condition is not None else {})}
-        reply = await self.wire.ask(Ask("PUT", key, headers=wanted, body=data, twice=condition is None))
+        reply = await self._change(Ask("PUT", key, headers=wanted, body=data, twice=condition is None))
         return None if reply.status in (*_MISSING, 409) else _etag(reply, self.where)
 
     async def get(self, key: bytes) -> Got | None:
@@ -120,19 +139,19 @@ class Client:
     async def delete(self, key: bytes, etag: str) -> bool:
         """Deletes, if the object has this tag."""
         headers = {"if-match": f'"{etag}"'}
-        reply = await self.wire.ask(Ask("DELETE", key, headers=headers, twice=False))
+        reply = await self._change(Ask("DELETE", key, headers=headers, twice=False))
         return reply.status not in (*_MISSING, 409)
 
     async def remove(self, key: bytes) -> None:
         """Deletes whatever is there."""
-        await self.wire.ask(Ask("DELETE", key))
+        await self._change(Ask("DELETE", key))
 
     async def delete_many(self, keys: Sequence[tuple[bytes, str]]) -> tuple[Refusal, ...]:
         """Deletes each key that has its tag; those that were not deleted. ValueError for a key XML cannot say."""
         body = deletion(keys)
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"content-md5": digest, "content-type": "application/xml"}
-        reply = await self.wire.ask(Ask("POST", None, (("delete", ""),), headers, body, twice=False))
+        reply = await self._change(Ask("POST", None, (("delete", ""),), headers, body, twice=False))
         return parse_refusals(reply.body, self.where)
 
     async def list(
@@ -166,7 +185,7 @@ class Client:
             "x-amz-copy-source-if-match": f'"{etag}"',
             **condition.headers(),
         }
-        reply = await self.wire.ask(Ask("PUT", target, headers=headers, twice=False))
+        reply = await self._change(Ask("PUT", target, headers=headers, twice=False))
         if reply.status in (*_MISSING, 409):
             return None
         self._check_late(reply)
@@ -174,7 +193,7 @@ class Client:
 
     async def begin_upload(self, key: bytes, headers: Mapping[str, str]) -> str:
         """Begins a multipart upload; its id."""
-        reply = await self.wire.ask(Ask("POST", key, (("uploads", ""),), headers))
+        reply = await self._change(Ask("POST", key, (("uploads", ""),), headers))
         return parse_text(reply.body, "InitiateMultipartUploadResult", "UploadId", self.where)
 
     async def put_part(self, key: bytes, upload: str, number: int, data: bytes) -> str:
@@ -195,7 +214,7 @@ class Client:
     async def abort_upload(self, key: bytes, upload: str) -> None:
         """Throws away the parts of an upload."""
         async with asyncio.timeout(60):
-            await self.wire.ask(Ask("DELETE", key, (("uploadId", upload),)))
+            await self._change(Ask("DELETE", key, (("uploadId", upload),)))
 
     async def uploads(
         self, prefix: bytes, markers: tuple[str, str] | None, limit: int = PAGE_MAX
@@ -224,11 +243,15 @@ class Client:
 
     async def remove_version(self, key: bytes, version: str) -> None:
         """Takes one version away for good, or one marker."""
-        await self.wire.ask(Ask("DELETE", key, (("versionId", version),)))
+        await self._change(Ask("DELETE", key, (("versionId", version),)))
 
     async def bucket_is_there(self) -> datetime:
         """The store's time, if the bucket answers."""
         return (await self.wire.ask(Ask("HEAD", None))).at
+
+    async def _change(self, ask: Ask) -> Reply:
+        await self.probed()
+        return await self.wire.ask(ask)
 
     def _check_late(self, reply: Reply) -> None:
         # These answer 200 before they are done, and may still say that they failed.

@@ -43,3 +43,6 @@ class Conditions:
         keys = "raw keys" if self.raw_keys else "plain keys only"
         large = "large objects" if self.multipart else "no large objects"
         return f"conditional create, replace and delete ({batches}), {large}, listing {listing}, {keys}"
+
+
+ALL = Conditions()

@@ -61,6 +61,7 @@ class DueIndex:
         self._folder = prefix + collection.index.strip("/").encode() + b"/"
         self._list_key = prefix + collection.buckets.strip("/").encode()
         self._listed: set[str] = set()
+        self._unlisted: set[str] = set()  # folders that are not on the list, as a reader found them
         self._entries: OrderedDict[Place, Entry] = OrderedDict()
         self._discovered_at: datetime | None = None
 
@@ -121,6 +122,8 @@ class DueIndex:
         if self._discovered_at is None:
             await self._discover()
             listed, _ = await self._load()
+        if self._unlisted:
+            listed = sorted({*listed, *self._unlisted})
         return [bucket for bucket in listed if bucket >= first and self.calendar.is_over(bucket, horizon)]
 
     async def page(self, bucket: str, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
@@ -150,7 +153,9 @@ class DueIndex:
         folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._folder)]
         found = {folder for folder in folders if self.calendar.is_one(folder)}
         listed, _ = await self._load()
-        if not found <= set(listed):
+        if self._client.only_reads:
+            self._unlisted = found - set(listed)
+        elif not found <= set(listed):
             await self._change(lambda listed: sorted({*listed, *found}))
         self._discovered_at = now
 

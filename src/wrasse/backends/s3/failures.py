@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wrasse.backends.s3.address import S3Address
-from wrasse.errors import ConfigError, StoreFull, StoreUnavailable, TooLarge, UsageError, WrasseError
+from wrasse.errors import ConfigError, OnlyReads, StoreFull, StoreUnavailable, TooLarge, UsageError, WrasseError
 
 # Refusals that are answers, for whoever asked: the condition did not hold, or there is nothing there.
 _ANSWERS = frozenset({"PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "NoSuchUpload", "NotModified"})
@@ -26,6 +26,10 @@ _PLAIN = re.compile(r"[\w.-]{1,80}", re.ASCII)  # what of the store's words is s
 
 class Denied(StoreUnavailable):
     """The store answered that it will not do this. Asking again changes nothing, and nothing was changed."""
+
+
+class Forbidden(Denied, OnlyReads):
+    """The store does not let this user do that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Failure:
             hint = f"write region={self.region}" if self.region else "write its region= and endpoint= in the URL"
             return ConfigError(f"{where} is served elsewhere ({self.code})", do=hint)
         if self.code in _DENIED:
-            return Denied(
+            return Forbidden(
                 f"{where} denies access",
                 do="check the credentials; allow s3:GetObject, PutObject, DeleteObject and ListBucket for these keys",
             )

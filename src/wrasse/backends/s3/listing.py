@@ -26,18 +26,17 @@ Part = tuple[tuple[Listed, ...], bool]  # some objects, and whether there are mo
 
 
 class Lister:
-    """Listings of one bucket. `ordered` says whether the store itself lists in byte order."""
+    """Listings of one bucket."""
 
-    def __init__(self, client: Client, *, ordered: bool) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._ordered = ordered
 
     async def page(self, prefix: bytes, after: bytes | None, limit: int) -> Part:
         """At most `limit` objects that begin with the prefix, after this key; none only if there are no more."""
         limit = min(limit, PAGE_MAX)
         if after is not None and after < prefix:
             after = None
-        return await (self._flat if self._ordered else self._by_level)(prefix, after, limit)
+        return await (self._flat if self._client.conditions.ordered else self._by_level)(prefix, after, limit)
 
     async def folders(self, prefix: bytes) -> list[bytes]:
         """The names one level below a prefix that ends in a slash and under which there is anything."""

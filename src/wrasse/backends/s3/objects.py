@@ -33,7 +33,7 @@ import msgspec
 
 from wrasse.backends.rounds import Rounds
 from wrasse.backends.s3.client import ABSENT, AT_ONCE, Client, Condition, abreast, together
-from wrasse.backends.s3.conditions import PROBES, Conditions
+from wrasse.backends.s3.conditions import PROBES
 from wrasse.backends.s3.failures import Denied
 from wrasse.backends.s3.listing import Lister, nameable
 from wrasse.backends.s3.replies import is_etag, sayable
@@ -72,19 +72,19 @@ Delete = tuple[bytes, str]
 class Deletes:
     """Deletes objects of one bucket."""
 
-    def __init__(self, client: Client, *, in_batches: bool) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._in_batches = in_batches
 
     async def delete(self, deletes: Sequence[Delete]) -> list[Outcome]:
         """Each outcome, in the order of what was asked."""
+        in_batches = (await self._client.probed()).batch_delete
         outcomes: list[Outcome | None] = [None] * len(deletes)
         batch: dict[bytes, int] = {}
         single: list[int] = []
         for place, (key, etag) in enumerate(deletes):
             if not is_etag(etag):
                 outcomes[place] = Outcome.LOST
-            elif self._in_batches and key not in batch and _sayable(key):
+            elif in_batches and key not in batch and _sayable(key):
                 batch[key] = place
             else:
                 single.append(place)
@@ -307,12 +307,11 @@ READS_MAX = 4
 class S3Objects:
     """The port."""
 
-    def __init__(self, client: Client, conditions: Conditions, prefix: bytes) -> None:
+    def __init__(self, client: Client, prefix: bytes) -> None:
         self._client = client
-        self._conditions = conditions
         self._prefix = prefix
-        self._lister = Lister(client, ordered=conditions.ordered)
-        self._deletes = Deletes(client, in_batches=conditions.batch_delete)
+        self._lister = Lister(client)
+        self._deletes = Deletes(client)
         self._versions = Versions(client)
         self.keeps_deleted = self._versions.keeps_deleted
         self.copies: Copies = self
@@ -320,12 +319,12 @@ class S3Objects:
         self.versions: KeepsVersions = self
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
-        raw = self._raw(key)
+        raw = await self._to_write(key)
         check_metadata(metadata)
         return await self._store(raw, data, ABSENT, metadata)
 
     async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
-        raw = self._raw(key)
+        raw = await self._to_write(key)
         check_metadata(metadata)
         if not is_etag(at):
             return self._stored(Outcome.LOST)
@@ -380,7 +379,7 @@ class S3Objects:
             start = found[-1].key
 
     async def copy(self, key: str, to: str, *, at: str) -> Outcome:
-        raw, target = self._raw(key), self._raw(to)
+        raw, target = self._raw(key), await self._to_write(to)
         seen = await self._client.head(raw) if is_etag(at) else None
         if seen is None or seen.etag != at:
             return Outcome.LOST
@@ -447,7 +446,7 @@ class S3Objects:
             first = await parts.next()
             if len(first) < PART_BYTES:
                 return await self._put(raw, first, condition, headers)
-            self._conditions.check_large(self._client.where)
+            self._client.conditions.check_large(self._client.where)
             async with upload(self._client, raw, headers, first, parts) as finish:
                 return await self._settled(raw, condition, nonce, lambda: finish(condition))
 
@@ -478,18 +477,23 @@ class S3Objects:
 
     async def _check_folder(self, raw: bytes) -> None:
         """Says so where a store refuses a name because it has a folder of that name."""
-        if not self._conditions.raw_keys and (await self._lister.page(raw + b"/", None, 1))[0]:
+        if not self._client.conditions.raw_keys and (await self._lister.page(raw + b"/", None, 1))[0]:
             raise UsageError(
                 f"{self._client.where} keeps folders, and there is one of this name",
                 do="use another key, or write the object before those below it",
             )
+
+    async def _to_write(self, key: str) -> bytes:
+        check_object_key(key)
+        await self._client.probed()
+        return self._raw(key)
 
     def _raw(self, key: str) -> bytes:
         check_object_key(key)
         raw = raw_key(key)
         if raw.startswith(PROBES):
             raise UsageError(f"the key begins with {PROBES.decode()}", do="use another: there stores are probed")
-        if not self._conditions.raw_keys and not nameable(raw):
+        if not self._client.conditions.raw_keys and not nameable(raw):
             raise UsageError(
                 f"{self._client.where} does not keep keys like this one as they are",
                 do="use UTF-8 without backslashes, empty parts, '.' or '..' between slashes, each at most 255 bytes",

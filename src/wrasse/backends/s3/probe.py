@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
+from wrasse.backends.rounds import Rounds
 from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast
-from wrasse.backends.s3.conditions import PROBES, Conditions
+from wrasse.backends.s3.conditions import ALL, PROBES, Conditions
 from wrasse.backends.s3.versions import Versions
 from wrasse.backends.s3.wire import NoAnswer
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
@@ -30,19 +32,48 @@ _PLAIN = b"r/x"
 
 async def probe(client: Client, prefix: bytes) -> Conditions:
     """What the store honours. Raises Refused if that is not enough, and our errors if it does not answer."""
+    client = Client(client.wire)  # which asks for no probe
     try:
-        async with asyncio.timeout(PROBE_MAX):
+        async with _in_time(client.where):
             found = await _Probe(client, prefix + PROBES + secrets.token_hex(8).encode() + b"/").found()
             with suppress(StoreUnavailable, StoreBroken, UsageError):
                 await _remove_left(client, prefix + PROBES)
-    except TimeoutError:
-        raise StoreUnavailable(
-            f"{client.where} took too long to probe", do="check the endpoint and the network"
-        ) from None
     except NoAnswer as unknown:
         raise unknown.why from unknown
     found.check(client.where)
     return found
+
+
+async def look(client: Client, prefix: bytes) -> Conditions:
+    """What a reader must know, found out by reading. A store in byte order shows what is in the folder `x` after `x.~`;
+    one that lists by folder has passed it by then, and keeps no odd keys either. In a bucket without any folder the two
+    list alike."""
+    async with _in_time(client.where):
+        folder = await _some_folder(client, prefix)
+        if not folder:
+            return ALL
+        after = await client.list(folder[:-1], after=folder[:-1] + b".~")
+    ordered = any(each.key.startswith(folder) for each in after.objects)
+    return Conditions(ordered=ordered, raw_keys=ordered)
+
+
+async def _some_folder(client: Client, prefix: bytes) -> bytes:
+    token, rounds = None, Rounds(client.where, "a listing")
+    while True:
+        rounds.turn(token)
+        page = await client.list(prefix, token=token, by_folder=True)
+        found, token = [each for each in page.folders if each != prefix + PROBES], page.token
+        if found or token is None:
+            return found[0] if found else b""
+
+
+@asynccontextmanager
+async def _in_time(where: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(PROBE_MAX):
+            yield
+    except TimeoutError:
+        raise StoreUnavailable(f"{where} took too long to probe", do="check the endpoint and the network") from None
 
 
 async def _remove_left(client: Client, place: bytes) -> None:

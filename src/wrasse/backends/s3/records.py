@@ -26,13 +26,13 @@ from wrasse.backends.bucket.envelope import DAMAGED, Kept, Writes, listed, pack,
 from wrasse.backends.bucket.named_records import Answer, BucketRecords, Change, DueSpot
 from wrasse.backends.rounds import Rounds
 from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast, together
-from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.due_index import DueIndex
 from wrasse.backends.s3.listing import Lister, nameable
 from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
 from wrasse.errors import StoreBroken, UsageError, unsettled
+from wrasse.ports.conditional_records import RecordWrite
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection, Record
+from wrasse.ports.records import Collection, Record, Written
 
 GONE_KEPT = timedelta(hours=1)
 KNOWN_MAX = 2_000
@@ -147,7 +147,7 @@ class RecordObjects:
                     if kept is not None:
                         found.append((DueSpot(bucket, name), kept))
                 start = names[-1] if names else start
-            if empty:
+            if empty and not self._client.only_reads:
                 await self._index.retire(bucket)
         return found, False
 
@@ -159,7 +159,9 @@ class RecordObjects:
                 return held.kept
             if self._tended or held.kept.version == DAMAGED:
                 return replace(held.kept, due_at=self._index.calendar.begin(bucket))
-        elif held is not None and here:
+        if self._client.only_reads:
+            return None
+        if held is not None and here:
             try:
                 await self._client.delete(self._folder + name, held.etag)
             except NoAnswer:
@@ -273,15 +275,19 @@ def _is(held: Held | None, version: str) -> bool:
 class S3Records(BucketRecords):
     """The port, for one collection."""
 
-    def __init__(self, client: Client, conditions: Conditions, prefix: bytes, collection: Collection) -> None:
-        records = RecordObjects(client, Lister(client, ordered=conditions.ordered), prefix, collection)
+    def __init__(self, client: Client, prefix: bytes, collection: Collection) -> None:
+        records = RecordObjects(client, Lister(client), prefix, collection)
         super().__init__(records, collection.width, lambda: client.wire.time.now())
-        self._where, self._raw_keys = client.where, conditions.raw_keys
+        self._client = client
+
+    async def write(self, asked: RecordWrite) -> Written:
+        await self._client.probed()
+        return await super().write(asked)
 
     def _check_name(self, name: bytes) -> None:
-        if not self._raw_keys and not nameable(name) and name not in (b".", b".."):
+        if not self._client.conditions.raw_keys and not nameable(name) and name not in (b".", b".."):
             raise UsageError(
-                f"{self._where} does not keep keys like this one as they are",
+                f"{self._client.where} does not keep keys like this one as they are",
                 do="use no backslash, and at most 255 bytes, counting % and / three times",
             )
 
