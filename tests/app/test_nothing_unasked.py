@@ -7,10 +7,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import chdir, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,13 +23,14 @@ from conformance.object_stores import BUCKET, make_bucket
 from servers.nats import Nats, nats
 from servers.process import free_ports
 from servers.proxy import Proxy
+from servers.seaweed import READER
 from servers.seaweed import S3 as S3Server
 from servers.valkey import Valkey, valkey
 from wrasse import connect
 
 READING = (
     "jobs list", "jobs show x", "jobs peek", "jobs stats", "jobs dead", "jobs fsck", "jobs requeue x --dry-run",
-    "jobs purge --done --dry-run", "jobs replay --dry-run", "periodic list", "streams info", "streams read orders.>",
+    "jobs purge done --dry-run", "jobs replay --dry-run", "periodic list", "streams info", "streams read orders.>",
     "archives list", "archives read >", "archives verify", "archives replay > --into=test.x --dry-run",
     "leases list", "leases show k", "leases get k", "leases attachments k", "leases fsck", "leases messages q",
     "orphans list", "journal", "journal --since=1h", "explain x", "doctor", "sweep --list", "sweep --dry-run",
@@ -90,6 +92,69 @@ def test_the_doctor_finds_a_nats_that_was_never_used_well_and_one_that_is_used_t
         assert (before.code, "nothing is stored there yet" in before.out) == (0, True)
         assert (after.code, "a write takes" in after.out) == (0, True)
         assert "42" in wrasse("streams", "read", "orders.paid").out
+
+
+@pytest.fixture(scope="module")
+def kept(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Settings with a bucket in which there is something of everything, as somebody sees it who may only read it."""
+    place = tmp_path_factory.mktemp("kept")
+    bucket = asyncio.run(make_bucket(s3)).bucket
+    url = f"s3://{bucket}/{os.urandom(4).hex()}?endpoint={s3.endpoint}"
+
+    def settings(key: str, secret: str) -> str:
+        store = f"'{url}&access_key={key}&secret_key={secret}'"
+        return (
+            f"backends: {{jobs: {store}, records: {store}, objects: {store}, streams: 'sqlite:{place}/streams.db'}}\n"
+            "archiver: {streams: [{stream: 'orders.*', batch_size: 1}]}\nperiodic: {tick: {every: 1h}}\n"
+        )
+
+    with chdir(place):
+        Path("wrasse.yaml").write_text(settings(s3.key, s3.secret))
+        assert wrasse("jobs", "put", "--id=x", "hello").code == 0
+        assert wrasse("jobs", "put", "--delay=1h", "hello").code == 0
+        assert wrasse("leases", "acquire", "k", "--ttl=1h").code == 0
+        assert wrasse("streams", "publish", "orders.paid", "42").code == 0
+        with running(place, "--role=archiver") as daemon:
+            until(lambda: wrasse("archives", "list", "--json").json["archives"], "an archive")
+            daemon.signal(signal.SIGTERM)
+            assert daemon.end() == 0
+        assert wrasse("sweep").code == 0
+    return settings(*READER)
+
+
+# The job is not dead, and the key has no state.
+@pytest.mark.parametrize("command", sorted({*READING} - {"jobs requeue x --dry-run", "leases get k"}))
+def test_of_a_bucket_it_is_enough_to_have_the_right_to_read(place: Path, kept: str, command: str) -> None:
+    (place / "wrasse.yaml").write_text(kept)
+    answer = wrasse(*command.split())
+    assert (answer.code, answer.err) == (0, "")
+    assert listed(place) == ["wrasse.yaml"]
+
+
+def test_what_a_bucket_holds_is_shown_to_whoever_may_only_read_it(place: Path, kept: str) -> None:
+    (place / "wrasse.yaml").write_text(kept)
+    assert {each["id"] for each in wrasse("jobs", "list", "--json").json["jobs"]} >= {"x"}
+    assert [each["key"] for each in wrasse("leases", "list", "--json").json["keys"]] == ["k"]
+    assert "42" in wrasse("archives", "read", "orders.paid").out
+    checks = wrasse("doctor", "--json").json["checks"]
+    (probe,) = [each for each in checks if each["check"] == "probe"]
+    assert (probe["state"], "can be read with these credentials, and not changed" in probe["what"]) == ("warn", True)
+    refused = wrasse("jobs", "put", "hello")
+    assert (refused.code, "denies access" in refused.err) == (1, True)
+
+
+def test_on_a_redis_no_reading_command_writes_a_key(place: Path) -> None:
+    with valkey() as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as asking, asking.makefile("rb") as answers:
+            asking.sendall(b"XADD orders:paid 1-1 data 42\r\nXADD orders:sent 1-1 data 43\r\n")
+            assert [answers.readline()[:1] for _ in range(4)] == [b"$", b"1", b"$", b"1"]
+            at = {"REDIS_ADDR": f"127.0.0.1:{server.port}"}
+            for command in READING:
+                assert "Traceback" not in wrasse(*command.split(), env=at).err
+            asking.sendall(b"DBSIZE\r\n")
+            assert answers.readline() == b":2\r\n"
+            assert wrasse("streams", "info", "--json", env=at).out.count("orders.") == 2
+            assert "43" in wrasse("streams", "read", "orders.sent", env=at).out
 
 
 @pytest.mark.parametrize("command", ["plan", "plan nothing", "arm nothing", "disarm nothing", "undo nothing"])

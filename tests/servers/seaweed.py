@@ -15,6 +15,7 @@ from servers.process import ServerProcess, folder, free_ports
 
 BIN = Path(sys.executable).parent
 KEY, SECRET = "test", "testsecret"
+READER = "reader", "readersecret"  # who may look and change nothing
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ def seaweed() -> Iterator[S3]:
     with folder() as place:
         who = {"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}]}
         who["actions"] = ["Admin", "Read", "Write", "List", "Tagging"]
-        (place / "s3.json").write_text(json.dumps({"identities": [who]}))
+        looks = {"name": "r", "credentials": [dict(zip(("accessKey", "secretKey"), READER, strict=True))]}
+        looks["actions"] = ["Read", "List"]
+        (place / "s3.json").write_text(json.dumps({"identities": [who, looks]}))
         (place / "data").mkdir()
         argv = [
             BIN / "weed", "-logtostderr=true", "server", f"-dir={place / 'data'}", "-ip=127.0.0.1",
