@@ -23,8 +23,7 @@ from conformance.object_stores import BUCKET, make_bucket
 from servers.nats import Nats, nats
 from servers.process import free_ports
 from servers.proxy import Proxy
-from servers.seaweed import READER
-from servers.seaweed import S3 as S3Server
+from servers.seaweed import READER, S3 as S3Server
 from servers.valkey import Valkey, valkey
 from wrasse import connect
 
@@ -144,17 +143,16 @@ def test_what_a_bucket_holds_is_shown_to_whoever_may_only_read_it(place: Path, k
 
 
 def test_on_a_redis_no_reading_command_writes_a_key(place: Path) -> None:
-    with valkey() as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as asking, asking.makefile("rb") as answers:
-            asking.sendall(b"XADD orders:paid 1-1 data 42\r\nXADD orders:sent 1-1 data 43\r\n")
-            assert [answers.readline()[:1] for _ in range(4)] == [b"$", b"1", b"$", b"1"]
-            at = {"REDIS_ADDR": f"127.0.0.1:{server.port}"}
-            for command in READING:
-                assert "Traceback" not in wrasse(*command.split(), env=at).err
-            asking.sendall(b"DBSIZE\r\n")
-            assert answers.readline() == b":2\r\n"
-            assert wrasse("streams", "info", "--json", env=at).out.count("orders.") == 2
-            assert "43" in wrasse("streams", "read", "orders.sent", env=at).out
+    with valkey() as own, socket.create_connection(("127.0.0.1", own.port)) as asking, asking.makefile("rb") as answers:
+        asking.sendall(b"XADD orders:paid 1-1 data 42\r\nXADD orders:sent 1-1 data 43\r\n")
+        assert [answers.readline()[:1] for _ in range(4)] == [b"$", b"1", b"$", b"1"]
+        at = {"REDIS_ADDR": f"127.0.0.1:{own.port}"}
+        for command in READING:
+            assert "Traceback" not in wrasse(*command.split(), env=at).err
+        asking.sendall(b"DBSIZE\r\n")
+        assert answers.readline() == b":2\r\n"
+        assert wrasse("streams", "info", "--json", env=at).out.count("orders.") == 2
+        assert "43" in wrasse("streams", "read", "orders.sent", env=at).out
 
 
 @pytest.mark.parametrize("command", ["plan", "plan nothing", "arm nothing", "disarm nothing", "undo nothing"])

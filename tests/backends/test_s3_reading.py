@@ -1,11 +1,11 @@
-"""A bucket that is opened to read: nothing is written there, what must be known is asked by reading, and the probe waits
-for a first change."""
+"""A bucket that is opened to read: nothing is written there, what must be known is asked by reading, and the probe
+waits for a first change."""
 
 from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from itertools import count
 
@@ -14,8 +14,7 @@ from aiohttp import web
 
 from backends.s3_scene import Scene, scene
 from conformance.object_stores import listed, make_bucket, whole
-from servers.seaweed import READER
-from servers.seaweed import S3 as S3Server
+from servers.seaweed import READER, S3 as S3Server
 from servers.strict_s3 import DENIED
 from wrasse.backends import rounds
 from wrasse.backends.s3.conditions import Conditions
@@ -23,7 +22,7 @@ from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.due_index import RETIRED_AFTER, STALE
 from wrasse.errors import OnlyReads, Refused, StoreBroken, UsageError
 from wrasse.ports.objects import ObjectDelete
-from wrasse.ports.records import Collection
+from wrasse.ports.records import Collection, Record
 
 KEYS = ("x", "x-y", "x.z", "x/y", "x/z/1", "x0")
 ODD = ("a//b", "x\\y")
@@ -112,10 +111,9 @@ async def test_a_reader_sees_what_is_due_and_leaves_the_due_index_as_it_is() -> 
         for name, minutes in (("moved", 1), ("deleted", 2), ("kept", 3)):
             await records.create(name, b"1", due_at=begin + timedelta(minutes=minutes), nonce=name)
         now.server.plan = lambda method, path: DENIED if method == "DELETE" else None  # so that old entries stay
-        moved, deleted = await records.get("moved"), await records.get("deleted")
-        assert moved is not None and deleted is not None
-        await records.put("moved", b"2", at=moved.version, due_at=begin + timedelta(minutes=4))
-        await records.delete("deleted", at=deleted.version, nonce="gone")
+        versions = {record.key: record.version for record in await records.page("", None, 10)}
+        await records.put("moved", b"2", at=versions["moved"], due_at=begin + timedelta(minutes=4))
+        await records.delete("deleted", at=versions["deleted"], nonce="gone")
         now.server.plan = lambda method, path: None
         now.clock.advance(timedelta(hours=2) + STALE + RETIRED_AFTER)
         now.server._drop(f"here/{NOTES.buckets.strip('/')}".encode())  # so that folders are found by looking
@@ -131,7 +129,7 @@ async def test_a_reader_sees_what_is_due_and_leaves_the_due_index_as_it_is() -> 
         assert now.server.things != things, "whoever may write tidies up"
 
 
-async def _due(store: S3):  # type: ignore[no-untyped-def]
+async def _due(store: S3) -> AsyncIterator[Record]:
     after: str | None = None
     while True:
         page = await store.records(NOTES).due(None, after, 1)

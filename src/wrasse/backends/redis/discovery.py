@@ -35,17 +35,8 @@ class Discovery:
     """Finds the streams of one Redis."""
 
     __slots__ = (
-        "_began",
-        "_clock",
-        "_cursor",
-        "_keys",
-        "_link",
-        "_lock",
-        "_nameless",
-        "_to_read",
-        "_told",
-        "unregistered",
-    )
+        "_began", "_clock", "_cursor", "_keys", "_link", "_lock", "_nameless", "_to_read", "_told", "unregistered",
+    )  # fmt: skip
 
     def __init__(self, link: Link, keys: StreamKeys, clock: Clock, *, to_read: bool) -> None:
         self._link = link

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wrasse.errors import Refused
 
-PROBES = b".wrasse-probe/"  # below the prefix: reserved, hidden from listings; emptied at each start
+PROBES = b".wrasse-probe/"  # below the prefix: reserved, hidden from listings; emptied at each probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Finds out at the start what a store honours, with a few small objects under a reserved name that it removes again.
-A process that is killed meanwhile leaves at most a dozen, and the first start ten minutes later removes them.
+"""Finds out what a store honours, with a few small objects under a reserved name that it removes again.
+A process that is killed meanwhile leaves at most a dozen, and the first probe ten minutes later removes them.
 
 A store may answer every request and still ignore its condition. So each condition is broken on purpose, and what the
 object holds afterwards is what counts.
@@ -21,9 +21,9 @@ from wrasse.backends.s3.wire import NoAnswer
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
 
 PROBE_MAX = 60.0
-"""Seconds for all questions to a store when it is opened."""
+"""Seconds for all questions about what a store honours."""
 LEFT_AFTER = timedelta(minutes=10)
-"""Age from which what a probe wrote is no running probe's any more; the next start removes it, a page at a time."""
+"""Age from which what a probe wrote is no running probe's any more; the next probe removes it, a page at a time."""
 _WRONG = "0" * 32
 _ORDERED = (b"o", b"o-x", b"o/x")  # a tree of folders lists o/x before o-x
 _ODD = b"r//x"
@@ -77,7 +77,7 @@ async def _in_time(where: str) -> AsyncIterator[None]:
 
 
 async def _remove_left(client: Client, place: bytes) -> None:
-    """Removes what probes of killed processes left. What cannot be removed now is tried again at the next start."""
+    """Removes what probes of killed processes left. What cannot be removed now is tried again by the next probe."""
     before = client.wire.time.now() - LEFT_AFTER
     versions = Versions(client)
 
