@@ -59,6 +59,7 @@ async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
     written = await records.create("a", b"1", due_at=counts.at)
     page = await records.due(None, None, 10)
     deleted = await records.delete("a", at=written.version or "")
+    await store.forget(Collection.named("things"))
     assert listed == {Place.HELD: ["c"], Place.DONE: ["a"], Place.DEAD: ["b"]}
     assert (len(page), bool(deleted)) == (1, True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from servers.valkey import SHARED, Valkey, oldest, valkey
 from wrasse.app.config import load
 from wrasse.app.demo import MESSAGES, publish_and_archive
 from wrasse.app.wiring import Stores
-from wrasse.backends.redis import discovery, groups
+from wrasse.backends.redis import discovery, groups, streams
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.stream_keys import StreamKeys
@@ -23,6 +24,7 @@ from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection
 from wrasse.ports.streams import START, Draft, EntryId
 from wrasse.streams.consumer import Consumer, ConsumerSettings
 from wrasse.streams.envelope import decode
@@ -32,6 +34,7 @@ from wrasse.streams.received import Received
 S, KEY, G = "gbe.events.audit.change", "gbe:events:audit:change", "archiver"
 FIRST = StartAt(first=True)
 TIMEOUT = timedelta(seconds=30)
+PROBES = Collection.named(".wrasse/doctor")
 # As the origin writes it: compact, in this order, the payload in base64.
 ORIGIN = (
     b'{"message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","subject":"gbe.events.audit.change","timestamp":1700000000000,'
@@ -239,6 +242,52 @@ async def test_a_foreign_stream_that_comes_later_is_found_by_the_next_pass(
     soon = await redis.streams.subjects(">", None, 10)
     monkeypatch.setattr(discovery, "PASS", 0.0)
     assert (soon.items, (await redis.streams.subjects(">", None, 10)).items) == ((), (S,))
+
+
+@pytest.mark.parametrize("client", ["own", "redis-py"])
+@pytest.mark.parametrize("names", [1, 2, 3, 100])
+async def test_who_only_reads_sees_streams_of_others_among_our_own_and_registers_none(
+    redis: Redis, names: int, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_NAMES", names)
+    monkeypatch.setattr(streams, "_SURVEY_NAMES", names)
+    for number in (1, 3, 4, 7):
+        await append(redis, b"1", subject=f"a.s{number}")
+    await foreign(redis, "DEL", "a:s3")
+    for number in (0, 2, 5, 6, 8):
+        await foreign(redis, "XADD", f"a:s{number}", "*", "envelope", ORIGIN)
+    await foreign(redis, "SET", "a:s9", "no stream")
+    before = await redis.link.ask("ZRANGE", "jobqueue:streams", 0, -1)
+    reader = await Redis.open(replace(redis.link.options, client=client), to_read=True)
+    wanted = [f"a.s{number}" for number in (0, 1, 2, 4, 5, 6, 7, 8)]
+    for limit in (1, 3, 10):
+        for listing in (reader.streams.subjects, reader.surveys.survey):
+            found, after = list[str](), None
+            while True:
+                page = await listing("a.*", after, limit)
+                found += [each if isinstance(each, str) else each.subject for each in page.items]
+                after = page.cursor
+                if after is None:
+                    break
+            assert found == wanted
+    literal = [(await reader.streams.subjects(f"a.s{number}", None, 1)).items for number in (2, 3, 9)]
+    await reader.close()
+    assert literal == [("a.s2",), (), ()]
+    assert await redis.link.ask("ZRANGE", "jobqueue:streams", 0, -1) == before
+
+
+async def test_what_is_kept_of_deleted_records_is_forgotten_where_there_are_no_others(redis: Redis) -> None:
+    records = redis.records(PROBES)
+    first, second = await records.create("a", b"1"), await records.create("b", b"1")
+    assert first.version is not None
+    assert second.version is not None
+    await records.delete("a", at=first.version)
+    await redis.forget(PROBES)
+    assert await records.get("b") is not None
+    assert await redis.link.ask("EXISTS", "jobqueue:records:.wrasse/doctor/r:writes") == 1
+    await records.delete("b", at=second.version)
+    await redis.forget(PROBES)
+    assert await redis.link.ask("DBSIZE") == 0
 
 
 async def test_a_stream_that_somebody_deleted_is_forgotten(redis: Redis) -> None:
