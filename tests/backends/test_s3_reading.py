@@ -140,6 +140,23 @@ async def _due(store: S3) -> AsyncIterator[Record]:
             return
 
 
+async def test_a_folder_that_is_emptied_meanwhile_says_nothing_of_a_store() -> None:
+    async with scene() as now:
+        for key in ("a/1", "b/1", *ODD):
+            await now.backend.objects.create(key, b"1")
+
+        def empty(method: str, path: bytes) -> None:
+            if "start-after" in now.server.requests[-1][1]:
+                now.server._drop(b"here/a/1")
+                now.server._drop(b"here/a//b")
+
+        now.server.plan = empty
+        store = await reader(now)
+        assert [each.key for each in await listed(store.objects)] == ["b/1", "x\\y"]
+        assert await whole(store.objects, "x\\y") == b"1"
+        await store.close()
+
+
 async def test_a_store_that_shows_no_folder_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "ROUNDS_MAX", 20)
     tokens = count()

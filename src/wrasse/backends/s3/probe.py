@@ -48,23 +48,28 @@ async def look(client: Client, prefix: bytes) -> Conditions:
     """What a reader must know, found out by reading. A store in byte order shows what is in the folder `x` after `x.~`;
     one that lists by folder has passed it by then, and keeps no odd keys either. In a bucket without any folder the two
     list alike."""
-    async with _in_time(client.where):
-        folder = await _some_folder(client, prefix)
-        if not folder:
-            return ALL
-        after = await client.list(folder[:-1], after=folder[:-1] + b".~")
-    ordered = any(each.key.startswith(folder) for each in after.objects)
-    return Conditions(ordered=ordered, raw_keys=ordered)
-
-
-async def _some_folder(client: Client, prefix: bytes) -> bytes:
     token, rounds = None, Rounds(client.where, "a listing")
-    while True:
-        rounds.turn(token)
-        page = await client.list(prefix, token=token, by_folder=True)
-        found, token = [each for each in page.folders if each != prefix + PROBES], page.token
-        if found or token is None:
-            return found[0] if found else b""
+    async with _in_time(client.where):
+        while True:
+            rounds.turn(token)
+            page = await client.list(prefix, token=token, by_folder=True)
+            for folder in page.folders:
+                if folder != prefix + PROBES and (ordered := await _orders(client, folder)) is not None:
+                    return Conditions(ordered=ordered, raw_keys=ordered)
+            token = page.token
+            if token is None:
+                return ALL
+
+
+async def _orders(client: Client, folder: bytes) -> bool | None:
+    """Whether this folder comes in byte order; None if nothing in it stays for as long as it takes to ask."""
+    keys = [each.key for each in (await client.list(folder)).objects if each.etag]
+    if not keys:
+        return None
+    after = await client.list(folder[:-1], after=folder[:-1] + b".~")
+    if any(each.key.startswith(folder) for each in after.objects):
+        return True
+    return None if await client.head(keys[0]) is None else False
 
 
 @asynccontextmanager
