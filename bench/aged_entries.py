@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.measure import Benchmark, Rate, Ratio, Result
 from bench.redis_server import serving
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.ports.streams import Draft

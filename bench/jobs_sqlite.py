@@ -17,15 +17,15 @@ from huey import SqliteHuey  # type: ignore[import-untyped]
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
 from bench.raw_sqlite import RawLoop, insert, note_ready, open_raw, rows_of
-from wrasse.app.signals import hand_over_sooner
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
-from wrasse.jobs.beats import ChildBeats
 from wrasse.jobs.handlers import Handlers
-from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
-from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.heartbeat import ChildBeats
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.ports.jobs import BATCH_MAX, Finish, Job
+from wrasse.runtime.signals import hand_over_sooner
 
 PAYLOAD = b'{"path": "a.png", "size": 12345}'
 SILENCE = timedelta(seconds=30)

@@ -24,9 +24,9 @@ from bench.measure import Benchmark, Rate, Ratio, Result
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
 from wrasse.orphans.root import Graces, Root, parse_template
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Desk
 from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.page import Page

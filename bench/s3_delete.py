@@ -48,7 +48,7 @@ async def _delete(endpoint: str, times: int, each: int) -> float:
     from wrasse.backends.s3.client import Client
     from wrasse.backends.s3.conditions import Conditions
     from wrasse.backends.s3.objects import S3Objects
-    from wrasse.backends.s3.wire import Wire
+    from wrasse.backends.s3.transport import Wire
     from wrasse.clock import SystemClock
     from wrasse.ports.outcome import Outcome
 

@@ -28,9 +28,9 @@ from pathlib import Path
 
 from bench.group_reader import GROUP, STREAM, SUBJECT
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
+from wrasse.backends.nats.client.connection import Link
+from wrasse.backends.nats.client.jetstream import JetStream, JsError
 from wrasse.backends.nats.connect import Nats
-from wrasse.backends.nats.js import JetStream, JsError
-from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 from wrasse.ids import Ids

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from wrasse.errors import StoreUnavailable
+from wrasse.ports.health_check import Heart, Pulse
 from wrasse.ports.jobs import (
     IDS_KEPT,
     NO_PROGRESS,
@@ -42,9 +43,8 @@ from wrasse.ports.jobs import (
 from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.pulse import Heart, Pulse
 from wrasse.ports.records import Record, Records, Written
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import Spot
 from wrasse.ports.streams import Draft
 
 T = TypeVar("T")

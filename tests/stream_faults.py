@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from faults import Network
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import Stretch
 from wrasse.ports.groups import Answer, ConsumerState, Delivery, Groups, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page

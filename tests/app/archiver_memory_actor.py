@@ -20,7 +20,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.drains import PLAIN, Stretch
+from wrasse.ports.entry_chunks import PLAIN, Stretch
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page

@@ -26,7 +26,6 @@ from conformance.object_stores import make_bucket
 from servers.nats import SHARED_NATS
 from servers.seaweed import S3
 from servers.valkey import Valkey
-from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
 from wrasse.archives.drain import GROUP
 from wrasse.archives.lines import entry_of
@@ -36,6 +35,7 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.backend import Backend
 from wrasse.ports.objects import Objects
+from wrasse.runtime.backends import Stores
 from wrasse.streams.envelope import decode
 from wrasse.streams.publisher import Message, Publisher
 

@@ -29,10 +29,10 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.run import Frame, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.consent import Consent, write_consent
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
+from wrasse.orphans.approval import Consent, write_consent
 from wrasse.orphans.presets import Workspaces, workspaces_queries
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Desk
 from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
 from wrasse.ports.outcome import Outcome

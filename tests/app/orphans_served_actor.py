@@ -30,11 +30,11 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.engine.run import Frame, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.consent import Consent, write_consent
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
+from wrasse.orphans.approval import Consent, write_consent
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.orphans.root import Graces, WriterTime
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Desk
 from wrasse.ports.objects import Objects
 from wrasse.sweeps.orphan_archives import OrphanArchives
 

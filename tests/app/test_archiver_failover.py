@@ -20,18 +20,18 @@ from app.typed import Answer, wrasse
 from servers.replica import replicated
 from servers.sentinel import watched
 from servers.valkey import Valkey
-from wrasse.app.archiving import build_archiver
-from wrasse.app.config import load
-from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
 from wrasse.archives.drain import GROUP
 from wrasse.archives.lines import entry_of
 from wrasse.archives.reader import lines_at
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
+from wrasse.config.load import load
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import START, Streams
+from wrasse.runtime.archiver import build_archiver
+from wrasse.runtime.backends import Stores
 from wrasse.streams.envelope import decode
 from wrasse.streams.publisher import Message, Publisher
 

@@ -24,22 +24,22 @@ from servers.nats import Nats
 from servers.proxy import Proxy
 from servers.seaweed import S3
 from servers.valkey import Valkey, valkey
-from wrasse.app.archiving import build_archiver, open_ports
-from wrasse.app.config import load
-from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
 from wrasse.archives.rule import Rule
-from wrasse.archives.turns import Turns
+from wrasse.archives.stream_lease import Turns
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
+from wrasse.config.load import load
 from wrasse.errors import Refused
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.backend import Backend
 from wrasse.ports.objects import Objects
+from wrasse.runtime.archiver import build_archiver, open_ports
+from wrasse.runtime.backends import Stores
 from wrasse.streams.publisher import Message, Publisher
 
 CHANGE = "gbe.events.audit.change"

@@ -15,7 +15,7 @@ import pytest
 
 import wrasse as package
 from app.typed import typed, wrasse
-from wrasse.app.cli import LazyGroup, wrasse as root
+from wrasse.cli.main import LazyGroup, wrasse as root
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -68,7 +68,7 @@ def test_importing_wrasse_loads_nothing_but_itself() -> None:
 
 
 def test_the_commands_that_look_load_neither_the_web_server_nor_tables() -> None:
-    code = "from wrasse.app.cli import main\ntry:\n    main(['jobs', 'stats'])\nexcept SystemExit:\n    pass"
+    code = "from wrasse.cli.main import main\ntry:\n    main(['jobs', 'stats'])\nexcept SystemExit:\n    pass"
     assert not loaded_by(code) & {"aiohttp", "rich", "prometheus_client"}
 
 
@@ -246,7 +246,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(place: Path) -> None:
     assert typed("jobs", "put", "--id=before", "x", cwd=place).code == 0
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
-        "from wrasse.app.cli import main; main(['jobs', 'put', '--id=big'])"
+        "from wrasse.cli.main import main; main(['jobs', 'put', '--id=big'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", limited], input=b"x" * (8 << 20), cwd=place, capture_output=True, timeout=60, check=False
@@ -261,7 +261,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(place: Path) -> None:
 def test_what_was_put_before_the_disk_was_full_is_told(place: Path) -> None:
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20));"
-        "from wrasse.app.cli import main; main(['jobs', 'put', '--lines'])"
+        "from wrasse.cli.main import main; main(['jobs', 'put', '--lines'])"
     )
     lines = b"x\n" * 1000 + (b"y" * 4_000 + b"\n") * 1000
     done = subprocess.run(

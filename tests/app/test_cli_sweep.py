@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import pytest
 
 from app.typed import wrasse
-from wrasse.app.cli_sweep import exit_code
-from wrasse.app.wiring import open_store
 from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.cli.sweep import exit_code
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.engine.report import Report
 from wrasse.engine.state import ENGINE_STATE, Loaded, SweepState, save
 from wrasse.ports.jobs import Finish, Job, JobQueue, WorkerInfo
+from wrasse.runtime.backends import open_store
 from wrasse.sweeps import CATALOGUE
 
 pytestmark = pytest.mark.usefixtures("place")

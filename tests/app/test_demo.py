@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.typed import typed
-from wrasse.app.demo import Demo, Told, staged
+from wrasse.cli.demo.tour import Demo, Told, staged
 from wrasse.ports.journal import Intent, Settled
 from wrasse.ports.outcome import Outcome
 

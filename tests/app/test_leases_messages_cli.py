@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.typed import wrasse
-from wrasse.app.leases_http.queues_desk import QueueDesk, Shown
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
+from wrasse.lease_server.queues.service import QueueDesk, Shown
 from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import Bury, Job, Reason
 

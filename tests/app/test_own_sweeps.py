@@ -13,15 +13,15 @@ import pytest
 
 from app.daemons import running, until
 from app.typed import wrasse
-from wrasse.app.application import connect
-from wrasse.app.config import load
-from wrasse.app.opened import Opened
-from wrasse.app.sweep_building import build_sweep
+from wrasse.api.app import connect
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
+from wrasse.config.load import load
 from wrasse.errors import ConfigError
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.records import Collection
+from wrasse.runtime.engine import build_sweep
+from wrasse.runtime.open_ports import Opened
 
 MODULE = '''
 from __future__ import annotations

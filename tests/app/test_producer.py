@@ -15,10 +15,10 @@ import pytest
 from app.daemons import running, until
 from app.typed import typed, wrasse
 from servers.valkey import Valkey
-from wrasse.app.config import load
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.config.load import load
 from wrasse.errors import ConfigError
 from wrasse.ports.jobs import JobFilter, Place
 

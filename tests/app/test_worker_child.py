@@ -12,9 +12,9 @@ import pytest
 
 from app.kill_yard import alive
 from wrasse.errors import Refused, StoreBroken
-from wrasse.jobs.beats import ChildBeats
-from wrasse.jobs.board import Board
 from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker.heartbeat import ChildBeats
+from wrasse.jobs.worker.heartbeat_table import Board
 from wrasse.ports.jobs import WorkerInfo
 
 SILENCE = timedelta(milliseconds=300)
@@ -60,5 +60,5 @@ async def test_a_secret_in_the_url_is_not_on_the_command_line(tmp_path: Path) ->
         await beats.state.until_beating()
         line = command_line(beats.pid)
         task.cancel()
-    assert b"wrasse.app.beat_child" in line
+    assert b"wrasse.runtime.heartbeat_process" in line
     assert b"secret" not in line

@@ -8,12 +8,12 @@ import resource
 import sys
 import time
 
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.link import Link as NatsLink
+from wrasse.backends.nats.client.connection import Link as NatsLink
+from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.redis.connection import OwnLink as RedisLink
+from wrasse.backends.redis.client.connection import OwnLink as RedisLink
+from wrasse.backends.redis.client.redis_py import RedisPyLink
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.redis.redis_py import RedisPyLink
 from wrasse.errors import WrasseError
 
 

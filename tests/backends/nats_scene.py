@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import uuid4
 
-from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.client.connection import Link
+from wrasse.backends.nats.client.jetstream import JetStream
+from wrasse.backends.nats.connect import Flows
+from wrasse.backends.nats.kv.store import Bucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.streams import START, Draft, Entry, EntryId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.scripts import Script
 
 

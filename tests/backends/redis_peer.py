@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.keys import Keys
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from conformance.desk import LONGER, SILENCE, Desk, fresh
 from conformance.stores import Store
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.keys import Keys
 from wrasse.clock import ManualClock
-from wrasse.ports.damage import Damage
+from wrasse.ports.inconsistency import Damage
 from wrasse.ports.jobs import (
     Budget,
     Bury,

@@ -13,7 +13,7 @@ from backends.test_s3_hostile import ended, operations
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import Wire
+from wrasse.backends.s3.transport import Wire
 from wrasse.clock import ManualClock
 from wrasse.errors import WrasseError
 

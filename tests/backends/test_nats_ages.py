@@ -12,8 +12,8 @@ import pytest
 from backends.nats_scene import S, Scene, drafts, scene
 from servers.nats import Nats
 from wrasse.backends.memory.connect import Memory
-from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.js import JetStream, Receipt
+from wrasse.backends.nats.client.jetstream import JetStream, Receipt
+from wrasse.backends.nats.connect import Flows
 from wrasse.backends.nats.layout import stream_name
 from wrasse.clock import SystemClock
 from wrasse.engine.report import Report

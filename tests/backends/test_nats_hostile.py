@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from servers.hostile import How, Script, attack, client_meets, complaints, hostile
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.client.connection import Link
+from wrasse.backends.nats.client.jetstream import JetStream
+from wrasse.backends.nats.client.transport import CONTROL_LINE_MAX, PAYLOAD_MAX, ServerInfo, Wire
+from wrasse.backends.nats.message_codec import fields_of, stored
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.nats.pulls import Pulls
-from wrasse.backends.nats.stored import fields_of, stored
-from wrasse.backends.nats.wire import CONTROL_LINE_MAX, PAYLOAD_MAX, ServerInfo, Wire
+from wrasse.backends.nats.pull_requests import Pulls
 from wrasse.backends.tcp import Tls
 from wrasse.errors import StoreUnavailable, WrasseError
 

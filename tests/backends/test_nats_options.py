@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.app.config import load
-from wrasse.app.redis_settings import nats_options
-from wrasse.app.settings import Nats, NatsTls
-from wrasse.app.store_url import parse_jobs, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.tcp import Tls
+from wrasse.config.load import load
+from wrasse.config.server_options import nats_options
+from wrasse.config.settings import Nats, NatsTls
+from wrasse.config.urls import parse_jobs, parse_objects, parse_store
 from wrasse.errors import ConfigError
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)

@@ -9,9 +9,9 @@ import pytest
 
 from backends.nats_scene import G, S, entries
 from servers.nats import nats_cluster
-from wrasse.backends.nats.flows import Flows
+from wrasse.backends.nats.client.connection import Link
+from wrasse.backends.nats.connect import Flows
 from wrasse.backends.nats.layout import stream_name
-from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable

@@ -9,8 +9,8 @@ import pytest
 
 from backends.nats_scene import Scene
 from servers.nats import Nats
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link, Message
+from wrasse.backends.nats.client.connection import Link, Message
+from wrasse.backends.nats.kv.store import Bucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 

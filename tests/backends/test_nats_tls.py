@@ -7,7 +7,7 @@ import pytest
 from servers.nats import Nats as NatsServer
 from servers.nats_logins import nats_with_tls
 from servers.tls import CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.client.connection import Link
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, StoreUnavailable

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from wrasse.backends.redis.advice import Health, judge
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 
 GOOD = Health(
     server="valkey",

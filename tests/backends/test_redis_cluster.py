@@ -14,8 +14,8 @@ from conformance.desk import LONGER, SILENCE, Desk
 from servers.cluster import Cluster, cluster
 from servers.sentinel import watched
 from servers.valkey import Valkey
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.scripts import Script
 from wrasse.clock import ManualClock

@@ -11,12 +11,13 @@ import pytest
 
 from backends.test_redis_shapes import HOLD, _words, resp
 from servers.hostile import hostile
-from wrasse.backends import rounds
-from wrasse.backends.redis import dead_list, key_types
+from wrasse.backends import page_loop
+from wrasse.backends.page_loop import Rounds
+from wrasse.backends.redis import key_types
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.jobs import dead_list
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.rounds import Rounds
 from wrasse.errors import StoreBroken
 from wrasse.ports.jobs import Delete, JobFilter, Place
 
@@ -77,7 +78,7 @@ CALLS: dict[str, Callable[[Redis], Awaitable[object]]] = {
 
 @pytest.fixture
 async def met(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Endless, Redis]]:
-    monkeypatch.setattr(rounds, "ROUNDS_MAX", 50)
+    monkeypatch.setattr(page_loop, "ROUNDS_MAX", 50)
     server = Endless()
     async with hostile(server.play) as port:
         redis = await Redis.open(RedisOptions((("127.0.0.1", port),), max_retries=0))

@@ -15,10 +15,10 @@ from servers.hostile import How, Script, attack, client_meets, complaints, hosti
 from servers.nats import Nats
 from servers.tls import encrypted
 from servers.valkey import Valkey
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnLink
+from wrasse.backends.redis.client.transport import ARRAY_MAX, REPLIES_MAX, Wire
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.scripts import Script as Lua
-from wrasse.backends.redis.wire import ARRAY_MAX, REPLIES_MAX, Wire
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError
 

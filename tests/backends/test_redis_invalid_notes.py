@@ -22,7 +22,7 @@ from wrasse.clock import ManualClock
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
-from wrasse.ports.shelves import Span, Spot
+from wrasse.ports.status_index import Span, Spot
 from wrasse.ports.streams import START, Draft
 
 SILENCE = timedelta(seconds=30)

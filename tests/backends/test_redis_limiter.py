@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from servers.valkey import Valkey, oldest, valkey
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import ConfigError, StoreBroken

@@ -23,12 +23,12 @@ from servers.sentinel import watched
 from servers.tls import CERTIFICATE, encrypted
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis import options as redis_options
+from wrasse.backends.redis.client.redis_py import RedisPyLink
+from wrasse.backends.redis.client.transport import Refusal
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.redis.redis_py import RedisPyLink
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.redis.wire import Refusal
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, Refused, StoreUnavailable, WrasseError
 

@@ -13,8 +13,8 @@ from conformance.stores import Store
 from conformance.upkeep import DAY, Upkeep
 from servers.valkey import SHARED, newest
 from wrasse.backends.redis import groups
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import SystemClock
 from wrasse.ports.groups import Nak, StartAt

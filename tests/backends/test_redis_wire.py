@@ -15,9 +15,9 @@ from backends.redis_peer import GARBAGE
 from conformance.desk import EVERYTHING, SILENCE, Desk, fresh
 from servers.proxy import proxy
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis import waking
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.job_json import (
+from wrasse.backends.redis.jobs import queue
+from wrasse.backends.redis.jobs.job_json import (
     Change,
     changed,
     decode,
@@ -563,7 +563,7 @@ async def test_answers_are_remembered_for_a_minute_and_forgotten_in_the_third(re
 async def test_our_own_put_wakes_a_taker_that_would_not_look_by_itself(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking, "POLL", 60)
+    monkeypatch.setattr(queue, "POLL", 60)
     waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
     await _blocked(peer)
     await peer.desk.put("a")
@@ -577,7 +577,7 @@ async def test_a_listener_that_lost_its_server_says_so_and_hears_again(
     caplog.set_level("INFO", logger="wrasse.jobs")
     async with proxy(redis_server.port) as between:
         redis = await Redis.open(RedisOptions(nodes=(("127.0.0.1", between.port),), root=f"t{uuid4().hex}"))
-        bells = waking.Bells(redis.link)
+        bells = queue.Bells(redis.link)
         with bells.waiting([f"{redis.link.options.root}:queue:low:wake"], timedelta(minutes=1)):
             between.refuse = True
             between.cut()

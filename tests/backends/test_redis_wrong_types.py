@@ -13,9 +13,9 @@ from conformance.desk import LONGER, SILENCE, fresh
 from conformance.stores import Store
 from wrasse.backends.redis.keys import Keys
 from wrasse.errors import StoreBroken
-from wrasse.ports.finding import FAIL
 from wrasse.ports.jobs import Budget, Bury, Finish, Job, JobFilter, Place, Rate, Reason, Requeue
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.check_result import FAIL
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 WRITES: dict[str, tuple[str | int, ...]] = {

@@ -20,7 +20,7 @@ from servers.strict_s3 import StrictS3
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import ERROR_BYTES_MAX, RATE_MIN, Ask, Body, Deadline, NoAnswer, Wire
+from wrasse.backends.s3.transport import ERROR_BYTES_MAX, RATE_MIN, Ask, Body, Deadline, NoAnswer, Wire
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.objects import ObjectDelete, OpenUpload

@@ -12,8 +12,7 @@ import pytest
 
 from servers.proxy import Proxy
 from wrasse.backends.sql.address import SqlAddress
-from wrasse.backends.sql.asking import Asked, pieces
-from wrasse.backends.sql.catalog import SqlCatalog
+from wrasse.backends.sql.catalog import Asked, SqlCatalog, pieces
 from wrasse.backends.sql.dialect import Postgres, array
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.orphans.presets import Workspaces, workspaces_queries

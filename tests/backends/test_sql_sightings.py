@@ -11,7 +11,6 @@ import pytest
 
 from conformance.sightings_stores import fresh_postgres
 from servers.postgres import postgres
-from wrasse.app.opened import sweep_home
 from wrasse.backends.sql.catalog import SqlCatalog
 from wrasse.backends.sql.records import SCHEMA
 from wrasse.backends.sql.sightings import PostgresSightings
@@ -21,6 +20,7 @@ from wrasse.ports.catalog import Query
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, stored_name
 from wrasse.ports.sightings import Change, Evidence, Mark, Round, Seen, Sighting, State
+from wrasse.runtime.open_ports import sweep_home
 
 END_SESSIONS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wrasse'"
 AT = datetime(2026, 3, 1, tzinfo=UTC)

@@ -33,7 +33,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.journal import Intent, LineFilter, Settled
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
-from wrasse.ports.shelves import Span, Spot
+from wrasse.ports.status_index import Span, Spot
 
 LARGE = ("jobs", "payloads", "attempts", "ids", "requests", "records", "lines", "uniques", "teams", "limited_takes")
 SILENCE = timedelta(seconds=30)

@@ -11,7 +11,7 @@ import pytest
 from sqlite_law import broken_laws, stored_ids
 
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Finish, Job, JobFilter, Place, Put, Reason, Requeue

@@ -13,7 +13,7 @@ from conformance.stores import Backend, Store
 from servers.proxy import Proxy
 from servers.valkey import SHARED, newest
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.jobs.queue import RedisJobs
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from app.kill_actor import CLOCK, log, opened, run_engine, run_worker
 from wrasse.backends.redis import scripts
-from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.jobs.queue import RedisJobs
 from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import Job, JobGroup, JobQueue, Put
 

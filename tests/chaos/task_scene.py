@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from wrasse.app.task_opening import SCHEME, TaskHome, open_tasks
-from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks import queue as task_queue
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskType
 from wrasse.ports.backend import Backend
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.stream_tasks import SCHEME, TaskHome, open_tasks
 
 TYPE = "low"  # the type, called as the queue that the storm's workers work on
 RETRIES = 3

@@ -19,11 +19,8 @@ from pathlib import Path
 from app.kill_actor import CLOCK, log, waited_for, work_off
 from chaos.storm_actor import put_on
 from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store
-from wrasse.app.config import load
-from wrasse.app.opened import Opened
-from wrasse.app.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
-from wrasse.app.sweep_building import build_stream_sweep, build_task_sweep
-from wrasse.app.wiring import journal_of
+from wrasse.config.load import load
+from wrasse.config.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.record_core.claims import Claim
@@ -32,7 +29,10 @@ from wrasse.jobs.stream_tasks.queue import Takes
 from wrasse.jobs.stream_tasks.store import Task, TaskStore as Tasks
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.groups import Ack, Delivery
-from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.runtime.backends import journal_of
+from wrasse.runtime.engine import build_stream_sweep, build_task_sweep
+from wrasse.runtime.open_ports import Opened
 from wrasse.streams import retention
 from wrasse.streams.trimmer import Trimmer
 

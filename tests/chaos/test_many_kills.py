@@ -15,8 +15,8 @@ import pytest
 from chaos.fork_actor import KEEP_ALL
 from conformance.stores import forget
 from servers.valkey import Valkey
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.scripts import Script
 from wrasse.ports.jobs import Job, JobFilter, Place
 

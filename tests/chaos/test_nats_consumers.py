@@ -24,7 +24,7 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import START
-from wrasse.streams.letters import envelope_in
+from wrasse.streams.dead_letter import envelope_in
 from wrasse.streams.publisher import Message, Publisher
 
 ACTOR = Path(__file__).with_name("nats_consumer_actor.py")

@@ -15,8 +15,8 @@ from conformance.stores import Store
 from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import START, Draft, Entry
 from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.delivery import Received
 from wrasse.streams.publisher import Message, Publisher
-from wrasse.streams.received import Received
 
 S = "gbe.tasks.email.queue"
 DEAD = "gbe._deadletter.tasks"

@@ -16,8 +16,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.listing import nameable
-from wrasse.backends.s3.wire import Ask, Wire
+from wrasse.backends.s3.object_listing import nameable
+from wrasse.backends.s3.transport import Ask, Wire
 from wrasse.clock import Clock, ManualClock, SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.objects import ObjectInfo, Objects

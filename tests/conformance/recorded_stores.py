@@ -8,8 +8,8 @@ import pytest
 
 from wrasse.clock import Clock
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
+from wrasse.ports.health_check import Pulse
 from wrasse.ports.objects import Objects
-from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
 
 PREFIX = "recorded "

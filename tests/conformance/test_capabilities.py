@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from conformance.stores import JOBS_BACKENDS, RECORDS_BACKENDS, Store
-from wrasse.app.wiring import RecordsAlone
 from wrasse.errors import UsageError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore
 from wrasse.ports.capabilities import GROUPS, OBJECTS, RECORDS, Capabilities
 from wrasse.ports.jobs import Job, JobGroup, Rate
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import Spot
+from wrasse.runtime.backends import RecordsAlone
 
 PORTS = {field.name for field in fields(Capabilities)} - GROUPS - OBJECTS - RECORDS - {"billed", "job_extras"}
 everywhere = pytest.mark.parametrize("open_store", dict.fromkeys((*JOBS_BACKENDS, *RECORDS_BACKENDS)), indirect=True)

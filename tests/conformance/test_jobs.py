@@ -12,8 +12,8 @@ from conformance.stores import Store
 from wrasse.bounded import json_size
 from wrasse.errors import TooLarge, UsageError
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.running import NOTE_CHARS_MAX
 from wrasse.jobs.stream_tasks.store import INLINE_MAX
+from wrasse.jobs.worker.running_job import NOTE_CHARS_MAX
 from wrasse.ports.jobs import (
     BATCH_MAX,
     ERROR_CHARS_MAX,

@@ -15,8 +15,8 @@ from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.jobs.strays import RedisStrays
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.redis.strays import RedisStrays
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable, UsageError

@@ -11,7 +11,7 @@ import pytest
 
 from docs.blocks import ROOT
 from docs.test_pages import PAGES, name
-from wrasse.app.cli import wrasse
+from wrasse.cli.main import wrasse
 from wrasse.errors import WrasseError
 
 BLOCK = re.compile(r"^ *```(?:sh|bash|text|console)\n(.*?)^ *```$", re.M | re.S)

@@ -16,7 +16,7 @@ from wrasse.leases.lease import KeyRecord, decode
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records, Written, refuse_emit, refuse_spot
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import Spot
 from wrasse.ports.streams import Draft
 
 

@@ -17,14 +17,14 @@ from leases_proof.between import behind
 from leases_proof.places import NS, Place
 from leases_proof.test_together_crashes import AtWrite, deaths_are_no_news
 from leases_proof.together import name_of
-from wrasse.app.leases_http.queues_desk import QueueDesk, Shown, failure, state_key
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs.record_queue.store import Names
+from wrasse.lease_server.queues.service import QueueDesk, Shown, failure, state_key
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.transaction import TRANSACTIONS
+from wrasse.leases.transactions.states import TRANSACTIONS
 from wrasse.ports.jobs import Job, Place as In, TakenJob
 
 QUEUE, MARK, VISIBLE = "orders", name_of(7), timedelta(seconds=30)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from faults import Network, Script
 from leases_proof.places import Place
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import Ask, Body, Reply, Wire
+from wrasse.backends.s3.transport import Ask, Body, Reply, Wire
 from wrasse.leases.leases import Leases
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from conformance.desk import Desk, fresh
 from faults import CRASH, LOST_REPLY, Crashed, Network, Script
 from leases_proof.places import Place
 from recorded_proof.scene import process, stored
-from wrasse.app.application import connect
+from wrasse.api.app import connect
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER, RecordedJobs, RecordedOptions

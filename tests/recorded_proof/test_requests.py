@@ -10,10 +10,10 @@ import pytest
 from conformance.desk import fresh
 from leases_proof.places import Place
 from leases_proof.watched import WatchedWire
-from wrasse.app.leases_http.queues_desk import QueueDesk, Shown
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import Ask
+from wrasse.backends.s3.transport import Ask
 from wrasse.jobs.record_queue.queue import RecordedJobs
+from wrasse.lease_server.queues.service import QueueDesk, Shown
 from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import Budget, Finish, Job, Reason, Requeue, TakenJob, WorkerInfo
 

@@ -9,13 +9,13 @@ from itertools import count
 
 from simulation.planted import Bug
 from wrasse.backends.memory.jobs import MemoryJobs, Rates, Teams, Uniques
-from wrasse.backends.memory.shelves import Row
+from wrasse.backends.memory.status_index import Row
 from wrasse.clock import Clock
 from wrasse.jobs.periodic import Missed, Periodic, due_slots
-from wrasse.jobs.repeating import Repeater, _written, read_mark
-from wrasse.ports.job_transitions import Shelf
+from wrasse.jobs.scheduler import Repeater, _written, read_mark
 from wrasse.ports.jobs import IDS_KEPT, Delete, Job, JobGroup, Place, Rate, Taken
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.job_transitions import Shelf
 
 
 @dataclass(frozen=True, slots=True)

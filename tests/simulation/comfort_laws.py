@@ -17,12 +17,12 @@ from faults import FaultyRecords, Network, Script, arrived_late
 from simulation.laws import LawfulJobs, Ledger, WatchedShelves
 from virtual_time import START, VirtualClock
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.shelves import Row
+from wrasse.backends.memory.status_index import Row
 from wrasse.jobs.periodic import LATE_MAX, Every, Missed
-from wrasse.jobs.repeating import Mark
+from wrasse.jobs.scheduler import Mark
 from wrasse.ports.jobs import Job, JobGroup, JobRecord, Place, Put, Rate
 from wrasse.ports.records import Records, Written
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import Spot
 from wrasse.ports.streams import Draft
 
 SLOW = Rate("slow", 3, timedelta(seconds=20))

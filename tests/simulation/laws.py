@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from lifecycle import Step, budget_spent, steps_between, token_grew
 from virtual_time import VirtualClock
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.shelves import Row, Shelves
+from wrasse.backends.memory.status_index import Row, Shelves
 from wrasse.clock import Clock
 from wrasse.ports.jobs import (
     IDS_KEPT,

@@ -15,10 +15,10 @@ from simulation.orphans_world import ROOT_OF_ALL, OrphanBug
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import to_micros
-from wrasse.orphans import look, merge, removal, verdict
-from wrasse.orphans.look import Look
+from wrasse.orphans import merge, removal, scan, verdict
 from wrasse.orphans.removal import Removal, Trash
 from wrasse.orphans.root import Graces, Root
+from wrasse.orphans.scan import Look
 from wrasse.orphans.spool import Listed, Referred
 from wrasse.orphans.units import Unit
 from wrasse.orphans.verdict import Known, Scene, Verdict, judge_protected
@@ -149,9 +149,9 @@ BUGS = (
     OrphanBug("no grace", "early", put((Graces, "of", _no_time))),
     OrphanBug("time by one clock", "early", put((Look, "_scene", _by_one_clock)), scenario="clocks are set"),
     OrphanBug("no grace after a soft delete", "early", put((Graces, "of", _soft_deleted_at_once)), scenario="undelete"),
-    OrphanBug("any answer is believed", "believed", put((look, "implausible", _plausible)), scenario="database half"),
+    OrphanBug("any answer is believed", "believed", put((scan, "implausible", _plausible)), scenario="database half"),
     OrphanBug(
-        "an empty answer is believed", "believed", put((look, "implausible", _plausible)), scenario="database empty"
+        "an empty answer is believed", "believed", put((scan, "implausible", _plausible)), scenario="database empty"
     ),
     OrphanBug("no quarantine", "loss", root=root(quarantine=timedelta(0)), scenario="database minus a tenth"),
     OrphanBug("no quarantine for late commits", "loss", root=root(quarantine=timedelta(0)), scenario="late commit"),

@@ -30,10 +30,10 @@ from wrasse.engine.budget import Budget
 from wrasse.engine.report import Report
 from wrasse.engine.run import Frame, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.consent import read_consent, write_consent
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
+from wrasse.orphans.approval import read_consent, write_consent
 from wrasse.orphans.root import Graces, Root
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Desk
 from wrasse.sweeps.orphan_archives import OrphanArchives
 
 STORM = 30 * HOUR

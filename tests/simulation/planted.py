@@ -12,15 +12,15 @@ from itertools import count
 from typing import Any
 
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.shelves import Row
+from wrasse.backends.memory.status_index import Row
 from wrasse.clock import Clock
 from wrasse.engine.guard import MassDeath
-from wrasse.engine.pulses import BackendDown, BackendRestarted
+from wrasse.engine.health import BackendDown, BackendRestarted
 from wrasse.ports.guard import Guard
-from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Put, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.remembered import Remembered
+from wrasse.ports.rules.job_transitions import Shelf
+from wrasse.ports.rules.reply_cache import Remembered
 
 
 @dataclass(frozen=True, slots=True)

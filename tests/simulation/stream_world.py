@@ -30,9 +30,9 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, EntryId
 from wrasse.streams.alerts import Alerts
 from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.delivery import Received
 from wrasse.streams.group_census import Census, Looks
 from wrasse.streams.publisher import Publisher
-from wrasse.streams.received import Received
 from wrasse.streams.retention import Retention, RetentionRule, horizon
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer

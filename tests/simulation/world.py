@@ -21,8 +21,8 @@ from simulation.planted import Bug
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.engine.guard import MassDeath
+from wrasse.engine.health import BackendRestarted, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.pulses import BackendRestarted, backend_guards
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Scheduled
 from wrasse.leases.manager import LeaseManager

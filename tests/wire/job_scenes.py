@@ -8,7 +8,7 @@ from itertools import count
 from wire.places import Place, pass_time
 from wrasse.jobs.periodic import Every, Missed, Periodic
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.repeating import PERIODIC, Repeater
+from wrasse.jobs.scheduler import PERIODIC, Repeater
 from wrasse.ports.jobs import (
     Budget,
     Bury,

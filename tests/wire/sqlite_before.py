@@ -17,12 +17,12 @@ from wire.lease_calls import Caller
 from wire.places import START, Place, pass_time
 from wire.test_engine import _runs
 from wire.test_streams import SCENES
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.leases.leases import Leases
 from wrasse.ports.sightings import Evidence, Mark, Round, Seen, Sighting, Sightings, State
+from wrasse.runtime.stream_tasks import TaskPost
 
 _PRAGMAS = ("application_id", "user_version")
 

@@ -15,12 +15,11 @@ from wire.job_scenes import HOUR, WORKER
 from wire.lease_calls import OPEN
 from wire.places import START
 from wire.sqlite_before import as_sql, from_sql, play
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.jobs.repeating import PERIODIC
+from wrasse.jobs.scheduler import PERIODIC
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.leases.leases import Leases
 from wrasse.ports.groups import Ack
@@ -29,6 +28,7 @@ from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import State
 from wrasse.ports.streams import START as FIRST
+from wrasse.runtime.stream_tasks import TaskPost
 
 BEFORE = FIXTURES / "schema_before_words.sql"
 AUDIT, MAIL = "gbe.events.audit.change", "gbe.tasks.email.queue"

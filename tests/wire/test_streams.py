@@ -11,8 +11,8 @@ from wire.places import Place, dumped, pass_time
 from wrasse.ports.groups import Ack, Nak, StartAt
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alert, Alerts
+from wrasse.streams.dead_letter import dead_letter
 from wrasse.streams.group_census import LOOKS, Looks
-from wrasse.streams.letters import dead_letter
 from wrasse.streams.publisher import Message, Publisher
 
 HOUR = timedelta(hours=1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tools.docs.markdown import code, page, table
-from wrasse.app.metrics import METRICS, Described
 from wrasse.jobs.tally import BOUNDS, QUEUES_MAX
+from wrasse.observability.metrics import METRICS, Described
 from wrasse.ports.jobs import Reason
 
 INTRO = """\

@@ -18,7 +18,7 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.streams import Streams
 from wrasse.streams.alerts import AlertEvent
-from wrasse.streams.letters import ROOT
+from wrasse.streams.dead_letter import ROOT
 from wrasse.streams.publisher import Publisher
 
 

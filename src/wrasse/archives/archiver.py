@@ -20,8 +20,8 @@ from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP, Drain, Stepped, Tools
 from wrasse.archives.lag import LagLimits, LagWatch
 from wrasse.archives.rule import Rule
+from wrasse.archives.stream_lease import TTL, Turns
 from wrasse.archives.tally import Tally
-from wrasse.archives.turns import TTL, Turns
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.leases.manager import LeaseManager

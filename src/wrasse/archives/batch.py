@@ -24,7 +24,7 @@ from wrasse.archives.codec import Codec, Press, press
 from wrasse.archives.lines import is_marked, packed
 from wrasse.archives.naming import day_of
 from wrasse.errors import StoreBroken
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import Stretch
 from wrasse.ports.streams import EntryId
 
 

@@ -39,16 +39,16 @@ from enum import StrEnum
 from typing import TypeVar
 
 from wrasse.archives.announce import Announcer
+from wrasse.archives.archive_list import newest
 from wrasse.archives.batch import PIECE_BYTES, Batch, Facts, Sealed, facts_of, to_metadata
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.naming import ArchiveName, check_name, day_of, parse_name
 from wrasse.archives.reader import facts_at, read_archive
 from wrasse.archives.rule import Rule
-from wrasse.archives.shelf import newest
+from wrasse.archives.stream_lease import Turns
 from wrasse.archives.tally import Tally
-from wrasse.archives.turns import Turns
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import Stretch
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import START, Entry, EntryId, GroupState, Streams, StreamState

@@ -15,7 +15,7 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import Stretch
 from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.envelope import are_envelopes, decode
 

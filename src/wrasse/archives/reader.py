@@ -12,11 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from wrasse.archives.archive_list import shelved
 from wrasse.archives.batch import Facts, from_metadata
 from wrasse.archives.codec import Damaged, Unpress, codec_in
 from wrasse.archives.lines import LINE_BYTES_MAX, entry_of, is_marked
 from wrasse.archives.naming import ArchiveName
-from wrasse.archives.shelf import shelved
 from wrasse.errors import Gone, StoreBroken
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import Entry, EntryId

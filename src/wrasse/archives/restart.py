@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from wrasse.archives.archive_list import newest, shelved
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.drain import entries_after, same_entry
 from wrasse.archives.reader import Archived, facts_at, read_archive
 from wrasse.archives.rule import Rule
-from wrasse.archives.shelf import newest, shelved
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.streams import START, Draft, Entry, EntryId, Streams
 

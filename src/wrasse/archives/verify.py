@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from wrasse.archives.archive_list import Shelved, newest, shelved
 from wrasse.archives.batch import Facts, from_metadata
 from wrasse.archives.naming import ArchiveName
 from wrasse.archives.reader import scan, spoilt
 from wrasse.archives.rule import Rule
-from wrasse.archives.shelf import Shelved, newest, shelved
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import pages
+from wrasse.ports.rules.subjects import matches
 from wrasse.ports.streams import START, EntryId, Streams
-from wrasse.ports.subjects import matches
 
 SUBJECTS = 1_000
 PROBLEMS_MAX = 100  # of one stream; one broken store should not fill the memory

@@ -1,7 +1,7 @@
 """Guards about what uses a backend: other operations, the lease of the run, and workers that fall silent together.
 
 The decisions in here are pure functions of what was seen and what is remembered; the classes around them only look.
-Guards about the backend itself are in `pulses.py`.
+Guards about the backend itself are in `health.py`.
 
 The lock that the sweeper of the design document takes on Redis: held, and renewed, before each batch of a run, so
 that a sweeper of the origin and ours do not run at the same time. It is released after the run, and ends by itself
@@ -24,10 +24,10 @@ import msgspec
 from wrasse.bounded import decoded
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.leases.hold import Holding
+from wrasse.leases.lease_scope import Holding
 from wrasse.ports.guard import Guard
 from wrasse.ports.jobs import Counts, WorkerState
-from wrasse.ports.plain_locks import PlainLocks
+from wrasse.ports.named_locks import PlainLocks
 
 STOPPING = "stopping"  # the guard of an engine that was asked to stop
 

@@ -27,7 +27,7 @@ from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
-from wrasse.ports.store_time import StoreTime
+from wrasse.ports.rules.store_time import StoreTime
 
 JOURNAL = Collection.named(".wrasse/journal")
 BATCH_MAX = 200  # lines in one record

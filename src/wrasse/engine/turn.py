@@ -19,13 +19,13 @@ from datetime import datetime, timedelta
 
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import STOPPING, LostLease, Traffic
-from wrasse.engine.pulses import ClockSkew
+from wrasse.engine.health import ClockSkew
 from wrasse.engine.report import BACKEND_DOWN, Report
 from wrasse.engine.run import AnySweep, Frame, Member, run_group, run_once
 from wrasse.engine.state import Loaded, SweepState, after_run, load, save
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.hold import Holding, kept
 from wrasse.leases.lease import Lease
+from wrasse.leases.lease_scope import Holding, kept
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 from wrasse.ports.records import Records

@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from wrasse.clock import Clock
 from wrasse.errors import StoreFull, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
-from wrasse.jobs.settling import ASKING_AGAIN
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.trace import carried
+from wrasse.jobs.worker.completer import ASKING_AGAIN
 from wrasse.ports.jobs import BATCH_MAX, NOTHING, Job, JobGroup, JobQueue, Put as Put, check_job
-from wrasse.ports.quick import setters
+from wrasse.ports.rules.claimed_jobs import setters
 
 BATCH_BYTES_MAX = 32 << 20
 QUEUES: Mapping[str, str] = {"high": "high", "low": "low"}
@@ -77,7 +77,7 @@ class Producer:
             raise UsageError("a window without a unique name", do="give unique= too, which the window is about")
         priority = self._priority if priority is None else self._checked(priority)
         headers = carried(headers)
-        job = _new(Job)  # a third of what putting many costs, see `ports/quick.py`
+        job = _new(Job)  # a third of what putting many costs, see `ports/rules/claimed_jobs.py`
         _id(job, self._ids.new() if id is None else id)
         _kind(job, kind)
         _queue(job, self._queues[priority] if queue is None else queue)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.ids import uuid7
-from wrasse.leases.keys import Keys
+from wrasse.leases.key_state import Keys
 from wrasse.leases.lease import Attachment, KeyRecord, Lease, State, staged_attachments
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.objects import CHUNK_BYTES, Data

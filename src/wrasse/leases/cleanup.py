@@ -17,12 +17,12 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from wrasse.leases.afterwards import Afterwards
+from wrasse.leases.background import Afterwards
 from wrasse.leases.core import Changed
 from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, State
 from wrasse.leases.names import token_of
+from wrasse.leases.state_objects import Versions
 from wrasse.leases.store import KeyStore, Recent
-from wrasse.leases.versions import Versions
 
 LEAVING_MAX = 32
 TOGETHER = 8  # objects of a key that is taken again and again go away so many at once

@@ -34,8 +34,8 @@ from wrasse.leases.lease import KeyRecord, Lease, State
 from wrasse.leases.leases import LASTS, STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, Seen, check_state
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.transaction import Decision
-from wrasse.leases.waiting import NO_WAIT
+from wrasse.leases.transactions.states import Decision
+from wrasse.leases.wait_queue import NO_WAIT
 from wrasse.leases.xid import Xids
 from wrasse.ports.page import Page
 

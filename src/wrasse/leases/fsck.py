@@ -16,11 +16,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from wrasse.leases.core import leases_in
-from wrasse.leases.keys import Keys
+from wrasse.leases.key_state import Keys
 from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, decode, decode_listed, first_token, over
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import key_of_state, token_of
-from wrasse.leases.transaction import DECISIONS, KeptTransaction, decode_decision, decode_transaction
+from wrasse.leases.transactions.states import DECISIONS, KeptTransaction, decode_decision, decode_transaction
 from wrasse.ports.page import pages
 from wrasse.ports.records import Record, Records
 

@@ -16,25 +16,25 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
-from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.attachments import Attachments
-from wrasse.leases.book import Book
+from wrasse.leases.background import Afterwards
 from wrasse.leases.core import EXACT, leases_in
-from wrasse.leases.enlistment import InTransaction, Joining
-from wrasse.leases.keys import Keys
+from wrasse.leases.key_state import Keys
 from wrasse.leases.lease import Asked, KeyRecord, Lease, Over, Staged, State, Terms
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.store import LeaseTally
-from wrasse.leases.transaction import Decision
-from wrasse.leases.transactions import Replay, Transactions
-from wrasse.leases.waiting import NO_WAIT, Acquiring
+from wrasse.leases.transactions.enlistment import InTransaction, Joining
+from wrasse.leases.transactions.log import Book
+from wrasse.leases.transactions.manager import Replay, Transactions
+from wrasse.leases.transactions.states import Decision
+from wrasse.leases.wait_queue import NO_WAIT, Acquiring
 from wrasse.leases.xid import Xids, checked_transaction
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
-from wrasse.ports.request_counts import Counting, counted
+from wrasse.ports.rules.request_counts import Counting, counted
 
 TTL_DEFAULT = timedelta(seconds=30)
 TTL_MAX = timedelta(minutes=30)

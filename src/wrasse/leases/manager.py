@@ -12,7 +12,7 @@ from wrasse.errors import UsageError
 from wrasse.leases.core import LeaseCore
 from wrasse.leases.lease import BARE, Asked, Lease, Terms, over
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.waiting import NO_WAIT, Acquiring
+from wrasse.leases.wait_queue import NO_WAIT, Acquiring
 from wrasse.ports.records import Records
 
 

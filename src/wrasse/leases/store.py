@@ -26,7 +26,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.leases.lease import KEYS, Codec, KeyRecord, decode
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records, Written
-from wrasse.ports.store_time import StoreTime
+from wrasse.ports.rules.store_time import StoreTime
 
 ASKED_MAX = 3  # how often one write is asked before its reply counts as lost for good
 RACES_MAX = 16  # how often a lost race is run again

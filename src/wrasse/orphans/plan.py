@@ -18,9 +18,9 @@ import msgspec
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.errors import Refused, StoreBroken, UsageError
-from wrasse.orphans.look import Looked
-from wrasse.orphans.passing import name_of, unit_of
+from wrasse.orphans.codec import name_of, unit_of
 from wrasse.orphans.root import Root
+from wrasse.orphans.scan import Looked
 from wrasse.orphans.spool import Listed
 from wrasse.orphans.units import pack, unpack
 from wrasse.orphans.verdict import Known, Suspected

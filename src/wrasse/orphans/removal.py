@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from wrasse.errors import Gone
-from wrasse.orphans.passing import live, text, upload_of
+from wrasse.orphans.codec import live, text, upload_of
 from wrasse.orphans.root import MARK, Root
 from wrasse.orphans.spool import Listed
 from wrasse.orphans.units import unpack

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from wrasse.ports.capabilities import Capabilities
 
 if TYPE_CHECKING:
-    from wrasse.ports.damage import Damages
-    from wrasse.ports.finding import Finding
     from wrasse.ports.groups import Groups
+    from wrasse.ports.health_check import Pulse
+    from wrasse.ports.inconsistency import Damages
     from wrasse.ports.job_lists import JobLists
     from wrasse.ports.jobs import JobQueue
     from wrasse.ports.journal import Journal
     from wrasse.ports.limiter import Limiter
+    from wrasse.ports.named_locks import PlainLocks
     from wrasse.ports.namespaces import Namespaces
     from wrasse.ports.objects import Objects
-    from wrasse.ports.plain_locks import PlainLocks
-    from wrasse.ports.pulse import Pulse
     from wrasse.ports.records import Collection, Records
+    from wrasse.ports.rules.check_result import Finding
     from wrasse.ports.server_ages import ServerAges
     from wrasse.ports.sightings import Sightings
     from wrasse.ports.strays import Strays

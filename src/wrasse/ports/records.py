@@ -26,8 +26,8 @@ from wrasse.ports.page import Page
 from wrasse.ports.streams import Draft
 
 if TYPE_CHECKING:
-    from wrasse.ports.foreign import SharedRecords
-    from wrasse.ports.shelves import ShelvedRecords, Spot
+    from wrasse.ports.foreign_records import SharedRecords
+    from wrasse.ports.status_index import ShelvedRecords, Spot
 
 KEY_BYTES_MAX = 256
 VALUE_BYTES_MAX = 1 << 20

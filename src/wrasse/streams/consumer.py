@@ -36,12 +36,12 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge, UsageError, WrasseError, exhausted
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, StartAt, check_group
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.subjects import check_pattern
 from wrasse.ports.streams import EntryId, Streams
-from wrasse.ports.subjects import check_pattern
+from wrasse.streams.dead_letter import ROOT, dead_letter, envelope_in, is_dead_letter_subject, named_only
+from wrasse.streams.delivery import Caller, Handler, Received
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.letters import ROOT, dead_letter, envelope_in, is_dead_letter_subject, named_only
 from wrasse.streams.membership import Membership, consumer_name
-from wrasse.streams.received import Caller, Handler, Received
 from wrasse.streams.tally import StreamTally
 from wrasse.threads import cancelled
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
-from wrasse.leases.ended import EndedKey, EndedKeys, Quiet
+from wrasse.leases.expiry_index import EndedKey, EndedKeys, Quiet
 from wrasse.leases.lease import over
 from wrasse.leases.leases import Leases
 from wrasse.ports.namespaces import Namespaces

@@ -16,8 +16,8 @@ from typing import ClassVar
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.sweep import Action, Keep
-from wrasse.orphans.desk import Desk, Suspect
-from wrasse.orphans.passing import name_of, text, unit_of
+from wrasse.orphans.codec import name_of, text, unit_of
+from wrasse.orphans.scanner import Desk, Suspect
 from wrasse.orphans.verdict import ABORT, DISCARD, PURGE, QUARANTINE, RESTORE, Suspected
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome

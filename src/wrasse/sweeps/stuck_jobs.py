@@ -16,11 +16,11 @@ from typing import ClassVar, Protocol
 
 from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.job_transitions import rescue, rescues
 from wrasse.ports.jobs import Budget, Bury, JobQueue, JobRecord, JobState, Reason, Requeue
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.rules.job_transitions import rescue, rescues
 
 RETRIES_MAX = 3  # of a task whose record and type say nothing
 _OURS = (Reason.WORKER_DIED, Reason.UNROUTABLE)

@@ -10,7 +10,7 @@ import pytest
 
 from wrasse.archives.batch import Batch, BatchLimits
 from wrasse.archives.lines import line_of
-from wrasse.ports.drains import Stretch, stretch_of
+from wrasse.ports.entry_chunks import Stretch, stretch_of
 from wrasse.ports.streams import Entry, EntryId
 
 from .scene import CHANGE, envelope

@@ -12,8 +12,8 @@ from wrasse.archives.codec import Codec
 from wrasse.archives.naming import ArchiveName, Form, Layout, check_name, day_of, domain_of, parse_name
 from wrasse.archives.rule import overlap
 from wrasse.errors import UsageError
+from wrasse.ports.rules.subjects import matches
 from wrasse.ports.streams import START, EntryId
-from wrasse.ports.subjects import matches
 
 TOKEN = st.text("ab%/-0_é", min_size=1, max_size=8) | st.sampled_from(["x-after-000000000000001-2", "%2F"])
 SUBJECT = st.lists(TOKEN, min_size=1, max_size=4).map(".".join)

@@ -16,7 +16,7 @@ from wrasse.archives.restart import plan_restart, restart
 from wrasse.archives.rule import Rule
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import Stretch
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from wrasse.engine.guard import Activity, LostLease, MassDeath, Traffic, Wave, mass_death
 from wrasse.leases.core import leases_in
-from wrasse.leases.hold import Holding
+from wrasse.leases.lease_scope import Holding
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import WorkerInfo, WorkerState
 

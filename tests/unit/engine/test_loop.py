@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 
 from faults import LOST_REQUEST, FaultyHeart, FaultyJournal, FaultyRecords, Network, Script
+from wrasse.engine.health import backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
-from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.engine.turn import Scheduled, SweepHome
 from wrasse.errors import Refused, StoreUnavailable, UnknownName

@@ -10,7 +10,7 @@ import pytest
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.guard import MassDeath
-from wrasse.engine.pulses import BackendRestarted, Pulses
+from wrasse.engine.health import BackendRestarted, Pulses
 from wrasse.engine.report import Report
 from wrasse.engine.state import ENGINE_STATE, REPORTS_KEPT, SweepState, after_run, load, save
 from wrasse.engine.turn import recall

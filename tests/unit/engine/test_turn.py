@@ -13,8 +13,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.budget import Budget
 from wrasse.engine.guard import Activity, Traffic
+from wrasse.engine.health import backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, LEASE_TTL
-from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, take_turns

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, SystemClock
-from wrasse.jobs.files import FileRules
-from wrasse.jobs.intake import Intake, IntakeSettings
-from wrasse.jobs.pacing import Pace
+from wrasse.jobs.file_producer.files import FileRules
+from wrasse.jobs.file_producer.producer import Intake, IntakeSettings
 from wrasse.jobs.producer import Producer
+from wrasse.jobs.rate_limiter import Pace
 from wrasse.ports.jobs import Job, JobFilter, JobQueue, Place
 
 QUEUES = {"high": "high", "low": "low"}

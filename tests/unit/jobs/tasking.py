@@ -9,7 +9,6 @@ import msgspec
 
 from conformance.desk import Desk
 from faults import FaultyRecords, Network
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
@@ -20,6 +19,7 @@ from wrasse.ports.groups import Groups
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import START, Streams
+from wrasse.runtime.stream_tasks import TaskPost
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 MAIL = "low"  # the type, called as the queue that a Desk uses unless told otherwise

@@ -12,8 +12,6 @@ from lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.known_ids import plain
 from wrasse.jobs.record_queue.store import Recorded, decode_recorded
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     Budget,
     Bury,
@@ -28,6 +26,8 @@ from wrasse.ports.jobs import (
     Requeue,
     Revive,
 )
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SILENCE = timedelta(seconds=30)

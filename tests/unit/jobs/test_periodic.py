@@ -16,7 +16,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable
 from wrasse.jobs.periodic import SLOTS_MAX, Every, Missed, Periodic, due_slots, newest_slots, parse_cron, read_when
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.repeating import PERIODIC, Repeater
+from wrasse.jobs.scheduler import PERIODIC, Repeater
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.records import Records
 

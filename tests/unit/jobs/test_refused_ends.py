@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from unit.jobs.tasking import MAIL, TaskWorld
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
-from wrasse.jobs.running import RunningJob
 from wrasse.jobs.stream_tasks.fields import TASKS
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Finish, Job, JobQueue, Place, Reason
 from wrasse.ports.outcome import Outcome
+from wrasse.runtime.stream_tasks import TaskPost
 
 from .working import CLOCK, handlers, put, until, working
 

@@ -9,7 +9,7 @@ import pytest
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.replay import Plan, Replay, Replayed, Watched, verdict
-from wrasse.jobs.running import RunningJob
+from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Cancel, JobFilter, Place, Rate
 
 from .working import CLOCK, eventually, handlers, memory, numbered, put, working

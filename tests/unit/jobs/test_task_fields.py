@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.stream_tasks.fields import FAR, check_task_type, decode_fields, encode_fields, id_in, read_flat
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Budget, Bury, Cancel, Finish, Job, Place, Progress, Reason, Requeue
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(seconds=30)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from wrasse.errors import UsageError
-from wrasse.jobs.files import FileRules, Skipped
-from wrasse.jobs.walk import DEPTH_MAX, Scope, Seen, check_directory, directories, walk
+from wrasse.jobs.file_producer.files import FileRules, Skipped
+from wrasse.jobs.file_producer.walk import DEPTH_MAX, Scope, Seen, check_directory, directories, walk
 
 ALL = FileRules.of((), (), ())
 

@@ -15,12 +15,12 @@ from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, S
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings, BreakerState
 from wrasse.errors import BadPayload
-from wrasse.jobs.beats import LoopBeats
-from wrasse.jobs.breakers import BreakerFacts, verdict
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.running import RunningJob
-from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.breakers import BreakerFacts, verdict
+from wrasse.jobs.worker.heartbeat import LoopBeats
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.ports.jobs import Budget, Bury, Cancel, Finish, Hold, Job, JobFilter, Place, Reason, Requeue
 
 from .working import CLOCK, QUICK, eventually, memory, numbered, put, record, until, working

@@ -15,11 +15,11 @@ from faults import LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreBroken
-from wrasse.jobs.beats import BeatState, LoopBeats
-from wrasse.jobs.board import Board
 from wrasse.jobs.handlers import Handlers
-from wrasse.jobs.running import RunningJob
-from wrasse.jobs.worker import Worker
+from wrasse.jobs.worker.heartbeat import BeatState, LoopBeats
+from wrasse.jobs.worker.heartbeat_table import Board
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.jobs import Budget, Job, JobFilter, Place, Reason, Requeue, WorkerInfo
 from wrasse.ports.outcome import Outcome
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from wrasse.backends.redis import job_json
+from wrasse.backends.redis.jobs import job_json
 from wrasse.bounded import DURATION_MAX, EARLIEST, LATEST
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
@@ -17,8 +17,8 @@ from wrasse.jobs.record_core.claims import whole_up
 from wrasse.jobs.record_core.known_ids import plain
 from wrasse.jobs.record_queue.store import Names, Recorded, decode_recorded, read_sign
 from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
-from wrasse.ports.job_transitions import added, back
 from wrasse.ports.jobs import Job, check_job
+from wrasse.ports.rules.job_transitions import added, back
 
 _AT = ManualClock().now()
 _ZERO, _MICRO, _MS = timedelta(0), timedelta(microseconds=1), timedelta(milliseconds=1)

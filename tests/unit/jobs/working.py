@@ -9,10 +9,10 @@ from datetime import timedelta
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
-from wrasse.jobs.beats import LoopBeats
 from wrasse.jobs.handlers import Function, Handlers
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.heartbeat import LoopBeats
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.ports.jobs import Job, JobQueue, JobRecord, Place
 
 CLOCK = SystemClock()

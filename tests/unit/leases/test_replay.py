@@ -12,8 +12,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import DECISIONS, TRANSACTIONS, Decision, Participant
-from wrasse.leases.transactions import Replay
+from wrasse.leases.transactions.manager import Replay
+from wrasse.leases.transactions.states import DECISIONS, TRANSACTIONS, Decision, Participant
 
 NS = "default"
 TTL = timedelta(seconds=30)

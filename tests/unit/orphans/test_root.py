@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from orphan_field import HOUR, SEED
-from wrasse.app.orphan_settings import OrphanRoot, OrphanSeed, queries_of, root_of
 from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.clock import ManualClock
+from wrasse.config.orphans import OrphanRoot, OrphanSeed, queries_of, root_of
 from wrasse.errors import ConfigError, StoreBroken
-from wrasse.orphans.consent import Consent, after, read_consent, write_consent
-from wrasse.orphans.look import beyond, implausible
+from wrasse.orphans.approval import Consent, after, read_consent, write_consent
 from wrasse.orphans.pins import PinnedCatalog, read_pins
 from wrasse.orphans.root import Caps, Graces, WriterTime
+from wrasse.orphans.scan import beyond, implausible
 from wrasse.ports.catalog import Reference
 from wrasse.ports.sightings import Round
 

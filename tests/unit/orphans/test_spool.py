@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.orphans.look import Workplace
+from wrasse.orphans.scan import Workplace
 from wrasse.orphans.spool import Listed, Spool, Writer
 
 ROWS = [Listed(f"key-{n}".encode() + b"\xff", n, f"v{n}", n) for n in range(2_500)]

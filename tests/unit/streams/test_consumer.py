@@ -12,8 +12,8 @@ from wrasse.errors import UsageError
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.consumer import ConsumerSettings
+from wrasse.streams.delivery import Caller, Received
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.received import Caller, Received
 
 SETTINGS = ConsumerSettings(nak_delay=timedelta(seconds=1), nak_delay_max=timedelta(seconds=10))
 

@@ -11,8 +11,8 @@ from wrasse.clock import ManualClock
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.consumer import Flights
+from wrasse.streams.delivery import Received
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.received import Received
 
 TIMEOUT = timedelta(seconds=30)
 CLOCK = ManualClock()

@@ -19,7 +19,7 @@ from wrasse.engine.report import Report
 from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action
 from wrasse.ids import Ids
-from wrasse.leases import ended
+from wrasse.leases import expiry_index
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KEYS
 from wrasse.leases.leases import Leases
@@ -128,7 +128,7 @@ async def test_a_key_that_is_used_in_the_last_moment_keeps_everything(place: Pla
 async def test_every_namespace_is_looked_at_in_small_pages_too(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended, "LOOKS_MAX", 2)
+    monkeypatch.setattr(expiry_index, "LOOKS_MAX", 2)
     for name in "abcdef":
         await place.used("x", "y/z", "z", namespace=name)
     found, after = [], None

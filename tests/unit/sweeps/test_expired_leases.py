@@ -20,8 +20,8 @@ from wrasse.engine.report import Report
 from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
-from wrasse.leases import ended
-from wrasse.leases.ended import EndedKeys, Quiet
+from wrasse.leases import expiry_index
+from wrasse.leases.expiry_index import EndedKeys, Quiet
 from wrasse.leases.lease import KeyRecord, State, Terms
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import state_folder
@@ -179,7 +179,7 @@ async def test_a_cursor_goes_on_exactly_where_a_run_stopped(place: Place) -> Non
 async def test_a_look_over_very_many_quiet_namespaces_comes_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended, "LOOKS_MAX", 3)
+    monkeypatch.setattr(expiry_index, "LOOKS_MAX", 3)
     for name in "abcdefgh":
         (lease,) = await place.holds("k", namespace=name)
         await place.leases.release(lease.held)
@@ -191,7 +191,7 @@ async def test_a_look_over_very_many_quiet_namespaces_comes_back(
 
 
 async def test_not_too_many_namespaces_are_begun_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended, "UNFINISHED_MAX", 2)
+    monkeypatch.setattr(expiry_index, "UNFINISHED_MAX", 2)
     for name in "abcd":
         await place.holds("k1", "k2", "k3", namespace=name)
     place.clock.advance(2 * HOUR)

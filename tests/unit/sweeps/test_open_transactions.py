@@ -15,7 +15,7 @@ from wrasse.engine.run import Frame, Member, run_group
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import TRANSACTIONS, Decision, Participant, Transaction
+from wrasse.leases.transactions.states import TRANSACTIONS, Decision, Participant, Transaction
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.expired_leases import ExpiredLeases

@@ -16,9 +16,9 @@ from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import ManualClock
 from wrasse.engine.report import ERROR
 from wrasse.errors import StoreUnavailable
-from wrasse.orphans.consent import read_consent
-from wrasse.orphans.desk import Desk
+from wrasse.orphans.approval import read_consent
 from wrasse.orphans.root import MARK, Caps
+from wrasse.orphans.scanner import Desk
 from wrasse.ports.catalog import Reference, Snapshot
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.objects import ObjectDelete, ObjectInfo, OpenUpload

@@ -17,10 +17,10 @@ from wrasse.engine.run import Frame, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.job_transitions import rescue
 from wrasse.ports.jobs import Finish, Job, JobState, Place, Reason, TakenJob, WorkerInfo
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.job_transitions import rescue
 from wrasse.ports.strays import Looked
 from wrasse.sweeps.stuck_jobs import StuckJobs
 

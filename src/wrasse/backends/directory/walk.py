@@ -26,7 +26,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from wrasse.backends.directory.files import Files, FileState
-from wrasse.backends.directory.temps import instant
+from wrasse.backends.directory.temp_files import instant
 from wrasse.clock import SystemClock
 
 WINDOW = 40_000

@@ -19,7 +19,7 @@ from wrasse.backends.memory.streams import MemoryStreams
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.backend import JobStore, ObjectStore, StreamStore
 from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import Pulse
 from wrasse.ports.records import Collection
 
 _SYSTEM = SystemClock()

@@ -25,11 +25,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
 
-from wrasse.backends.memory import shelves
-from wrasse.backends.memory.shelves import Row, Shelves
+from wrasse.backends.memory import status_index
+from wrasse.backends.memory.status_index import Row, Shelves
 from wrasse.clock import Clock
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import (
     BATCH_MAX,
     GROUP_DEAD_HEADER,
@@ -65,7 +63,9 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.remembered import Remembered
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import Shelf
+from wrasse.ports.rules.reply_cache import Remembered
 
 
 class KnownIds:
@@ -319,10 +319,10 @@ class MemoryJobs:
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
-        return shelves.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
+        return status_index.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        return shelves.overdue(self._shelves, after, limit, at=self._now())
+        return status_index.overdue(self._shelves, after, limit, at=self._now())
 
     async def counts(self) -> Counts:
         now = self._now()

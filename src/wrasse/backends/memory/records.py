@@ -13,15 +13,15 @@ from datetime import datetime
 from itertools import count, islice, takewhile
 from typing import TypeVar
 
-from wrasse.backends.bucket.envelope import Writes
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
+from wrasse.backends.record_files.envelope import Writes
 from wrasse.clock import Clock, to_micros
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Record, Written, stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+from wrasse.ports.status_index import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
 GONE_MAX = 10_000
 _LAST = chr(0x10FFFF)  # after every name

@@ -11,10 +11,10 @@ from itertools import islice
 
 from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
 from wrasse.clock import to_micros
-from wrasse.ports.drains import Stretch, stretch_of
+from wrasse.ports.entry_chunks import Stretch, stretch_of
 from wrasse.ports.page import Page, check_limit
+from wrasse.ports.rules.subjects import check_pattern, check_subject, fixed_part, matches
 from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState, Trimmed, check_drafts
-from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.backends.nats.client.connection import Link
+from wrasse.backends.nats.kv.store import Bucket
 from wrasse.ports.records import VALUE_BYTES_MAX
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 
 UNLIMITED = -1
 

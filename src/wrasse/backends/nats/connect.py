@@ -1,28 +1,75 @@
 """NATS with JetStream as the home of streams and records, for any number of processes on any number of machines.
 
 What is answered is as safe as the server's storage and copies make it: `wrasse doctor` says what its settings cost.
+
+Streams and groups behind one link: everything that they share, made once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from wrasse.backends.nats.advice import OLDEST, health, judge, judge_durables, loses_writes
-from wrasse.backends.nats.durables import giving_up
-from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.append import Appender
+from wrasse.backends.nats.client.connection import Link
+from wrasse.backends.nats.client.jetstream import JetStream
+from wrasse.backends.nats.client.server_clock import MARGIN, ServerTime
+from wrasse.backends.nats.durables import Durables, giving_up
+from wrasse.backends.nats.group_cursors import Marks
+from wrasse.backends.nats.groups import NatsGroups
+from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.layout import Layout
 from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.nats.page_reader import Reader
 from wrasse.backends.nats.records import NatsNamespaces, NatsRecords
-from wrasse.backends.nats.stream_time import MARGIN
+from wrasse.backends.nats.stream_map import Lanes
+from wrasse.backends.nats.streams import NatsStreams
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreUnavailable, WrasseError
 from wrasse.ports.backend import StreamStore
 from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.finding import Finding
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import Pulse
 from wrasse.ports.records import Collection
+from wrasse.ports.rules.check_result import Finding
 from wrasse.ports.surveys import Surveys
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """The two ports."""
+
+    streams: NatsStreams
+    groups: NatsGroups
+    lanes: Lanes
+
+    @classmethod
+    async def open(
+        cls,
+        link: Link,
+        clock: Clock,
+        at: ServerTime,
+        *,
+        patterns: tuple[str, ...] = (),
+        batches: bool | None = None,
+        atomic: bool | None = None,
+        create: bool = True,
+    ) -> Flows:
+        """Makes the stream of books if it is not there, unless `create` says no. `at` is the server's clock. `patterns`
+        name what is kept together in one stream. `batches` and `atomic` say whether the server reads and writes many
+        messages in one step, if not as its version has it."""
+        js, layout = JetStream(link), Layout.of(link.options, patterns)
+        reader = Reader(js, batches=batches)
+        lanes = Lanes(js, layout, reader, clock)
+        if create:
+            await lanes.open()
+        marks, durables = Marks(js, layout, reader), Durables(js)
+        appender = Appender(lanes, at, clock, atomic=atomic)
+        return cls(
+            NatsStreams(lanes, marks, durables, appender, at),
+            NatsGroups(link, lanes, marks, durables, appender, at),
+            lanes,
+        )
 
 
 class Nats(StreamStore):

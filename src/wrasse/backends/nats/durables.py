@@ -15,13 +15,13 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
-from wrasse.backends.nats.lanes import Lane
+from wrasse.backends.nats.client.jetstream import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
 from wrasse.backends.nats.layout import Layout
-from wrasse.backends.nats.stored import moment
+from wrasse.backends.nats.message_codec import moment
+from wrasse.backends.nats.stream_map import Lane
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.groups import ACK_TIMEOUT
-from wrasse.ports.subjects import matches
+from wrasse.ports.rules.subjects import matches
 
 _EXISTS = (10148, 10105, 10013)  # a consumer of this name, configured otherwise
 _QUEUE_TAKEN = (10099, 10100)  # a work queue, and another consumer of the same messages

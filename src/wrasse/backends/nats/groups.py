@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.backends.nats.appending import Appender
+from wrasse.backends.nats.append import Appender
+from wrasse.backends.nats.client.connection import Link, NoResponders, packed, status_of
+from wrasse.backends.nats.client.server_clock import ServerTime
 from wrasse.backends.nats.durables import Durable, Durables
-from wrasse.backends.nats.lanes import Lanes
-from wrasse.backends.nats.ledger_groups import LedgerGroups
-from wrasse.backends.nats.link import Link, NoResponders, packed, status_of
-from wrasse.backends.nats.marks import Marks
+from wrasse.backends.nats.group_cursors import Marks
+from wrasse.backends.nats.message_codec import entry, pulled
+from wrasse.backends.nats.old_groups import LedgerGroups
 from wrasse.backends.nats.progress import Progress
-from wrasse.backends.nats.pulls import NAK, Given, Pulls
+from wrasse.backends.nats.pull_requests import NAK, Given, Pulls
 from wrasse.backends.nats.server_ages import Ages
-from wrasse.backends.nats.stored import entry, pulled
-from wrasse.backends.nats.stream_time import ServerTime
+from wrasse.backends.nats.stream_map import Lanes
 from wrasse.clock import to_micros
 from wrasse.errors import Refused, StoreUnavailable, UsageError
 from wrasse.ports.groups import (

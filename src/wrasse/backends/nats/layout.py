@@ -13,7 +13,7 @@ import hashlib
 from dataclasses import dataclass
 
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.ports.subjects import matches
+from wrasse.ports.rules.subjects import matches
 
 _NAME_MAX = 200  # of 255 that the server takes
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wrasse.backends.nats.client.jetstream import CONSUMER_NOT_FOUND, JetStream, JsError
 from wrasse.backends.nats.durables import SHOWN
-from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, JetStream, JsError
-from wrasse.backends.nats.lanes import Lane
 from wrasse.backends.nats.layout import stream_name, token
+from wrasse.backends.nats.stream_map import Lane
 from wrasse.errors import Refused, WrasseError
 
 _EVERY = 1.0  # seconds: how often one consumer is moved at most

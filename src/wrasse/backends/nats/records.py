@@ -14,11 +14,18 @@ record is there, and for an hour after it was deleted.
 `due` looks at buckets that are over, so its cost follows what is due and a record shows at most one bucket width late;
 within one bucket records come in the order of their names. The server keeps no order of names: the first page of a
 listing asks for all names of the collection, and later pages of the same listing go on from there.
+
+The bytes of a record on NATS: one line of JSON about it, then its value as it is. Pure.
+
+The line holds the version, the due time with the mark of its entry, entries that were left for `leave`, and the last
+writes, which answer whoever asks again after a lost reply. A record that was deleted stays for a while as one that says
+`gone`. A value that would make the message too long for the server is compressed.
 """
 
 from __future__ import annotations
 
 import secrets
+import zlib
 from asyncio import gather, sleep
 from bisect import bisect_right
 from collections import OrderedDict
@@ -26,19 +33,105 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.backends.bucket.envelope import DAMAGED, Writes
-from wrasse.backends.bucket.named_records import DueSpot
-from wrasse.backends.nats.kv_bucket import Behind, Bucket, Message, Overtaken
-from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
-from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG, DueIndex
-from wrasse.backends.nats.kv_names import Entry, Names, namespace_subject, text_of
-from wrasse.clock import Clock
+import msgspec
+
+from wrasse.backends.nats.kv.due_index import LISTING_KEPT, LISTING_LONG, DueIndex
+from wrasse.backends.nats.kv.names import Entry, Names, namespace_subject, text_of
+from wrasse.backends.nats.kv.store import Behind, Bucket, Message, Overtaken
+from wrasse.backends.record_files.envelope import DAMAGED, Write, Writes
+from wrasse.backends.record_files.named_records import DueSpot
+from wrasse.bounded import decoded
+from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge, unsettled
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.records import Collection, Record, Written, stored_name
+from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Written, stored_name
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+
+LEFT_MAX = 8  # entries that wait for `leave`; older ones go when they are stale
+
+
+class _Head(msgspec.Struct, omit_defaults=True):
+    version: str
+    due: int | None = None
+    entry: tuple[str, str] | None = None
+    left: list[tuple[str, str]] = []
+    writes: list[Write] = []
+    whole: bool = False
+    gone: bool = False
+    packed: bool = False
+
+
+_decode = msgspec.json.Decoder(_Head).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as its message holds it."""
+
+    value: bytes
+    version: str
+    due_at: datetime | None
+    writes: Writes
+    entry: Entry | None = None  # in the due index; there exactly if there is a due time
+    left: tuple[Entry, ...] = ()
+    gone: bool = False  # deleted: only its writes count
+
+
+def pack(stored: Stored, bytes_max: int) -> bytes:
+    """The bytes of the message; its value compressed if they would be more than `bytes_max`."""
+    head = _Head(
+        stored.version,
+        None if stored.due_at is None else to_micros(stored.due_at),
+        None if stored.entry is None else (stored.entry.bucket, stored.entry.mark),
+        [(entry.bucket, entry.mark) for entry in stored.left],
+        list(stored.writes.kept),
+        stored.writes.whole,
+        stored.gone,
+    )
+    line = msgspec.json.encode(head)
+    if len(line) + 1 + len(stored.value) <= bytes_max:
+        return line + b"\n" + stored.value
+    head.packed = True
+    return msgspec.json.encode(head) + b"\n" + zlib.compress(stored.value, 1)
+
+
+def unpack(data: bytes) -> Stored:
+    """The record in these bytes; ValueError if they are none of ours."""
+    line, newline, value = data.partition(b"\n")
+    if not newline:
+        raise ValueError("no line about the record")
+    head = decoded(_decode, line)
+    return Stored(
+        _unpacked(value) if head.packed else value,
+        head.version,
+        None if head.due is None else _instant(head.due),
+        Writes(tuple(head.writes), head.whole),
+        None if head.entry is None else Entry(*head.entry),
+        tuple(Entry(*each) for each in head.left),
+        head.gone,
+    )
+
+
+def _instant(micros: int) -> datetime:
+    try:
+        return from_micros(micros)
+    except OverflowError:
+        raise ValueError("its due time is outside of the calendar") from None
+
+
+def _unpacked(value: bytes) -> bytes:
+    """The value, which is never longer than a record may be, whatever the bytes say."""
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(value, VALUE_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise ValueError("the value cannot be unpacked") from error
+    if len(found) > VALUE_BYTES_MAX or not unpacking.eof:
+        raise ValueError("the value is longer than a record may be")
+    return found
+
 
 GONE_KEPT = timedelta(hours=1)
 KNOWN_MAX = 2_000

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wrasse.backends.nats.js import STREAM_NOT_FOUND, JsError
-from wrasse.backends.nats.lanes import Lane, Lanes
-from wrasse.backends.nats.marks import Marks
+from wrasse.backends.nats.client.jetstream import STREAM_NOT_FOUND, JsError
+from wrasse.backends.nats.group_cursors import Marks
 from wrasse.backends.nats.stream_config import Config, server_age, with_age
+from wrasse.backends.nats.stream_map import Lane, Lanes
 from wrasse.ports.outcome import Outcome
 
 

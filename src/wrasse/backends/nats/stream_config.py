@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
+from wrasse.backends.nats.client.transport import ServerInfo
 from wrasse.backends.nats.layout import Layout
-from wrasse.backends.nats.wire import ServerInfo
 from wrasse.ports.server_ages import ServerAge
 
 DEDUP_SECONDS = 120

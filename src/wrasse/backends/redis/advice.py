@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from wrasse.backends.redis.client import Link, sections
-from wrasse.backends.redis.wire import Refusal
+from wrasse.backends.redis.client.client import Link, sections
+from wrasse.backends.redis.client.transport import Refusal
 from wrasse.errors import Refused
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 
 _ASKED = ("maxmemory-policy", "appendfsync", "save", "min-replicas-to-write")
 

@@ -7,33 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.backends.redis import discovery
+from wrasse.backends.redis import streams
 from wrasse.backends.redis.advice import health, judge
-from wrasse.backends.redis.client import Link, sections
-from wrasse.backends.redis.connection import OwnLink
-from wrasse.backends.redis.damage.check import RedisDamages
+from wrasse.backends.redis.client.client import Link, sections
+from wrasse.backends.redis.client.connection import OwnLink
 from wrasse.backends.redis.flat_records import RedisFlatRecords
+from wrasse.backends.redis.fsck.check import RedisDamages
 from wrasse.backends.redis.groups import RedisGroups
-from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.jobs.lists import RedisLists
+from wrasse.backends.redis.jobs.queue import RedisJobs
+from wrasse.backends.redis.jobs.strays import RedisStrays
 from wrasse.backends.redis.key_types import DO, KeyTypes
 from wrasse.backends.redis.keys import Keys
 from wrasse.backends.redis.limiter import RedisLimiter
-from wrasse.backends.redis.lists import RedisLists
+from wrasse.backends.redis.named_locks import RedisPlainLocks
 from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import OWN_CLIENT, RedisOptions
-from wrasse.backends.redis.plain_locks import RedisPlainLocks
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.replies import reads_replies
-from wrasse.backends.redis.strays import RedisStrays
 from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.backend import JobStore, StreamStore
 from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.finding import FAIL, WARN, Finding
 from wrasse.ports.groups import Groups
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import Pulse
 from wrasse.ports.records import Collection
+from wrasse.ports.rules.check_result import FAIL, WARN, Finding
 from wrasse.ports.streams import Streams
 from wrasse.ports.surveys import Surveys
 
@@ -120,7 +120,7 @@ class Redis(JobStore, StreamStore):
     async def _passed_over(self) -> Sequence[Finding]:
         keys = await self._nameless()
         what = f"{len(keys)} streams are passed over, since their keys are no subjects, such as {keys[:1]}"
-        return [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {discovery.DO}")] if keys else []
+        return [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {streams.DO}")] if keys else []
 
     async def _old_places(self) -> Sequence[Finding]:
         """Jobs of queues whose name is their key that an earlier version stored below the root."""
@@ -143,6 +143,6 @@ class Redis(JobStore, StreamStore):
 async def _link(options: RedisOptions, time: Clock | None) -> Link:
     if options.client == OWN_CLIENT:
         return await OwnLink.open(options, time)
-    from wrasse.backends.redis.redis_py import RedisPyLink  # an extra of its own
+    from wrasse.backends.redis.client.redis_py import RedisPyLink  # an extra of its own
 
     return await RedisPyLink.open(options, time)

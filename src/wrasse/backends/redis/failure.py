@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Sequence
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.wire import Oversized, Refusal, Word
+from wrasse.backends.redis.client.transport import Oversized, Refusal, Word
 from wrasse.backends.tcp import Cut, Silent
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 

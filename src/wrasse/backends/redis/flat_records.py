@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
@@ -32,15 +33,14 @@ from wrasse.backends.redis.record_writes import (
 )
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.foreign import ForeignLook, SharedRecords
+from wrasse.ports.foreign_records import ForeignLook, SharedRecords
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+from wrasse.ports.status_index import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
 FIELDS_MAX = 1_000
 PAGE_MAX = 1_000

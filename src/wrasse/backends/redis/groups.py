@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 
-from wrasse.backends.redis.client import Link
-from wrasse.backends.redis.handouts import Asking, Given, Handouts, Places
+from wrasse.backends.page_loop import Rounds
+from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.deliveries import Asking, Given, Handouts, Places
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.redis.wire import Word
-from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused
 from wrasse.ports.groups import (

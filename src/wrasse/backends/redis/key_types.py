@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.client import Link
+from wrasse.backends.page_loop import Rounds
+from wrasse.backends.redis.client.client import Link
 from wrasse.backends.redis.failure import WrongType
-from wrasse.backends.redis.fitting import scanned
+from wrasse.backends.redis.jobs.queue_guess import known_queues
 from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
-from wrasse.backends.redis.routing import known_queues
+from wrasse.backends.redis.reply_limit import scanned
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.rounds import Rounds
 
 DO = "move it away with RENAME if its value is needed, else DEL it; then run `wrasse jobs fsck`"
 WORKERS_MAX = 1_000_000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import Link
 from wrasse.backends.redis.options import key_slot
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load

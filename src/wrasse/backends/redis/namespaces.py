@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.page_loop import Rounds
+from wrasse.backends.redis.client.client import Link
 from wrasse.backends.redis.replies import reads_replies
-from wrasse.backends.rounds import Rounds
 from wrasse.clock import from_micros
 from wrasse.ports.namespaces import META, namespace_of
 from wrasse.ports.page import Page

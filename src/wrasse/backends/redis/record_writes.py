@@ -12,20 +12,20 @@ import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.namespaces import namespaces_key
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.redis.wire import Word
 from wrasse.bounded import EARLIEST
 from wrasse.clock import from_micros, to_micros
-from wrasse.ports.conditional_records import RecordWrite
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
-from wrasse.ports.shelves import Spot
+from wrasse.ports.rules.conditional_records import RecordWrite
+from wrasse.ports.status_index import Spot
 from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000

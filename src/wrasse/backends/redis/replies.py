@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import Link
 from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.key_types import KeyTypes
 from wrasse.backends.redis.keys import Keys
@@ -24,7 +24,11 @@ from wrasse.errors import StoreBroken
 C = TypeVar("C")
 # A StopIteration within a coroutine or a generator is a RuntimeError.
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, msgspec.MsgspecError)
-_CLIENTS = ("wrasse.backends.redis.connection", "wrasse.backends.redis.redis_py", "wrasse.backends.redis.routes")
+_CLIENTS = (
+    "wrasse.backends.redis.client.connection",
+    "wrasse.backends.redis.client.redis_py",
+    "wrasse.backends.redis.client.topology",
+)
 
 
 def reads_replies(port: type[C]) -> type[C]:

@@ -17,7 +17,8 @@ from datetime import datetime
 from typing import TypeVar
 
 from wrasse.backends.s3.failures import failure_in
-from wrasse.backends.s3.replies import (
+from wrasse.backends.s3.transport import Ask, Body, NoAnswer, Reply, Wire
+from wrasse.backends.s3.xml import (
     KeptVersion,
     ListedPage,
     Refusal,
@@ -36,7 +37,6 @@ from wrasse.backends.s3.replies import (
     parse_versioning,
     parse_versions,
 )
-from wrasse.backends.s3.wire import Ask, Body, NoAnswer, Reply, Wire
 from wrasse.errors import StoreBroken, first_error
 
 PAGE_MAX = 1_000

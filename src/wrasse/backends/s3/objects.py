@@ -31,14 +31,14 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from wrasse.backends.rounds import Rounds
+from wrasse.backends.page_loop import Rounds
 from wrasse.backends.s3.client import ABSENT, AT_ONCE, Client, Condition, abreast, together
 from wrasse.backends.s3.conditions import PROBES, Conditions
 from wrasse.backends.s3.failures import Denied
-from wrasse.backends.s3.listing import Lister, nameable
-from wrasse.backends.s3.replies import is_etag, sayable
+from wrasse.backends.s3.object_listing import Lister, nameable
+from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
 from wrasse.backends.s3.versions import Versions
-from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
+from wrasse.backends.s3.xml import is_etag, sayable
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, unsettled
 from wrasse.ports.objects import (

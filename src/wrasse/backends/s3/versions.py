@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 from wrasse.backends.s3.client import ABSENT, Client
 from wrasse.backends.s3.failures import Denied
-from wrasse.backends.s3.replies import KeptVersion
-from wrasse.backends.s3.wire import NoAnswer
+from wrasse.backends.s3.transport import NoAnswer
+from wrasse.backends.s3.xml import KeptVersion
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.outcome import Outcome
 

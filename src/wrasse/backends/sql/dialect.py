@@ -24,8 +24,8 @@ from wrasse.errors import Refused
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from wrasse.backends.sql.link import Link
-    from wrasse.ports.reference_rows import Source
+    from wrasse.backends.sql.connection import Link
+    from wrasse.ports.rules.reference_rows import Source
 
 Params = dict[str, object]
 Statement = tuple[str, Params]

@@ -17,14 +17,14 @@ from datetime import datetime
 from typing import TypeVar
 
 from wrasse.backends.sql.address import SqlAddress
+from wrasse.backends.sql.connection import Link, SqlThread
 from wrasse.backends.sql.dialect import Params
-from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import Refused
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, stored_name
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.sightings import whole
 
 TABLES = ("wrasse_sightings", "wrasse_orphan_rounds", "wrasse_orphan_roots", "wrasse_records")

@@ -13,8 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from wrasse.backends.sql.address import POSTGRES, SqlAddress
+from wrasse.backends.sql.connection import Link
 from wrasse.backends.sql.dialect import Params
-from wrasse.backends.sql.link import Link
 from wrasse.backends.sql.records import PostgresRecords, PostgresStore
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import ConfigError

@@ -9,24 +9,24 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from wrasse.backends.sqlite.bells import Bells
 from wrasse.backends.sqlite.connection import File
-from wrasse.backends.sqlite.fsck import SqliteDamages
+from wrasse.backends.sqlite.connection_thread import Reader, Writer
 from wrasse.backends.sqlite.groups import SqliteGroups
-from wrasse.backends.sqlite.jobs import SqliteJobs
+from wrasse.backends.sqlite.jobs.fsck import SqliteDamages
+from wrasse.backends.sqlite.jobs.queue import SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.limiter import SqliteLimiter
 from wrasse.backends.sqlite.namespaces import SqliteNamespaces
 from wrasse.backends.sqlite.records import SqliteRecords
 from wrasse.backends.sqlite.schema import identity
 from wrasse.backends.sqlite.sightings import SqliteSightings
 from wrasse.backends.sqlite.streams import SqliteStreams
+from wrasse.backends.sqlite.wakeups import Bells
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.backend import JobStore, StreamStore
 from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import Pulse
 from wrasse.ports.records import Collection
 
 PATIENCE = timedelta(seconds=10)  # with another process that holds the write lock

@@ -21,7 +21,7 @@ from wrasse.backends.sqlite import entries
 from wrasse.backends.sqlite.bulk import numbers, texts
 from wrasse.backends.sqlite.entries import Loaded, Range
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import from_micros
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, no_group
 from wrasse.ports.outcome import Outcome

@@ -17,7 +17,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.streams import START, Draft, Entry, EntryId, Trimmed, draft_bytes

@@ -11,15 +11,15 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.bell import Bell
 from wrasse.backends.sqlite import deliveries as handing, entries
-from wrasse.backends.sqlite.bells import CHANGED, Bells
 from wrasse.backends.sqlite.bulk import text
+from wrasse.backends.sqlite.connection_thread import Reader, Writer
 from wrasse.backends.sqlite.deliveries import Granted, Want
 from wrasse.backends.sqlite.entries import floor
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar, span
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.wakeups import CHANGED, Bells
+from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.wakeup import Bell
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
 from wrasse.ports.groups import Answer, ConsumerState, Delivery, StartAt, check_answers, check_deliver, check_group

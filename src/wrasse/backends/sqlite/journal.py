@@ -9,9 +9,9 @@ from typing import Any
 import apsw
 
 from wrasse.backends.sqlite.bulk import text, texts, write_rows
-from wrasse.backends.sqlite.lane import Reader, Writer
+from wrasse.backends.sqlite.connection_thread import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar, instant
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.journal import Intent, Line, LineFilter, Settled
 from wrasse.ports.outcome import Outcome

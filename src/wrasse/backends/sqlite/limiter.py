@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wrasse.backends.sqlite.lane import Writer
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.connection_thread import Writer
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.ports.limiter import SECOND, Allowance, Spent
 
 _SPENT = "SELECT spent_to FROM budgets WHERE key = ?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from apsw import Connection
 
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.lane import Reader
+from wrasse.backends.sqlite.connection_thread import Reader
 from wrasse.clock import Clock
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.page import Page

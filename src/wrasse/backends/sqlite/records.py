@@ -14,16 +14,16 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import text
+from wrasse.backends.sqlite.connection_thread import Reader, Writer
 from wrasse.backends.sqlite.entries import append
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar, instant, micros
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+from wrasse.ports.status_index import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000

@@ -14,7 +14,7 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers
-from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, READY
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.jobs import Hold, JobState, Place, Reason

@@ -16,8 +16,8 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import write_rows
-from wrasse.backends.sqlite.lane import GROUP_ROWS_MAX, Reader, Writer
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.connection_thread import GROUP_ROWS_MAX, Reader, Writer
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken

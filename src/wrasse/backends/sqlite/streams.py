@@ -20,12 +20,13 @@ import msgspec
 
 from wrasse.backends.sqlite import entries
 from wrasse.backends.sqlite.bulk import text
+from wrasse.backends.sqlite.connection_thread import Reader, Writer
 from wrasse.backends.sqlite.entries import Range, decode_fields
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import Stretch
 from wrasse.ports.page import Page, check_limit
+from wrasse.ports.rules.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, fixed_part, is_subject, matches
 from wrasse.ports.streams import (
     SEQ_MAX,
     Draft,
@@ -36,7 +37,6 @@ from wrasse.ports.streams import (
     Trimmed,
     check_drafts,
 )
-from wrasse.ports.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, fixed_part, is_subject, matches
 
 T = TypeVar("T")
 _COLUMNS = """

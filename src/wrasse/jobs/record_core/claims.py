@@ -22,11 +22,11 @@ from typing import Generic, Protocol, TypeVar
 from wrasse.bounded import LATEST
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Hold
 from wrasse.ports.objects import Objects, read_small
-from wrasse.ports.store_time import StoreTime
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.ports.rules.store_time import StoreTime
 
 T = TypeVar("T")
 ABREAST_MAX = 32

@@ -39,11 +39,9 @@ from wrasse.jobs.record_core.claims import (
     by_id,
     changing,
 )
-from wrasse.jobs.record_core.counting import Numbers
+from wrasse.jobs.record_core.job_counts import Numbers
 from wrasse.jobs.record_core.known_ids import KnownIds
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
@@ -82,7 +80,9 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Records
-from wrasse.ports.remembered import Remembered
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.ports.rules.reply_cache import Remembered
 
 SILENT_KEPT = timedelta(hours=1)
 _PAGE = 1_000

@@ -42,8 +42,6 @@ from wrasse.jobs.record_core.known_ids import plain
 from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
 from wrasse.jobs.record_queue.store import CHARGE, INLINE_BYTES_MAX, Names, RecordedStore, Seen, Sign, read_sign
 from wrasse.jobs.record_queue.views import UNREADABLE, RecordedViews
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
@@ -63,6 +61,8 @@ from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
 
 PAGE = 200
 LISTED_FOR = 5.0  # seconds; then the list is read anew, since others may have put what goes first

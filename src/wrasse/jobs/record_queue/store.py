@@ -37,12 +37,12 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.ports.job_transitions import StoredJob, check_stored
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Record, Records
+from wrasse.ports.rules.job_transitions import StoredJob, check_stored
 
 _MIDDLE = 1 << 63  # turns below zero come first
 

@@ -15,12 +15,12 @@ from datetime import datetime
 
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.record_core.counting import Counted, Numbers, Tally
+from wrasse.jobs.record_core.job_counts import Counted, Numbers, Tally
 from wrasse.jobs.record_core.queue import unreadable
 from wrasse.jobs.record_queue.store import RecordedStore, Seen, Sign, Unreadable
 from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place
 from wrasse.ports.page import Page
-from wrasse.ports.shelves import read_cursor, spot_cursor
+from wrasse.ports.status_index import read_cursor, spot_cursor
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together

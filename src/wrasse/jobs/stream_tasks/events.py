@@ -29,8 +29,8 @@ from wrasse.jobs.stream_tasks.fields import (
     wire_key,
 )
 from wrasse.ports.groups import DeadLetter, Delivery
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Budget, Bury, Cancel, Move, Place, Reason, Requeue, Revive
+from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Draft, Entry, Streams
 
 SPENT = "retry budget exhausted"

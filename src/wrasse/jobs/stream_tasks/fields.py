@@ -29,11 +29,11 @@ import msgspec
 from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.ports.job_transitions import Settled, Shelf, StoredJob, back
 from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection
-from wrasse.ports.shelves import Spot
+from wrasse.ports.rules.job_transitions import Settled, Shelf, StoredJob, back
+from wrasse.ports.status_index import Spot
 
 ROOT = "gbe"
 TASKS = Collection(

@@ -56,7 +56,6 @@ from wrasse.jobs.stream_tasks.search import TaskSearch, TaskStrays, due_tasks, i
 from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept, Malformed, StoreParts, Task, TaskStore
 from wrasse.jobs.stream_tasks.views import views_of
 from wrasse.ports.groups import Ack, Answer, Delivery, Groups, Nak, StartAt
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     Job,
     JobFilter,
@@ -71,6 +70,7 @@ from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Streams
 
 ACK_TIMEOUT = timedelta(seconds=30)  # within which a hint is claimed and acked

@@ -22,7 +22,7 @@ from wrasse.jobs.record_core.queue import Turns
 from wrasse.jobs.stream_tasks.events import queued
 from wrasse.jobs.stream_tasks.fields import group_of, queue_of, spot_of
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
-from wrasse.ports.foreign import SharedRecords
+from wrasse.ports.foreign_records import SharedRecords
 from wrasse.ports.jobs import Job, JobState, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages

@@ -33,13 +33,13 @@ from wrasse.jobs.stream_tasks.fields import (
     record_key,
     spot_of,
 )
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
-from wrasse.ports.shelves import Spot
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.ports.status_index import Spot
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10

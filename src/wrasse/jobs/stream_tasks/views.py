@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import partial
 
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.jobs.record_core.counting import Counted, Numbers, Tally
+from wrasse.jobs.record_core.job_counts import Counted, Numbers, Tally
 from wrasse.jobs.record_core.queue import Views
 from wrasse.jobs.stream_tasks.fields import (
     Position,
@@ -33,11 +33,11 @@ from wrasse.jobs.stream_tasks.fields import (
 )
 from wrasse.jobs.stream_tasks.search import TaskSearch
 from wrasse.jobs.stream_tasks.store import Malformed, TaskStore
-from wrasse.ports.job_transitions import Shelf, StoredJob
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page, pages
 from wrasse.ports.records import stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, read_cursor, spot_cursor
+from wrasse.ports.rules.job_transitions import Shelf, StoredJob
+from wrasse.ports.status_index import ShelvedRecords, Span, read_cursor, spot_cursor
 
 SCAN_MAX = 10_000
 _PAGE = 1_000
