@@ -44,10 +44,10 @@ async def _ours(endpoint: str, count: int) -> float:
     from wrasse.backends.s3.client import Client
     from wrasse.backends.s3.conditions import Conditions
     from wrasse.backends.s3.objects import S3Objects
-    from wrasse.backends.s3.transport import Wire
+    from wrasse.backends.s3.transport import S3Transport
     from wrasse.clock import SystemClock
 
-    wire = Wire(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
+    wire = S3Transport(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
     objects = S3Objects(Client(wire), Conditions(), b"")
     began, seen, after = time.process_time(), 0, None
     while True:

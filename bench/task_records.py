@@ -32,7 +32,7 @@ from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
-from wrasse.ports.status_index import Spot
+from wrasse.ports.status_index import IndexPosition
 from wrasse.runtime.stream_tasks import TaskPost
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -134,7 +134,7 @@ async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
     return Stock(backend, StreamedJobs(ports, [TaskType("mail", 3)]))
 
 
-async def _fill_sqlite(backend: Sqlite, size: int, spot: Spot) -> None:
+async def _fill_sqlite(backend: Sqlite, size: int, spot: IndexPosition) -> None:
     """Rows as the port writes them, many in one commit."""
 
     def fill(step: Step, ids: range) -> None:

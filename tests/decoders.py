@@ -54,7 +54,7 @@ def _redis_job(raw: bytes) -> object:
     if wire is not None:
         job_json.attempts_of(wire)
         job_json.seconds(wire.keep)
-        assert job_json.decode(job_json.changed(raw, job_json.Change(retries=1))) is not None, "a retry stays a job"
+        assert job_json.decode(job_json.changed(raw, job_json.JobChange(retries=1))) is not None, "a retry stays a job"
     return job
 
 
@@ -119,7 +119,7 @@ def _nats_message(header: bytes) -> object:
 
 
 def _nats_note(data: bytes) -> object:
-    return stream_map.Note.read(nats_stored.Stored(1, 0, 0, 0, b"", data))
+    return stream_map.SubjectNote.read(nats_stored.StoredMessage(1, 0, 0, 0, b"", data))
 
 
 def _journal(data: bytes) -> object:
@@ -138,7 +138,10 @@ _FINISHED = claim_codec.FinishedText(
     Place.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
 )
 _NATS_RECORD = records.pack(
-    records.Stored(b"value", "v", _NOW, record_envelope.Writes((("n", "v"),)), records.Entry("2026010101", "m")), 999
+    records.KvRecord(
+        b"value", "v", _NOW, record_envelope.LastWrites((("n", "v"),)), records.DueEntry("2026010101", "m")
+    ),
+    999,
 )
 _ENVELOPE = b'{"message_id":"01JMQ7Y8ZK3V5W7X9Y1Z3A5B7C","subject":"s","timestamp":1739539200123,"payload":"aGk="}'
 _KEY = lease.KEYS.encode(lease.KeyRecord(7, lease.Lease("l", "o", 7, ManualClock().now(), "t")))
@@ -184,7 +187,7 @@ DECODERS = (
         msgspec.json.encode((Line(Intent("i", "r", "s", "v", "x", "y"), _NOW), Line(Intent("j", *"rsvxy"), _NOW))),
     )),
     Decoder("sweep state", _record(lambda record: sweep_state.decode_state("s", record)), (
-        msgspec.json.encode(sweep_state.SweepState(_NOW, "c", sweep_state.Held("g", "r", _NOW), (), {"g": "{}"})),
+        msgspec.json.encode(sweep_state.SweepState(_NOW, "c", sweep_state.PausedBy("g", "r", _NOW), (), {"g": "{}"})),
     )),
     Decoder("archive cursor", _record(decode_cursor), (b'{"after":"5-1","passed":7,"key":"k","epoch":2}',)),
     Decoder("shut queues", _record(read_shut), (msgspec.json.encode((ShutQueue("q", "open", "w", _NOW),)),)),

@@ -23,7 +23,7 @@ from wrasse.archives.naming import parse_name
 from wrasse.backends.memory import status_index as memory_shelves
 from wrasse.backends.nats import message_codec
 from wrasse.backends.nats.client import connection as client_connection, jetstream, parser, transport as nats_wire
-from wrasse.backends.record_files.named_records import DueSpot
+from wrasse.backends.record_files.named_records import DueCursor
 from wrasse.backends.redis import record_writes
 from wrasse.backends.redis.client import transport as redis_wire
 from wrasse.backends.s3 import failures, xml
@@ -95,7 +95,7 @@ async def _nats(data: bytes) -> object:
 
 def _nats_heard(*parts: bytes) -> list[object]:
     heard: list[object] = []
-    connection = nats_wire.Wire(lambda words: None)
+    connection = nats_wire.NatsTransport(lambda words: None)
     connection.heard[b"1"] = lambda *message: heard.append((client_connection.status_of(message[2]), *message))
     connection.heard[b"2"] = lambda _, *message: heard.append(message_codec.stored_of(parser.frame_of(*message)))
     connection.taken[b"2"] = lambda frames: heard.extend(map(message_codec.stored_of, frames))
@@ -110,7 +110,7 @@ def _nats_heard(*parts: bytes) -> list[object]:
 
 
 async def _redis(data: bytes) -> object:
-    connection = redis_wire.Wire(60)
+    connection = redis_wire.RedisTransport(60)
     connection.connection_made(_Transport())
     asked = [connection.ask(b"PING"), connection.ask_many(b"PING", 2)]
     for part in (data[: len(data) // 2], data[len(data) // 2 :]):
@@ -225,7 +225,7 @@ def _cursor(text: str) -> object:
     reads: tuple[Callable[[str], object], ...] = (
         read_cursor, parse_cursor, sqlite_records._moment, record_writes._moment,
         catalog._place, sql_catalog._place, memory_shelves._position,
-        task_fields.read_position, DueSpot.parse,
+        task_fields.read_position, DueCursor.parse,
     )  # fmt: skip
     found = [_answered(lambda read=read: read(text)) for read in reads]
     start = found[1]

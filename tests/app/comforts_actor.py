@@ -13,9 +13,9 @@ from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.periodic import Every, Missed, Periodic
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.scheduler import PERIODIC, Repeater
+from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally
-from wrasse.jobs.worker.heartbeat import ChildBeats
+from wrasse.jobs.worker.heartbeat import ChildHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.ports.backend import Backend
@@ -28,8 +28,8 @@ MEMBERS = 6
 HOUR = timedelta(hours=1)
 
 
-def repeater_on(store: Backend) -> Repeater:
-    return Repeater([TICK], Producer(store.jobs, CLOCK), store.records(PERIODIC), CLOCK)
+def repeater_on(store: Backend) -> PeriodicScheduler:
+    return PeriodicScheduler([TICK], Producer(store.jobs, CLOCK), store.records(PERIODIC), CLOCK)
 
 
 async def member(job: RunningJob) -> dict[str, int]:
@@ -62,7 +62,7 @@ async def run_worker(url: str, silence: timedelta) -> None:
         rates=(RATE,),
     )
     tally = Tally()
-    worker = Worker(store.jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
+    worker = Worker(store.jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, tally)
     async with asyncio.TaskGroup() as group:
         group.create_task(engine_on(store, silence, journal_of(store, CLOCK)).run())
         group.create_task(worker.run())

@@ -33,7 +33,7 @@ from wrasse.ports.streams import START, Streams
 from wrasse.runtime.archiver import build_archiver
 from wrasse.runtime.backends import Stores
 from wrasse.streams.envelope import decode
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 CHANGE, ALARMS = "gbe.events.audit.change", "gbe.events.system.error"
 ENGINES = {"on the same server": "", "elsewhere": "engine: {backend: 'sqlite:engine.db'}\n"}
@@ -49,7 +49,7 @@ class Scene:
 
     async def publish(self, numbers: range) -> None:
         """Publishes numbers, and again what nobody confirmed, as a server that goes away may do once."""
-        messages = [Message(CHANGE, b"%d" % number) for number in numbers]
+        messages = [Publication(CHANGE, b"%d" % number) for number in numbers]
         async with asyncio.timeout(WAIT):
             while True:
                 with contextlib.suppress(StoreUnavailable):

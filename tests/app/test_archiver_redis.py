@@ -29,7 +29,7 @@ from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
 from wrasse.archives.rule import Rule
-from wrasse.archives.stream_lease import Turns
+from wrasse.archives.stream_lease import StreamLeases
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
 from wrasse.config.load import load
@@ -40,7 +40,7 @@ from wrasse.ports.backend import Backend
 from wrasse.ports.objects import Objects
 from wrasse.runtime.archiver import build_archiver, open_ports
 from wrasse.runtime.backends import Stores
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 CHANGE = "gbe.events.audit.change"
 KEY = "gbe:events:audit:change"
@@ -63,7 +63,7 @@ class Scene:
         return Archiver(ports, [rule], clock, "one", poll=timedelta(milliseconds=10), lease_ttl=lease)
 
     async def publish(self, count: int) -> list[str]:
-        messages = [Message(CHANGE, b"%d" % number) for number in range(count)]
+        messages = [Publication(CHANGE, b"%d" % number) for number in range(count)]
         return list(await Publisher(self.backend.streams, SystemClock()).publish_many(messages))
 
     async def holds(self, count: int) -> None:
@@ -226,7 +226,7 @@ async def held_by_somebody() -> None:
     stores = Stores(SystemClock())
     try:
         ports = await open_ports(load(), stores, SystemClock())
-        assert await Turns(ports.lessor, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
+        assert await StreamLeases(ports.lessor, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
     finally:
         await stores.close()
 

@@ -13,26 +13,26 @@ import pytest
 from backends.nats_scene import flush
 from servers.nats import Nats, nats
 from servers.proxy import proxy
-from wrasse.backends.nats.client.connection import Link, Message, NoResponders, packed, packed_header
+from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection, NoResponders, packed, packed_header
 from wrasse.backends.nats.client.jetstream import STREAM_NOT_FOUND, JetStream, JsError
-from wrasse.backends.nats.client.transport import ServerInfo, Wire
+from wrasse.backends.nats.client.transport import NatsTransport, ServerInfo
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.errors import ConfigError, StoreUnavailable
 
 
-async def linked(server: Nats, **options: object) -> Link:
-    return await Link.open(NatsOptions(nodes=(("127.0.0.1", server.port),), **options))
+async def linked(server: Nats, **options: object) -> NatsConnection:
+    return await NatsConnection.open(NatsOptions(nodes=(("127.0.0.1", server.port),), **options))
 
 
 class Heard(NamedTuple):
     subject: bytes
-    message: Message
+    message: NatsAnswer
     reply: bytes
 
 
-async def subscribe(link: Link, subject: str, callback: Callable[[Heard], None]) -> None:
+async def subscribe(link: NatsConnection, subject: str, callback: Callable[[Heard], None]) -> None:
     def heard(subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
-        callback(Heard(subject, Message(payload, header), reply))
+        callback(Heard(subject, NatsAnswer(payload, header), reply))
 
     await link.listen(subject.encode(), heard)
 
@@ -86,7 +86,9 @@ async def test_a_link_comes_back_after_a_restart_and_goes_on_listening() -> None
 
 async def test_a_lost_answer_is_unavailable_and_not_asked_for_again(nats_server: Nats) -> None:
     async with proxy(nats_server.port) as between:
-        link = await Link.open(NatsOptions(nodes=(("127.0.0.1", between.port),), read_timeout=timedelta(seconds=20)))
+        link = await NatsConnection.open(
+            NatsOptions(nodes=(("127.0.0.1", between.port),), read_timeout=timedelta(seconds=20))
+        )
         heard: list[Heard] = []
         other = await linked(nats_server)
         await subscribe(other, "once", heard.append)
@@ -110,7 +112,7 @@ async def test_a_server_that_takes_a_connection_and_says_nothing_is_told_as_such
     async with mute:
         where = ("127.0.0.1", mute.sockets[0].getsockname()[1])
         with pytest.raises(StoreUnavailable, match="cannot be reached: no answer in time"):
-            await Link.open(NatsOptions(nodes=(where,), dial_timeout=timedelta(seconds=0.1)))
+            await NatsConnection.open(NatsOptions(nodes=(where,), dial_timeout=timedelta(seconds=0.1)))
         for writer in held:
             writer.close()
 
@@ -125,7 +127,7 @@ async def test_a_server_that_does_not_answer_in_time_is_unavailable(nats_server:
 
 async def test_a_server_that_is_not_there_is_named_without_secrets() -> None:
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1\b") as failure:
-        await Link.open(NatsOptions(nodes=(("127.0.0.1", 1),), username="u", password="geheim"))
+        await NatsConnection.open(NatsOptions(nodes=(("127.0.0.1", 1),), username="u", password="geheim"))
     assert "geheim" not in str(failure.value)
 
 
@@ -148,7 +150,7 @@ async def test_what_a_user_may_not_ask_is_said_at_once() -> None:
 
 
 async def test_another_server_of_the_list_is_found(nats_server: Nats) -> None:
-    link = await Link.open(NatsOptions(nodes=(("127.0.0.1", 1), ("127.0.0.1", nats_server.port))))
+    link = await NatsConnection.open(NatsOptions(nodes=(("127.0.0.1", 1), ("127.0.0.1", nats_server.port))))
     assert link.server.headers
     await link.close()
 
@@ -182,7 +184,7 @@ async def test_a_server_that_has_gone_deaf_is_left() -> None:
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     times = {"ping_interval": timedelta(milliseconds=50), "read_timeout": timedelta(seconds=20)}
-    link = await Link.open(NatsOptions(nodes=(("127.0.0.1", port),), **times))
+    link = await NatsConnection.open(NatsOptions(nodes=(("127.0.0.1", port),), **times))
     with pytest.raises(StoreUnavailable, match="no answer to a PING"):
         await link.request("anything")
     await link.close()
@@ -200,7 +202,7 @@ HEARD = (b"MSG a.b 1 3\r\nabc\r\n", b"MSG a.b 1 re.ply 0\r\n\r\n", b"HMSG a 1 13
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
 async def test_messages_are_read_however_they_are_cut(size: int) -> None:
     heard: list[tuple[bytes, ...]] = []
-    wire = Wire(lambda _: None)
+    wire = NatsTransport(lambda _: None)
     wire.data_received(b"INFO {}\r\n")
     wire.heard = {b"1": lambda *message: heard.append(message)}
     stream = b"".join(HEARD) * 3
@@ -213,7 +215,7 @@ async def test_messages_are_read_however_they_are_cut(size: int) -> None:
 @pytest.mark.parametrize("line", [b"HTTP/1.1 400 Bad Request\r\n", b"MSG a 1 x\r\n", b"INFO {\r\n"])
 async def test_what_is_not_the_protocol_ends_the_connection(line: bytes) -> None:
     ended: list[str] = []
-    wire = Wire(lambda _: None)
+    wire = NatsTransport(lambda _: None)
     wire.lost = ended.append
     wire.data_received(line)
     assert [why for why in ended if "protocol" in why] == ended != []

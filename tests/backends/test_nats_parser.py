@@ -11,7 +11,7 @@ from wrasse.backends.nats import page_consumer
 from wrasse.backends.nats.client import parser
 from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.client.parser import Frame, frame_of, frames_in
-from wrasse.backends.nats.client.transport import ServerInfo, Wire
+from wrasse.backends.nats.client.transport import NatsTransport, ServerInfo
 from wrasse.backends.nats.message_codec import beside, ids_of, stored_of
 from wrasse.backends.nats.page_consumer import Puller
 from wrasse.ports.streams import START, Draft
@@ -73,7 +73,7 @@ def read(data: bytes, piece: int, *, bulk: bool) -> dict[bytes, list[tuple[objec
     def hear(number: bytes):
         return lambda _, reply, header, body: got[number].append(frame_of(reply, header, body))
 
-    wire = object.__new__(Wire)
+    wire = object.__new__(NatsTransport)
     wire._buffer, wire._need, wire._silent, wire._largest = bytearray(), 0, 0, 1 << 20
     wire._transport, wire._room, wire._pongs = None, None, []
     wire.info = ServerInfo(headers=True)

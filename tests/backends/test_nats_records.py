@@ -16,14 +16,14 @@ from hypothesis import given, strategies as st
 
 from backends.nats_records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
-from wrasse.backends.nats.client.connection import Link, Message
+from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection
 from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.kv import due_index
-from wrasse.backends.nats.kv.names import Entry, text_of, token
+from wrasse.backends.nats.kv.names import DueEntry, text_of, token
 from wrasse.backends.nats.kv.store import Bucket
-from wrasse.backends.nats.records import Stored, pack, unpack
-from wrasse.backends.record_files.envelope import Writes
+from wrasse.backends.nats.records import KvRecord, pack, unpack
+from wrasse.backends.record_files.envelope import LastWrites
 from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import Refused, StoreBroken, TooLarge
 from wrasse.ports.outcome import Outcome
@@ -42,16 +42,16 @@ class Asked:
     subjects: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def by(self, link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-        plain = Link.request
+    def by(self, link: NatsConnection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+        plain = NatsConnection.request
 
-        async def counted(own: Link, subject: str, *args: object, **named: object) -> Message:
+        async def counted(own: NatsConnection, subject: str, *args: object, **named: object) -> NatsAnswer:
             if own is link:
                 self.subjects.append(subject)
             return await plain(own, subject, *args, **named)  # type: ignore[arg-type]  # as they came
 
         with monkeypatch.context() as patched:
-            patched.setattr(Link, "request", counted)
+            patched.setattr(NatsConnection, "request", counted)
             yield self
 
 
@@ -84,9 +84,9 @@ def test_what_nobody_of_us_wrote_is_no_key(foreign: str) -> None:
 
 @given(st.binary(max_size=300), st.booleans(), st.integers(0, 400))
 def test_a_record_comes_back_from_its_bytes(value: bytes, gone: bool, bytes_max: int) -> None:
-    writes = Writes().and_then("n", "v1").and_then(None, None)
-    left = (Entry("2026", "a"), Entry("2027", "b"))
-    stored = Stored(value, "v", EPOCH + timedelta(microseconds=7), writes, Entry("2026", "m"), left, gone)
+    writes = LastWrites().and_then("n", "v1").and_then(None, None)
+    left = (DueEntry("2026", "a"), DueEntry("2027", "b"))
+    stored = KvRecord(value, "v", EPOCH + timedelta(microseconds=7), writes, DueEntry("2026", "m"), left, gone)
     assert unpack(pack(stored, bytes_max)) == stored
 
 
@@ -113,7 +113,7 @@ async def test_a_bucket_that_would_lose_records_is_refused(
     nats_server: NatsServer, settings: dict[str, object], word: str
 ) -> None:
     options = at(nats_server.port)
-    link = await Link.open(options)
+    link = await NatsConnection.open(options)
     ours = {"name": f"KV_{options.root}", "subjects": [f"$KV.{options.root}.>"], "max_msgs_per_subject": 1}
     await JetStream(link).call(f"STREAM.CREATE.KV_{options.root}", ours | {"discard": "new"} | settings)
     await link.close()

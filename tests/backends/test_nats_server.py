@@ -14,7 +14,7 @@ import pytest
 from backends.nats_records_scene import THINGS, at, opened
 from backends.test_nats_records_trouble import Told, assert_each_once, write_names
 from servers.nats import Nats as NatsServer, nats, nats_cluster, nats_leaf
-from wrasse.backends.nats.advice import UNLIMITED, Health, judge
+from wrasse.backends.nats.advice import UNLIMITED, NatsHealth, judge
 from wrasse.backends.nats.client.transport import ServerInfo
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.kv import store as kv_store
@@ -25,7 +25,7 @@ from wrasse.ports.groups import StartAt
 from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 from wrasse.ports.streams import Draft
 
-GOOD = Health(
+GOOD = NatsHealth(
     version="2.12.1",
     numbers=(2, 12, 1),
     max_payload=8 << 20,

@@ -15,21 +15,21 @@ import redis
 from servers.proxy import proxy
 from servers.tls import CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY, encrypted
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis.client.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.scripts import Script
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable
-from wrasse.ports.health_check import Pulse
+from wrasse.ports.health_check import HealthSample
 
 PUSH = Script.of("push", "return redis.call('RPUSH', KEYS[1], ARGV[2])")
 ENDLESS = Script.of("endless", "while true do end")
 
 
 @asynccontextmanager
-async def linked(options: RedisOptions | str) -> AsyncIterator[OwnLink]:
-    link = await OwnLink.open(RedisOptions.of(options) if isinstance(options, str) else options)
+async def linked(options: RedisOptions | str) -> AsyncIterator[OwnRedisClient]:
+    link = await OwnRedisClient.open(RedisOptions.of(options) if isinstance(options, str) else options)
     try:
         yield link
     finally:
@@ -48,7 +48,7 @@ def key() -> str:
     return f"t{uuid4().hex}"
 
 
-async def eventually(link: OwnLink, key: str) -> int:
+async def eventually(link: OwnRedisClient, key: str) -> int:
     """Pushes until the server takes it; each refusal must be ours."""
     async with asyncio.timeout(30):
         while True:
@@ -58,7 +58,7 @@ async def eventually(link: OwnLink, key: str) -> int:
                 await asyncio.sleep(0.02)
 
 
-async def until_refused(link: OwnLink, key: str) -> str:
+async def until_refused(link: OwnRedisClient, key: str) -> str:
     """Pushes until the server does not take it, and gives what it said."""
     while True:
         try:
@@ -67,7 +67,7 @@ async def until_refused(link: OwnLink, key: str) -> str:
             return str(error)
 
 
-async def other_pulse(store: Redis, than: Pulse) -> Pulse:
+async def other_pulse(store: Redis, than: HealthSample) -> HealthSample:
     """The first pulse that is another's."""
     async with asyncio.timeout(30):
         while True:
@@ -227,7 +227,7 @@ async def test_a_dead_server_is_tried_once_for_all_who_ask(redis_server: Valkey)
 
 
 async def test_a_closed_link_does_not_open_itself_again(redis_server: Valkey) -> None:
-    link = await OwnLink.open(RedisOptions.of(redis_server.url))
+    link = await OwnRedisClient.open(RedisOptions.of(redis_server.url))
     await link.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await link.ask("PING")
@@ -239,7 +239,7 @@ async def test_a_closed_link_does_not_open_itself_again(redis_server: Valkey) ->
 async def test_a_server_that_is_not_there_is_named_without_secrets() -> None:
     options = at(1, password="hush", max_retries=0)
     with pytest.raises(StoreUnavailable) as told:
-        await OwnLink.open(options)
+        await OwnRedisClient.open(options)
     assert "127.0.0.1:1" in str(told.value)
     assert "hush" not in f"{told.value} {options} {options!r}"
 
@@ -260,7 +260,7 @@ async def test_a_wrong_login_is_refused_and_not_tried_again(
     guarded: Valkey, user: str, password: str, word: str
 ) -> None:
     with pytest.raises(Refused, match=word) as told:
-        await OwnLink.open(at(guarded.port, username=user, password=password))
+        await OwnRedisClient.open(at(guarded.port, username=user, password=password))
     assert "redis.password" in told.value.do
 
 
@@ -313,7 +313,7 @@ async def test_a_key_that_another_program_uses_is_told_apart_from_an_outage(redi
 
 async def test_a_database_that_does_not_exist_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match="no such database"):
-        await OwnLink.open(at(redis_server.port, db=99))
+        await OwnRedisClient.open(at(redis_server.port, db=99))
 
 
 # TLS
@@ -322,7 +322,7 @@ async def test_a_database_that_does_not_exist_is_a_mistake_of_the_settings(redis
 async def test_an_encrypted_link_checks_whom_it_talks_to(redis_server: Valkey, key: str) -> None:
     async with encrypted(redis_server.port) as port:
         with pytest.raises(Refused, match="certificate"):
-            await OwnLink.open(at(port, tls=Tls()))
+            await OwnRedisClient.open(at(port, tls=Tls()))
         async with linked(at(port, tls=Tls(ca=str(CERTIFICATE)))) as link:
             assert await link.run(PUSH, (key,), ("x" * 100_000,)) == 1
 
@@ -336,7 +336,7 @@ async def test_an_encrypted_link_shows_its_own_certificate(redis_server: Valkey)
     ours = Tls(ca=str(CERTIFICATE), cert=str(CLIENT_CERTIFICATE), key=str(CLIENT_KEY))
     async with encrypted(redis_server.port, asks_client=True) as port:
         with pytest.raises(StoreUnavailable):
-            await OwnLink.open(at(port, tls=Tls(ca=str(CERTIFICATE)), max_retries=0))
+            await OwnRedisClient.open(at(port, tls=Tls(ca=str(CERTIFICATE)), max_retries=0))
         async with linked(at(port, tls=ours)) as link:
             assert await link.ask("ECHO", "x") == b"x"
 
@@ -345,22 +345,22 @@ async def test_a_server_with_too_many_clients_says_so() -> None:
     with valkey("--maxclients", "1") as server:
         async with linked(server.url):
             with pytest.raises(StoreUnavailable, match="too many clients"):
-                await OwnLink.open(at(server.port, max_retries=0))
+                await OwnRedisClient.open(at(server.port, max_retries=0))
 
 
 async def test_a_file_that_is_no_certificate_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match="holds no certificate"):
-        await OwnLink.open(at(redis_server.port, tls=Tls(ca=__file__)))
+        await OwnRedisClient.open(at(redis_server.port, tls=Tls(ca=__file__)))
 
 
 async def test_a_missing_certificate_file_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match=r"redis\.tls"):
-        await OwnLink.open(at(redis_server.port, tls=Tls(ca="/nowhere/ca.pem")))
+        await OwnRedisClient.open(at(redis_server.port, tls=Tls(ca="/nowhere/ca.pem")))
 
 
 async def test_a_server_without_tls_is_not_waited_for_in_silence(redis_server: Valkey) -> None:
     with pytest.raises(StoreUnavailable):
-        await OwnLink.open(at(redis_server.port, tls=Tls(), max_retries=0, dial_timeout=timedelta(seconds=1)))
+        await OwnRedisClient.open(at(redis_server.port, tls=Tls(), max_retries=0, dial_timeout=timedelta(seconds=1)))
 
 
 # The pulse

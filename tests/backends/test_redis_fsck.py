@@ -13,9 +13,9 @@ from backends.redis_peer import GoPeer, go_job
 from backends.redis_scene import GROUP, HOUR, MEMBERS, Chance, Plant, Scene
 from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import CLUSTER, Store
-from wrasse.backends.redis.fsck.check import RedisDamages
+from wrasse.backends.redis.fsck.check import RedisFsck
 from wrasse.backends.redis.fsck.kinds import Kind
-from wrasse.backends.redis.fsck.suspects import Judge, Suspect
+from wrasse.backends.redis.fsck.suspects import FsckSuspect, Judge
 from wrasse.ports.jobs import GROUP_DEAD_HEADER, Job, JobGroup, Place
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -249,7 +249,7 @@ async def test_what_was_mended_meanwhile_is_left_alone(scene: Scene) -> None:
     await _entry_lost(scene)
     entry = await scene.entry("held-2")
     mended = Between(scene.link, "mend", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
-    found = await RedisDamages(mended).check(repair=True, silence=SILENCE)
+    found = await RedisFsck(mended).check(repair=True, silence=SILENCE)
     assert mended.happened
     assert found == ()
 
@@ -334,10 +334,10 @@ async def test_what_moved_on_after_it_was_looked_at_is_innocent(scene: Scene) ->
     """Takes and holds that a look did not meet, and letters that are gone since, are asked for by the script."""
     judge = Judge(scene.link, scene.keys, repair=False, silence=SILENCE)
     raw = await scene.entry("held-1")
-    entry = Suspect(Kind.ENTRY_WITHOUT_HOLD, "", ("w1", raw), worker="w1", raw=raw)
-    name = Suspect(Kind.UNIQUE_LEFT_OVER, "", ("name-1", "held-1"))
-    way = Suspect(Kind.WHERE_LEFT_OVER, "", ("held-1", scene.take_of("held-1")))
-    letter = Suspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, "", (go_job("gone"), 1, 1))
+    entry = FsckSuspect(Kind.ENTRY_WITHOUT_HOLD, "", ("w1", raw), worker="w1", raw=raw)
+    name = FsckSuspect(Kind.UNIQUE_LEFT_OVER, "", ("name-1", "held-1"))
+    way = FsckSuspect(Kind.WHERE_LEFT_OVER, "", ("held-1", scene.take_of("held-1")))
+    letter = FsckSuspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, "", (go_job("gone"), 1, 1))
     assert await judge.guilty([entry, name, way, letter]) == []
 
 

@@ -20,15 +20,15 @@ from wrasse.errors import StoreBroken
 from wrasse.ports.groups import Delivery, StartAt
 from wrasse.ports.jobs import (
     PAYLOAD_BYTES_MAX,
-    Bury,
     Cancel,
+    Claim,
+    DeadLetterJob,
     Delete,
-    Hold,
     Job,
     JobFilter,
     Place,
     Reason,
-    Revive,
+    RequeueDead,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
@@ -192,8 +192,8 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
         told = sections(await redis.link.ask("INFO", "commandstats"))["cmdstat_evalsha"]
         return int(told.partition("calls=")[2].partition(",")[0])
 
-    async def holds(place: Place) -> list[Hold]:
-        found: list[Hold] = []
+    async def holds(place: Place) -> list[Claim]:
+        found: list[Claim] = []
         page = await redis.jobs.page(place, JobFilter(), None, 100)
         while True:
             found += [state.hold for state in page]
@@ -209,7 +209,7 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
         if act == "delete":
             outcomes = await redis.jobs.delete([Delete(hold, Place.READY) for hold in ready])
         else:
-            asked = [Cancel(id) for id in ids] if act == "cancel" else [Revive(hold) for hold in dead]
+            asked = [Cancel(id) for id in ids] if act == "cancel" else [RequeueDead(hold) for hold in dead]
             outcomes = await redis.jobs.move(asked)  # 60 jobs of 133 kB are 8 MB: 8 scripts
         assert [*outcomes] == done
         steps.append(await scripts() - before)
@@ -250,7 +250,7 @@ async def test_many_of_the_largest_jobs_are_claimed_and_listed(server: Valkey) -
             taken += some
         assert sorted(await desk.ids(Place.HELD)) == ids
         for each in taken:
-            await store.jobs.move([Bury(each.hold, Reason.FAILED, "x")])
+            await store.jobs.move([DeadLetterJob(each.hold, Reason.FAILED, "x")])
         assert sorted(await desk.ids(Place.DEAD)) == ids
     finally:
         await store.close()

@@ -13,7 +13,7 @@ from backends.s3_scene import Scene, scene
 from wrasse.backends import page_loop
 from wrasse.backends.s3 import object_listing, xml
 from wrasse.backends.s3.object_listing import Lister
-from wrasse.backends.s3.xml import Listed
+from wrasse.backends.s3.xml import ListedObject
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Collection
 
@@ -148,7 +148,7 @@ async def test_a_folder_is_walked_before_the_rest_of_its_level_is_listed() -> No
         )
         found, more = await Lister(now.backend._client, ordered=False).page(b"here/", None, 1)
         assert ([each.key for each in found], more, len(asked)) == ([b"here/a/x"], True, 2)
-        assert all(isinstance(each, Listed) for each in found)
+        assert all(isinstance(each, ListedObject) for each in found)
 
 
 async def test_uploads_that_come_again_for_ever_are_an_error() -> None:

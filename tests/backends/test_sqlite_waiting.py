@@ -11,13 +11,13 @@ import pytest
 
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
-from wrasse.ports.jobs import Budget, Job, Reason, Requeue, Taken
+from wrasse.ports.jobs import Budget, Claimed, Job, Reason, Requeue
 
 SILENCE = timedelta(seconds=30)
 HOUR = timedelta(hours=1)
 
 
-async def taker(store: Sqlite, queue: str = "low", wait: timedelta = HOUR) -> Taken:
+async def taker(store: Sqlite, queue: str = "low", wait: timedelta = HOUR) -> Claimed:
     async with asyncio.timeout(60):
         return await store.jobs.take([queue], 1, worker="w", silence=SILENCE, request=f"t-{queue}", wait=wait)
 

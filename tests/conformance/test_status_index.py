@@ -9,7 +9,7 @@ import pytest
 from conformance.stores import EMITTING_BACKENDS, Store
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
-from wrasse.ports.status_index import Span, Spot, spot_cursor
+from wrasse.ports.status_index import IndexPosition, StatusRange, spot_cursor
 
 LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-6.2", "redis-cluster")]
 pytestmark = pytest.mark.parametrize("open_store", [*EMITTING_BACKENDS, *LONG], indirect=True)
@@ -26,12 +26,12 @@ class Shelf:
         self.records, self.shelves = records, records.shelves
 
     async def add(self, key: str, turn: int, shelf: str = A) -> str:
-        written = await self.records.create(key, VALUE, spot=Spot(shelf, turn))
+        written = await self.records.create(key, VALUE, spot=IndexPosition(shelf, turn))
         assert written.version is not None
         return written.version
 
-    async def count(self, *spans: Span) -> tuple[int, ...]:
-        return (await self.shelves.shelf_counts(spans or [Span(A), Span(B)]))[0]
+    async def count(self, *spans: StatusRange) -> tuple[int, ...]:
+        return (await self.shelves.shelf_counts(spans or [StatusRange(A), StatusRange(B)]))[0]
 
     async def keys(self, shelf: str = A, after: str | None = None, *, newest: bool = False) -> list[str]:
         page = await self.shelves.shelf_page(shelf, after, 10, newest=newest)
@@ -50,7 +50,7 @@ def shelf(store: Store) -> Shelf:
 
 async def test_a_record_stands_where_its_newest_write_put_it(shelf: Shelf) -> None:
     version = await shelf.add("k", 7)
-    await shelf.records.put("k", VALUE, at=version, spot=Spot(B, 3))
+    await shelf.records.put("k", VALUE, at=version, spot=IndexPosition(B, 3))
     assert (await shelf.count(), await shelf.keys(A), await shelf.keys(B)) == ((0, 1), [], ["k"])
 
 
@@ -66,8 +66,8 @@ async def test_a_deleted_record_leaves_its_shelf(shelf: Shelf) -> None:
 
 async def test_a_write_that_is_lost_moves_nothing(shelf: Shelf) -> None:
     old = await shelf.add("k", 7)
-    await shelf.records.put("k", VALUE, at=old, spot=Spot(A, 8))
-    lost = await shelf.records.put("k", VALUE, at=old, spot=Spot(B, 9))
+    await shelf.records.put("k", VALUE, at=old, spot=IndexPosition(A, 8))
+    lost = await shelf.records.put("k", VALUE, at=old, spot=IndexPosition(B, 9))
     assert (lost.outcome, await shelf.count()) == (Outcome.LOST, (1, 0))
 
 
@@ -102,16 +102,16 @@ async def test_a_part_of_a_shelf_is_counted_up_to_a_turn(shelf: Shelf) -> None:
     for n, turn in enumerate((-5, 3, 3, 4)):
         await shelf.add(f"k{n}", turn)
     await shelf.add("other", 0, B)
-    parts = [Span(A, upto) for upto in (-6, -5, 2, 3, 9)]
-    assert await shelf.count(*parts, Span(A), Span("none")) == (0, 1, 1, 3, 4, 4, 0)
+    parts = [StatusRange(A, upto) for upto in (-6, -5, 2, 3, 9)]
+    assert await shelf.count(*parts, StatusRange(A), StatusRange("none")) == (0, 1, 1, 3, 4, 4, 0)
 
 
 async def test_a_record_is_put_where_it_belongs_without_being_changed(shelf: Shelf) -> None:
     await shelf.add("k", 7)
     await shelf.records.create("new", VALUE)
     before = [await shelf.get(key) for key in ("k", "new")]
-    moved = await shelf.shelves.shelve([(before[0], Spot(B, 1)), (before[1], Spot(B, 2))])
-    again = await shelf.shelves.shelve([(before[0], Spot(B, 1)), (before[1], Spot(B, 2))])
+    moved = await shelf.shelves.shelve([(before[0], IndexPosition(B, 1)), (before[1], IndexPosition(B, 2))])
+    again = await shelf.shelves.shelve([(before[0], IndexPosition(B, 1)), (before[1], IndexPosition(B, 2))])
     assert (moved, again, await shelf.keys(B)) == (2, 0, ["k", "new"])
     assert [await shelf.get(key) for key in ("k", "new")] == before
 
@@ -119,5 +119,5 @@ async def test_a_record_is_put_where_it_belongs_without_being_changed(shelf: She
 async def test_a_record_that_has_changed_is_not_put_elsewhere(shelf: Shelf) -> None:
     version = await shelf.add("k", 7)
     seen = await shelf.get("k")
-    await shelf.records.put("k", VALUE, at=version, spot=Spot(A, 8))
-    assert (await shelf.shelves.shelve([(seen, Spot(B, 1))]), await shelf.count()) == (0, (1, 0))
+    await shelf.records.put("k", VALUE, at=version, spot=IndexPosition(A, 8))
+    assert (await shelf.shelves.shelve([(seen, IndexPosition(B, 1))]), await shelf.count()) == (0, (1, 0))

@@ -14,10 +14,10 @@ from aiohttp import ClientSession
 
 from lease_api.test_server import running
 from wrasse.lease_server import request_parsing, server as serving
-from wrasse.lease_server.access import Access, Caller
+from wrasse.lease_server.access import Access, TokenOwner
 from wrasse.lease_server.responses import WireError
 from wrasse.web import listener
-from wrasse.web.listener import Caps, caps_within
+from wrasse.web.listener import ConnectionLimits, caps_within
 
 HEAD = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 SECRET = b"SECRET-IN-THE-URL"
@@ -79,7 +79,7 @@ async def test_every_mistake_is_answered_in_json_that_repeats_nothing_of_it(said
 
 @pytest.mark.parametrize("shown", ["Bearer sécret", "Bearer \udcff", "Basic c2VjcmV0", "bearer", "Bearer "])
 async def test_a_token_that_is_no_ascii_is_just_wrong(shown: str) -> None:
-    async with running(Access((Caller("token", b"secret"),))) as (_, client):
+    async with running(Access((TokenOwner("token", b"secret"),))) as (_, client):
         said = HEAD + b"Authorization: " + shown.encode("utf-8", "surrogateescape") + b"\r\nConnection: close\r\n\r\n"
         answer = await heard(client, said)
     assert answer.startswith(b"HTTP/1.1 401 "), answer
@@ -224,7 +224,7 @@ async def test_more_bytes_than_the_server_may_hold_are_asked_to_come_again(monke
 
 
 async def test_the_idlest_connection_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "caps_within", lambda *_: Caps(4, 4))
+    monkeypatch.setattr(serving, "caps_within", lambda *_: ConnectionLimits(4, 4))
     async with running(Access()) as (_, client):
         half_open = [await connect(client) for _ in range(20)]
         async with client.get("/healthz") as answer:
@@ -234,6 +234,6 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(monkeypatch: pytes
 
 
 def test_the_caps_leave_descriptors_to_other_work() -> None:
-    assert caps_within(1_024, 512, descriptors=256) == Caps(64, 64)
-    assert caps_within(1_024, 512, descriptors=1 << 20) == Caps(1_024, 512)
-    assert caps_within(1_024, 512, descriptors=-1) == Caps(1_024, 512)
+    assert caps_within(1_024, 512, descriptors=256) == ConnectionLimits(64, 64)
+    assert caps_within(1_024, 512, descriptors=1 << 20) == ConnectionLimits(1_024, 512)
+    assert caps_within(1_024, 512, descriptors=-1) == ConnectionLimits(1_024, 512)

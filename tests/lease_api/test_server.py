@@ -15,7 +15,7 @@ from wrasse.clock import SystemClock
 from wrasse.config.addresses import Address
 from wrasse.errors import ConfigError
 from wrasse.lease_server import request_parsing
-from wrasse.lease_server.access import Access, Caller
+from wrasse.lease_server.access import Access, TokenOwner
 from wrasse.lease_server.server import LeaseServer
 from wrasse.leases.leases import Leases
 from wrasse.web import listener
@@ -46,7 +46,7 @@ async def test_beyond_loopback_it_does_not_start_without_a_token_or_certificates
 @pytest.mark.parametrize(("shown", "status"), [("Bearer secret", 200), ("Bearer wrong", 401), ("", 401)])
 async def test_who_has_the_token_gets_in(shown: str, status: int) -> None:
     headers = {"Authorization": shown} if shown else {}
-    async with running(Access((Caller("token", b"secret"),))) as (_, client):
+    async with running(Access((TokenOwner("token", b"secret"),))) as (_, client):
         answer = await client.post("/v1/acquire", json=ASKED, headers=headers)
         assert answer.status == status
 

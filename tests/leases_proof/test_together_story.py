@@ -162,10 +162,10 @@ def test_a_thousand_histories_of_transactions(first: int) -> None:
 def test_a_process_that_clears_a_lease_without_settling_its_transaction_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def careless(self: book_module.Book, id: str) -> Decision | None:
+    async def careless(self: book_module.TransactionLog, id: str) -> Decision | None:
         return None
 
-    monkeypatch.setattr(book_module.Book, "settle", careless)
+    monkeypatch.setattr(book_module.TransactionLog, "settle", careless)
 
     def torn(seed: int) -> bool:
         try:

@@ -21,7 +21,9 @@ SPEAKS_WIRE = re.compile(
 )
 # Values that change on purpose, each with the reason.
 MUTABLE = {
-    "Opened": "filled as the parts of a process need their backends",
+    "OpenPorts": "filled as the parts of a process need their backends",
+"ArchiverTally": "counters that one archiver adds to and metrics read",
+    "QueueTally": "the counts of one queue while they are counted",
     "Tally": "counters that one worker adds to and metrics read",
     "LogTally": "counters that the log handler adds to and metrics read",
     "Totals": "counters that the engine adds to and metrics read",

@@ -32,10 +32,10 @@ from wrasse.errors import UnknownName, UsageError, first_error
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.jobs.periodic import Cron, Every, Missed, Periodic, parse_cron
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import Pace
+from wrasse.jobs.rate_limiter import SharedRate
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.retry import Retry
-from wrasse.jobs.scheduler import Repeater
+from wrasse.jobs.scheduler import PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.worker import Worker
 from wrasse.leases.lease_scope import hold_key
@@ -47,10 +47,10 @@ from wrasse.ports.jobs import JobQueue
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.engine import JOB_SWEEPS, open_engine
 from wrasse.runtime.leases import lease_client
-from wrasse.runtime.open_ports import JOBS, LEASES, STREAMS, Opened, open_homes
+from wrasse.runtime.open_ports import JOBS, LEASES, STREAMS, OpenPorts, open_homes
 from wrasse.runtime.signals import on_stop
 from wrasse.runtime.worker import (
-    Working,
+    WorkerRuntime,
     build_handlers,
     build_pace,
     build_producer,
@@ -142,7 +142,7 @@ class App(Registering):
         self._clock = clock or SystemClock()
         self._stores = Stores.of(config.settings.worker, self._clock)
         self._opening = asyncio.Lock()
-        self._opened: Opened | None = None
+        self._opened: OpenPorts | None = None
         self._producer: Producer | None = None
         self._remote: Operations | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -155,7 +155,7 @@ class App(Registering):
         if self._opened is None:
             self.config, self._stores = config, Stores.of(config.settings.worker, self._clock)
 
-    async def repeater(self) -> Repeater:
+    async def repeater(self) -> PeriodicScheduler:
         """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
         settings = self.config.settings
         registry = configured(settings, self.registry)
@@ -207,7 +207,7 @@ class App(Registering):
         of handlers."""
         return await (await self._build_worker(None)).run_pending()
 
-    async def open(self, *needs: str) -> Opened:
+    async def open(self, *needs: str) -> OpenPorts:
         """Opens what is needed and not yet open: jobs, records, streams, objects, engine, leases."""
         async with self._opening:
             loop = asyncio.get_running_loop()
@@ -268,10 +268,10 @@ class App(Registering):
             self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
         return self._producer, opened.queue
 
-    async def _pace(self, rate: int) -> Pace:
+    async def _pace(self, rate: int) -> SharedRate:
         return build_pace(self.config.settings, await self.open(JOBS), rate)
 
-    async def _build_worker(self, concurrency: int | None) -> Working:
+    async def _build_worker(self, concurrency: int | None) -> WorkerRuntime:
         opened = await self.open(JOBS)
         handlers = build_handlers(configured(self.config.settings, self.registry))
         return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency)
@@ -286,7 +286,7 @@ class AppWorker:
         self._signals = signals
         self._worker: Worker | None = None
         self._engine: Engine | None = None
-        self._repeater: Repeater | None = None
+        self._repeater: PeriodicScheduler | None = None
         self._stopped = False
 
     async def run(self) -> None:

@@ -17,8 +17,8 @@ import msgspec
 from wrasse.config.new_job import NO_TIME, Duration, NewJob, as_duration, made, made_group
 from wrasse.errors import JobFailed, UsageError
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import Pace, put_paced
-from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobQueue, JobRecord, JobState, Place, Revive
+from wrasse.jobs.rate_limiter import SharedRate, put_paced
+from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobQueue, JobRecord, JobState, Place, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -31,7 +31,7 @@ class Jobs:
     __slots__ = ("_open", "_pace")
 
     def __init__(
-        self, open: Callable[[], Awaitable[tuple[Producer, JobQueue]]], pace: Callable[[int], Awaitable[Pace]]
+        self, open: Callable[[], Awaitable[tuple[Producer, JobQueue]]], pace: Callable[[int], Awaitable[SharedRate]]
     ) -> None:
         self._open, self._pace = open, pace
 
@@ -115,7 +115,7 @@ class Jobs:
         record = await queue.get(id)
         if record is None or record.state.place is not Place.DEAD:
             return False
-        return (await queue.move([Revive(record.state.hold, as_duration(delay))]))[0] is Outcome.DONE
+        return (await queue.move([RequeueDead(record.state.hold, as_duration(delay))]))[0] is Outcome.DONE
 
     async def list(self, place: Place | str, where: JobFilter | None = None) -> AsyncIterator[JobState]:
         """Every job of a place, read page by page as it is asked for."""

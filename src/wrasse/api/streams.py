@@ -21,8 +21,8 @@ from wrasse.ports.rules.subjects import check_pattern
 from wrasse.ports.streams import APPENDS_MAX
 from wrasse.runtime.signals import on_stop
 from wrasse.streams.consumer import Consumer, ConsumerSettings
-from wrasse.streams.delivery import Caller, Handler
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.delivery import Handler, HandlerCall
+from wrasse.streams.publisher import Publication, Publisher
 from wrasse.streams.tally import StreamTally
 
 _HANDLER = TypeVar("_HANDLER", bound=Handler)
@@ -97,7 +97,7 @@ class AppStreams:
     async def publish_many(self, messages: Iterable[NewMessage]) -> list[str]:
         """Publishes many, in order, up to ten thousand in one step; gives their ids."""
         publisher = Publisher((await self._open()).streams, self._clock)
-        made = [Message(new.subject, encoded(new.data), new.key, new.trace_id) for new in messages]
+        made = [Publication(new.subject, encoded(new.data), new.key, new.trace_id) for new in messages]
         ids: list[str] = []
         for start in range(0, len(made), APPENDS_MAX):
             ids += await publisher.publish_many(made[start : start + APPENDS_MAX])
@@ -128,7 +128,7 @@ class AppStreams:
         )
 
         def register(function: _HANDLER) -> _HANDLER:
-            Caller(function)
+            HandlerCall(function)
             name = group or getattr(function, "__name__", type(function).__name__)
             check_group("any", name)
             if any((each.pattern, each.group) == (pattern, name) for each in self.handlers):

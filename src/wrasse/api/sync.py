@@ -35,7 +35,7 @@ from wrasse.config.new_job import Duration
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.leases.attachment_files import write_file
-from wrasse.leases.lease_scope import HeldKey
+from wrasse.leases.lease_scope import LeasedKey
 from wrasse.leases.transactions.scope import transact
 
 S = TypeVar("S")
@@ -157,8 +157,8 @@ def waiting_within(
     return hold
 
 
-class Held(Waiting[HeldKey]):
-    """A key that is held: `HeldKey` for programs without an event loop."""
+class Held(Waiting[LeasedKey]):
+    """A key that is held: `LeasedKey` for programs without an event loop."""
 
     @property
     def key(self) -> str:
@@ -190,11 +190,11 @@ class Held(Waiting[HeldKey]):
         """As it was committed last, or saved since; None if there is none."""
         return self._asked.state
 
-    save = waiting(HeldKey.save)
-    remove = waiting(HeldKey.remove)
-    attach = waiting(HeldKey.attach)
-    attachments = waiting(HeldKey.attachments)
-    detach = waiting(HeldKey.detach)
+    save = waiting(LeasedKey.save)
+    remove = waiting(LeasedKey.remove)
+    attach = waiting(LeasedKey.attach)
+    attachments = waiting(LeasedKey.attachments)
+    detach = waiting(LeasedKey.detach)
 
     def fetch(self, name: str, path: Path) -> int:
         """Writes an attachment to a file that is then whole or not there; gives how many bytes."""

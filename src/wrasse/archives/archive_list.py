@@ -21,7 +21,7 @@ PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class ListedArchive:
     """One archive as a listing shows it."""
 
     name: ArchiveName
@@ -34,7 +34,9 @@ class Shelved:
         return self.name.day, f"{stored_name(self.name.subject)}-after-".encode(), after.ms, epoch, after.seq
 
 
-async def shelved(objects: Objects, prefix: str, pattern: str, domain: str | None = None) -> AsyncIterator[Shelved]:
+async def shelved(
+    objects: Objects, prefix: str, pattern: str, domain: str | None = None
+) -> AsyncIterator[ListedArchive]:
     """The archives of all streams that match: domain by domain and day by day, each stream's in order. What is not an
     archive is passed over. `domain` where it is known makes the listing shorter."""
     if domain is not None:
@@ -49,7 +51,7 @@ async def shelved(objects: Objects, prefix: str, pattern: str, domain: str | Non
         after = f"{root}{stored}0"  # the first key behind all that begin with the domain and a slash
 
 
-async def _of_domain(objects: Objects, prefix: str, place: str, pattern: str) -> AsyncIterator[Shelved]:
+async def _of_domain(objects: Objects, prefix: str, place: str, pattern: str) -> AsyncIterator[ListedArchive]:
     """The archives below one place, of both layouts."""
     slashes = _ordered(objects, prefix, place, pattern, f"{place}{HIVE}")
     hive = _ordered(objects, prefix, f"{place}{HIVE}", pattern)
@@ -66,9 +68,9 @@ async def _of_domain(objects: Objects, prefix: str, place: str, pattern: str) ->
 
 async def _ordered(
     objects: Objects, prefix: str, place: str, pattern: str, until: str | None = None
-) -> AsyncIterator[Shelved]:
+) -> AsyncIterator[ListedArchive]:
     """The archives of one layout, up to a key."""
-    waiting: dict[str, list[Shelved]] = {}
+    waiting: dict[str, list[ListedArchive]] = {}
     async for info in _listed(objects, place, until):
         name = parse_name(info.key, prefix)
         if name is None or not matches(pattern, name.subject):
@@ -76,7 +78,7 @@ async def _ordered(
         for stem in [stem for stem in waiting if not info.key.startswith(stem)]:
             for ready in _in_order(waiting.pop(stem)):
                 yield ready
-        waiting.setdefault(name.stem, []).append(Shelved(name, info))
+        waiting.setdefault(name.stem, []).append(ListedArchive(name, info))
     for same in waiting.values():
         for ready in _in_order(same):
             yield ready
@@ -90,14 +92,14 @@ async def _listed(objects: Objects, place: str, until: str | None) -> AsyncItera
             yield info
 
 
-def _in_order(same: list[Shelved]) -> list[Shelved]:
+def _in_order(same: list[ListedArchive]) -> list[ListedArchive]:
     return sorted(same, key=lambda each: each.name.place)
 
 
-async def newest(objects: Objects, prefix: str, domain: str, subject: str) -> Shelved | None:
+async def newest(objects: Objects, prefix: str, domain: str, subject: str) -> ListedArchive | None:
     """The last archive of one stream."""
     assert not is_wild(subject), "one stream"
-    found: Shelved | None = None
+    found: ListedArchive | None = None
     async for each in shelved(objects, prefix, subject, domain):
         if found is None or each.name.place >= found.name.place:
             found = each

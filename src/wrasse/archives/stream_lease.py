@@ -21,7 +21,7 @@ _SUBJECT_BYTES_MAX = 200
 _HELD_MAX = 10_000  # beyond that, those that ended are forgotten
 
 
-class Turns:
+class StreamLeases:
     """The leases of one archiver."""
 
     def __init__(self, lessor: LeaseManager, owner: str, clock: Clock, ttl: timedelta = TTL) -> None:

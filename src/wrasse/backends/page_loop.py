@@ -12,7 +12,7 @@ ROUNDS_MAX = 1_000_000
 """Pages of one listing that a server may answer: at a thousand a page, a billion things."""
 
 
-class Rounds:
+class PageLoop:
     """Counts the pages of one loop."""
 
     __slots__ = ("_count", "_next", "_seen", "_what", "_where")

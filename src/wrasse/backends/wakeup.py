@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 
-class Bell:
+class Wakeup:
     """Wakes one taker: when something happened to one of its names, and when its time is over."""
 
     __slots__ = ("_event", "late", "names")
@@ -36,9 +36,9 @@ class Bell:
 
 
 @contextmanager
-def hung(bells: set[Bell], names: Iterable[str], wait: timedelta) -> Iterator[Bell]:
+def hung(bells: set[Wakeup], names: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
     """A bell among these, which rings at the latest after `wait`."""
-    bell = Bell(names)
+    bell = Wakeup(names)
     timer = asyncio.get_running_loop().call_later(wait.total_seconds(), bell.expire)
     bells.add(bell)
     try:

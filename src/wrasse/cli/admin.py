@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.cli.admin_flags import AdminOrders, Bench
-from wrasse.cli.context import Asked, write_json
+from wrasse.cli.context import CommandContext, write_json
 from wrasse.cli.jobs.change import PAGE
 from wrasse.cli.jobs.inspect import opened
 from wrasse.cli.output import progress
@@ -30,7 +30,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, pages
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.open_ports import JOBS, open_homes
-from wrasse.runtime.worker import Working, build_handlers, build_worker, configured
+from wrasse.runtime.worker import WorkerRuntime, build_handlers, build_worker, configured
 
 QUEUE = "wrasse-bench"
 _STEP = 0.02  # seconds between two puts, and between two looks at what is done
@@ -76,7 +76,7 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-async def bench(asked: Asked, orders: AdminOrders) -> Benched:
+async def bench(asked: CommandContext, orders: AdminOrders) -> Benched:
     """Puts, works, counts, cleans up."""
     config, clock, wanted = asked.config(_OVERRIDES), SystemClock(), orders.bench
     async with Stores(clock, done_max=max(config.settings.worker.done_max, wanted.count)) as stores:
@@ -109,7 +109,7 @@ class _Run:
         self._put_at: dict[str, datetime] = {}  # of jobs that are not known to be done
         self._latencies: list[float] = []
 
-    async def measured(self, working: Working) -> Benched:
+    async def measured(self, working: WorkerRuntime) -> Benched:
         async with asyncio.TaskGroup() as group:
             worker, putting = group.create_task(working.run()), None
             began = await self._up(working)
@@ -127,7 +127,7 @@ class _Run:
                 await asyncio.wait([worker])
         return Benched(self._wanted.count, len(self._latencies), took, tuple(self._latencies))
 
-    async def _up(self, working: Working) -> float:
+    async def _up(self, working: WorkerRuntime) -> float:
         """Waits until the worker takes jobs, which is not what is measured; gives when that was."""
         async with asyncio.timeout(_UP_MAX):
             while working.wrong() is not None:  # noqa: ASYNC110  # who beats is another process, and sets no event
@@ -183,7 +183,7 @@ class _Run:
 _ALIASES = {"dlq": "dead_letter"}
 
 
-async def admin(asked: Asked, orders: AdminOrders) -> None:
+async def admin(asked: CommandContext, orders: AdminOrders) -> None:
     """Runs one admin command and writes its one JSON document."""
     if orders.command == "bench":
         await _bench(asked, orders)
@@ -281,7 +281,7 @@ async def _purge_all(lists: JobLists, limiter: str, orders: AdminOrders) -> dict
     return {**answer, "heartbeats": purged.alive} if purged.alive else answer
 
 
-async def _bench(asked: Asked, orders: AdminOrders) -> None:
+async def _bench(asked: CommandContext, orders: AdminOrders) -> None:
     done = await bench(asked, orders)
     write_json(done.answer())
     if done.completed < done.count:

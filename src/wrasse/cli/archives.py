@@ -11,16 +11,16 @@ from datetime import datetime, timedelta
 
 import click
 
-from wrasse.archives.archive_list import Shelved, shelved
-from wrasse.archives.batch import Facts
+from wrasse.archives.archive_list import ListedArchive, shelved
+from wrasse.archives.batch import ArchiveFacts
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP
 from wrasse.archives.reader import Archived, BadLine, facts_at, read, spoilt
-from wrasse.archives.restart import Replayed, Restart, plan_restart, replay, restart
+from wrasse.archives.restart import ArchiveReplayResult, Restart, plan_restart, replay, restart
 from wrasse.archives.rule import Rule
-from wrasse.archives.stream_lease import TTL, Turns
+from wrasse.archives.stream_lease import TTL, StreamLeases
 from wrasse.archives.verify import PROBLEMS_MAX, Problem, Verified, verify, without
-from wrasse.cli.context import Asked, asks, finish
+from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.cli.output import counted, printable, progress, show_facts, show_table
 from wrasse.cli.streams import entry_json, entry_line
 from wrasse.clock import Clock, SystemClock
@@ -36,7 +36,7 @@ from wrasse.runtime.worker import owner_name
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ArchiveSources:
     """Where archives are looked for, which streams should have some, and the streams they came from."""
 
     rules: Sequence[Rule]
@@ -47,7 +47,7 @@ class Places:
 class BadLines:
     """Reports lines of archives that cannot be read on stderr, at once; keeps the first ones for an answer."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: CommandContext) -> None:
         self._json = asked.json
         self.count = 0
         self.first: list[Mapping[str, object]] = []
@@ -67,7 +67,7 @@ class BadLines:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ArchiveSelection:
     """Which messages to read."""
 
     pattern: str
@@ -80,12 +80,12 @@ class Wanted:
 
 
 @asynccontextmanager
-async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Places]:
+async def opened(config: Config, *, create: bool = False) -> AsyncIterator[ArchiveSources]:
     """The stores of archives and the streams, for the length of a command; one that only reads creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
         looked_for = await shelves(config, stores)
-        yield Places(looked_for, await build_rules(config, stores) or looked_for, streams)
+        yield ArchiveSources(looked_for, await build_rules(config, stores) or looked_for, streams)
 
 
 @asynccontextmanager
@@ -101,7 +101,7 @@ async def opened_archives(config: Config) -> AsyncIterator[Sequence[Rule]]:
 @click.option("--until", metavar="WHEN", help="Only archives with a message before this, in the same forms.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Archives at most.")
 @asks
-def list_(asked: Asked, pattern: str, since: str | None, until: str | None, limit: int) -> None:
+def list_(asked: CommandContext, pattern: str, since: str | None, until: str | None, limit: int) -> None:
     """Show the archives of the streams that match PATTERN, all without one, in the order of their keys. One that cannot
     be read is reported on stderr, and the command ends with 1.
 
@@ -115,7 +115,7 @@ def list_(asked: Asked, pattern: str, since: str | None, until: str | None, limi
     finish(_list(asked, pattern, (moment_of(since, now), moment_of(until, now)), limit))
 
 
-async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetime | None], limit: int) -> None:
+async def _list(asked: CommandContext, pattern: str, span: tuple[datetime | None, datetime | None], limit: int) -> None:
     found, problems = list[Mapping[str, object]](), list[Problem]()
     since, until = span
     async with opened_archives(asked.config()) as rules:
@@ -143,7 +143,7 @@ async def _list(asked: Asked, pattern: str, span: tuple[datetime | None, datetim
         raise click.exceptions.Exit(1)
 
 
-def _row(rule: Rule, each: Shelved, facts: Facts) -> Mapping[str, object]:
+def _row(rule: Rule, each: ListedArchive, facts: ArchiveFacts) -> Mapping[str, object]:
     return {
         "key": each.info.key,
         **picked(each.name, "subject domain epoch"),
@@ -162,7 +162,7 @@ def _row(rule: Rule, each: Shelved, facts: Facts) -> Mapping[str, object]:
 @click.option("--until", metavar="WHEN", help="Only what came before this, in the same forms.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many messages.")
 @asks
-def read_(asked: Asked, pattern: str, since: str | None, until: str | None, limit: int | None) -> None:
+def read_(asked: CommandContext, pattern: str, since: str | None, until: str | None, limit: int | None) -> None:
     """Read archived messages of one stream, or of all that match PATTERN: each once, in the order of its stream. With
     --json, one object per line. A line of an archive that cannot be read is reported on stderr, the others are read,
     and the command ends with 1.
@@ -175,11 +175,11 @@ def read_(asked: Asked, pattern: str, since: str | None, until: str | None, limi
     check_pattern(pattern)
     now = SystemClock().now()
     bad = BadLines(asked)
-    finish(_read(asked, Wanted(pattern, moment_of(since, now), moment_of(until, now)), limit, bad))
+    finish(_read(asked, ArchiveSelection(pattern, moment_of(since, now), moment_of(until, now)), limit, bad))
     bad.end()
 
 
-async def _read(asked: Asked, wanted: Wanted, limit: int | None, bad: BadLines) -> None:
+async def _read(asked: CommandContext, wanted: ArchiveSelection, limit: int | None, bad: BadLines) -> None:
     count = 0
     async with opened_archives(asked.config()) as rules:
         for rule in rules:
@@ -190,7 +190,7 @@ async def _read(asked: Asked, wanted: Wanted, limit: int | None, bad: BadLines) 
                 _write(asked, archived)
 
 
-def _write(asked: Asked, archived: Archived) -> None:
+def _write(asked: CommandContext, archived: Archived) -> None:
     entry = archived.entry
     if asked.json:
         click.echo(to_json({**entry_json(entry, None), "raw": archived.marked, "archive": archived.key}))
@@ -218,7 +218,7 @@ def moment_of(text: str | None, now: datetime) -> datetime | None:
 @click.argument("pattern", default=">")
 @click.option("--since", metavar="WHEN", help="Only archives of this day and later: older ones may be gone.")
 @asks
-def verify_(asked: Asked, pattern: str, since: str | None) -> None:
+def verify_(asked: CommandContext, pattern: str, since: str | None) -> None:
     """Prove the archives of the streams that match PATTERN: every archive is whole, the first starts where the stream
     did, each other one where the one before it ended, and the last one ends where the stream says. Ends with 1 if
     anything is missing, twice or damaged.
@@ -236,7 +236,7 @@ def verify_(asked: Asked, pattern: str, since: str | None) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _verify(asked: Asked, pattern: str, since: datetime | None) -> list[Verified]:
+async def _verify(asked: CommandContext, pattern: str, since: datetime | None) -> list[Verified]:
     found: list[Verified] = []
     async with opened(asked.config()) as places:
         with progress("archives") as looked:
@@ -291,7 +291,13 @@ _PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that nobody renews
 @click.option("--dry-run", is_flag=True, help="Show how many would be published, and change nothing.")
 @asks
 def replay_(
-    asked: Asked, pattern: str, into: str | None, since: str | None, until: str | None, yes: bool, dry_run: bool
+    asked: CommandContext,
+    pattern: str,
+    into: str | None,
+    since: str | None,
+    until: str | None,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
     """Publish archived messages again, in their order and byte for byte: of one stream, or of all that match PATTERN.
 
@@ -311,7 +317,9 @@ def replay_(
         check_subject(into)
     now = SystemClock().now()
     bad = BadLines(asked)
-    done = finish(_replay(asked, Wanted(pattern, moment_of(since, now), moment_of(until, now)), into, dry_run, bad))
+    done = finish(
+        _replay(asked, ArchiveSelection(pattern, moment_of(since, now), moment_of(until, now)), into, dry_run, bad)
+    )
     said = "would publish" if dry_run else "published"
     asked.answer(
         {"messages": done.messages, "bytes": done.bytes, "into": into, "dry_run": dry_run,
@@ -321,14 +329,16 @@ def replay_(
     bad.end()
 
 
-async def _replay(asked: Asked, wanted: Wanted, into: str | None, dry_run: bool, bad: BadLines) -> Replayed:
+async def _replay(
+    asked: CommandContext, wanted: ArchiveSelection, into: str | None, dry_run: bool, bad: BadLines
+) -> ArchiveReplayResult:
     messages = size = 0
     async with opened(asked.config(), create=not dry_run) as places:
         with progress("messages") as told:
             for rule in places.rules:
                 done = await replay(wanted.read(rule, bad), None if dry_run else places.streams, into, told)
                 messages, size = messages + done.messages, size + done.bytes
-    return Replayed(messages, size)
+    return ArchiveReplayResult(messages, size)
 
 
 @click.command("restart")
@@ -336,7 +346,7 @@ async def _replay(asked: Asked, wanted: Wanted, into: str | None, dry_run: bool,
 @click.option("--yes", is_flag=True, help="Really begin the new epoch.")
 @click.option("--dry-run", is_flag=True, help="Show what it would come to, and change nothing.")
 @asks
-def restart_(asked: Asked, subject: str, yes: bool, dry_run: bool) -> None:
+def restart_(asked: CommandContext, subject: str, yes: bool, dry_run: bool) -> None:
     """Go on with the stream SUBJECT, which a failover or a restored backup set back behind its archives.
 
     What the stream holds and no archive does is archived in a new epoch, under keys that end in -e2, -e3 and so on.
@@ -364,7 +374,7 @@ def _tell_restart(done: Restart, dry_run: bool) -> None:
     click.echo(f"{done.gone} archived messages are in the stream no more: `wrasse archives replay` brings them back")
 
 
-async def _wait_for_turn(turns: Turns, subject: str, clock: Clock) -> None:
+async def _wait_for_turn(turns: StreamLeases, subject: str, clock: Clock) -> None:
     """An archiver that met the trouble looks again now and then, and has the stream for that moment; one that died, or
     whose lease a failover brought back, has it until the lease ends."""
     ends, told = clock.monotonic() + _PATIENCE.total_seconds(), False
@@ -377,7 +387,7 @@ async def _wait_for_turn(turns: Turns, subject: str, clock: Clock) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _restart(asked: Asked, subject: str, dry_run: bool) -> Restart:
+async def _restart(asked: CommandContext, subject: str, dry_run: bool) -> Restart:
     config, clock = asked.config(), SystemClock()
     async with Stores.of(config.settings.worker, clock, create=not dry_run) as stores:
         ports = await open_ports(config, stores, clock)
@@ -385,7 +395,7 @@ async def _restart(asked: Asked, subject: str, dry_run: bool) -> Restart:
         if rule is None:
             raise UsageError(f"no entry of archiver.streams matches {subject!r}", do="see `wrasse config show`")
         cursors = Cursors(ports.records)
-        turns = Turns(ports.lessor, owner_name(), clock, _TURN)
+        turns = StreamLeases(ports.lessor, owner_name(), clock, _TURN)
         # Safety comes from the cursor's version; our turn keeps an archiver from finishing what it began before.
         if not dry_run:
             await _wait_for_turn(turns, subject, clock)

@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 import click
 
-from wrasse.cli.context import Asked, asks
+from wrasse.cli.context import CommandContext, asks
 from wrasse.cli.output import show_table
 from wrasse.config.backend_urls import table
-from wrasse.config.dump import Shown, shown, written
+from wrasse.config.dump import ShownSetting, shown, written
 from wrasse.runtime.handler_app import unseen_app
 
 
@@ -17,7 +17,7 @@ from wrasse.runtime.handler_app import unseen_app
 @click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
 @click.option("--where", is_flag=True, help="Which backend serves what, and which setting decided it.")
 @asks
-def show(asked: Asked, changed: bool, where: bool) -> None:
+def show(asked: CommandContext, changed: bool, where: bool) -> None:
     """Show every setting as YAML, with its source beside it. Secrets are hidden. --where shows the backends instead:
     which one serves each port, with absolute paths, and which setting decided it. Nothing is opened or created.
 
@@ -36,7 +36,7 @@ def show(asked: Asked, changed: bool, where: bool) -> None:
     asked.answer(value, lambda: _yaml(settings))
 
 
-def _where(asked: Asked) -> None:
+def _where(asked: CommandContext) -> None:
     config = asked.config()
     for doubt in unseen_app(config):
         click.echo(f"warning: {doubt}", err=True)
@@ -53,7 +53,7 @@ def _where(asked: Asked) -> None:
     asked.answer({"backends": value}, text)
 
 
-def _yaml(settings: list[Shown]) -> None:
+def _yaml(settings: list[ShownSetting]) -> None:
     open_at: list[str] = []
     for each in settings:
         *sections, name = each.leaf.path.split(".")
@@ -69,7 +69,7 @@ def _yaml(settings: list[Shown]) -> None:
 
 @click.command()
 @asks
-def check(asked: Asked) -> None:
+def check(asked: CommandContext) -> None:
     """Check the configuration: names, types, values, and whether this version has the backends it names.
 
     \b

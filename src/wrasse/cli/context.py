@@ -30,7 +30,7 @@ _LOOKED_AT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandContext:
     """How the command was called: its configuration, and whether the answer is for a program."""
 
     file: str | None
@@ -67,7 +67,7 @@ def asks(function: Callable[..., T]) -> Callable[..., T]:
         for name in _NAMES & options.keys():
             for each in options[name] if isinstance(options[name], tuple) else (options[name] or "",):
                 each.encode()  # bytes that are no UTF-8 name nothing, whether or not the store is there to say so
-        return function(Asked(file, dict(_pair(each) for each in sets), as_json), *args, **options)
+        return function(CommandContext(file, dict(_pair(each) for each in sets), as_json), *args, **options)
 
     return wrapper
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from wrasse.cli.context import Asked, asks, finish
+from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.cli.output import show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
@@ -22,7 +22,7 @@ from wrasse.runtime.handler_app import with_app
 
 @click.command()
 @asks
-def doctor(asked: Asked) -> None:
+def doctor(asked: CommandContext) -> None:
     """Check configuration, handlers, backends, disk and clock, and whether somebody works. Fails if a check fails.
 
     \b
@@ -59,7 +59,7 @@ def _kinds(config: Config) -> list[str]:
         return []
 
 
-def _with_app(asked: Asked) -> tuple[Config, list[Finding]]:
+def _with_app(asked: CommandContext) -> tuple[Config, list[Finding]]:
     """The settings with those of the App that worker.handler names, and what is wrong if the two contradict."""
     config = asked.config()
     try:

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 from msgspec.structs import replace
 
-from wrasse.cli.context import Asked, asks, finish
+from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.cli.jobs.inspect import show_record
 from wrasse.cli.journal import LINE_COLUMNS, line_row
 from wrasse.cli.leases.inspect import invalid_json
@@ -21,7 +21,7 @@ from wrasse.ports.jobs import JobRecord
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.forecast import StreamOutlook, outlook, stream_outlook
-from wrasse.runtime.open_ports import ENGINE, JOBS, LEASES, RECORDS, STREAMS, Opened, open_homes
+from wrasse.runtime.open_ports import ENGINE, JOBS, LEASES, RECORDS, STREAMS, OpenPorts, open_homes
 
 LINES = 50
 
@@ -29,7 +29,7 @@ LINES = 50
 @click.command()
 @click.argument("id")
 @asks
-def explain(asked: Asked, id: str) -> None:
+def explain(asked: CommandContext, id: str) -> None:
     """Explain an ID: a job's, a lease's key, a stream's subject, or a run's. Where it is, what was done to it and why,
     what happens next.
 
@@ -42,7 +42,7 @@ def explain(asked: Asked, id: str) -> None:
     finish(_explain(asked, id))
 
 
-async def _explain(asked: Asked, id: str) -> None:
+async def _explain(asked: CommandContext, id: str) -> None:
     config = asked.config()
     async with Stores.of(config.settings.worker, create=False) as stores:
         where = config.homes
@@ -81,7 +81,7 @@ def _stream_text(stream: StreamOutlook, lines: Sequence[Line], now: datetime) ->
     _told(lines, stream.next, now)
 
 
-async def _lease(opened: Opened, key: str) -> Lease | StoreBroken | None:
+async def _lease(opened: OpenPorts, key: str) -> Lease | StoreBroken | None:
     """Who holds this key of the default namespace, or with no owner that nobody does; None where there is no such
     key, an error where its record cannot be read."""
     assert opened.leasing is not None, "what is opened has leases"
@@ -100,7 +100,7 @@ async def _lease(opened: Opened, key: str) -> Lease | StoreBroken | None:
     return replace(lease, key=key)
 
 
-async def _lines(opened: Opened, where: LineFilter) -> Sequence[Line]:
+async def _lines(opened: OpenPorts, where: LineFilter) -> Sequence[Line]:
     return (await opened.journal.page(where, None, LINES, newest=True)).items
 
 

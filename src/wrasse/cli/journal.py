@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from wrasse.cli.context import DURATION, Asked, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, asks, finish
 from wrasse.cli.output import show_table
 from wrasse.observability.json_format import ago, line_json
 from wrasse.ports.journal import Line, LineFilter
@@ -29,7 +29,7 @@ OUTCOMES = (*(outcome.value for outcome in Outcome), "open")
 @click.option("--oldest", is_flag=True, help="Oldest first.")
 @asks
 def journal(
-    asked: Asked,
+    asked: CommandContext,
     sweep: str | None,
     run: str | None,
     suspect: str | None,
@@ -54,7 +54,7 @@ def journal(
 
 
 async def _journal(
-    asked: Asked, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
+    asked: CommandContext, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
 ) -> None:
     config = asked.config()
     async with Stores.of(config.settings.worker, create=False) as stores:

@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
 jobs = LazyGroup(
     "jobs",
     {
-        "put": ("jobs.enqueue", "put one job, or one per line"),
+        "enqueue": ("jobs.enqueue", "enqueue one job, or one per line"),
         "list": ("jobs.inspect:list_jobs", "jobs of a place, page by page"),
         "show": ("jobs.inspect", "one job: state, history, payload"),
         "peek": ("jobs.inspect", "the jobs that are served next, and how their payloads begin"),
@@ -91,10 +91,10 @@ jobs = LazyGroup(
         "purge": ("jobs.change", "delete finished or waiting jobs for good"),
         "fsck": ("jobs.change", "look for damage in what is kept of jobs, and repair it"),
     },
-    about="Put, list, show, requeue, cancel and purge jobs.",
+    about="Enqueue, list, show, requeue, cancel and purge jobs.",
     examples="""\b
 Examples:
-  wrasse jobs put --kind=resize '{"path": "a.png"}'
+  wrasse jobs enqueue --kind=resize '{"path": "a.png"}'
   wrasse jobs stats
   wrasse jobs dead --reason=timeout
 """,
@@ -209,7 +209,7 @@ wrasse = LazyGroup(
         "demo": ("demo.command", "a tour on this machine: jobs, a killed worker, a lease, a dry run; about 20 seconds"),
         "run": ("run", "run workers, sweeps, the archiver and the lease API until told to stop"),
         "sweep": ("sweep", "run sweeps once, or show what they would do and why"),
-        "jobs": (jobs, "put, list, show, requeue, cancel and purge jobs"),
+        "jobs": (jobs, "enqueue, list, show, requeue, cancel and purge jobs"),
         "periodic": (periodic, "jobs that are put again and again: last slot and next"),
         "streams": (streams, "publish and read messages, and see who is how far"),
         "archives": (archives, "list, read and verify what was archived of streams"),

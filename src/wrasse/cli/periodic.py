@@ -7,13 +7,13 @@ from datetime import datetime
 
 import click
 
-from wrasse.cli.context import Asked, asks, finish
+from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.cli.output import show_table
 from wrasse.config.new_job import as_periodic
 from wrasse.config.settings import Settings
 from wrasse.errors import WrasseError
 from wrasse.jobs.periodic import read_when
-from wrasse.jobs.scheduler import PERIODIC, Mark, read_mark
+from wrasse.jobs.scheduler import PERIODIC, PeriodicMark, read_mark
 from wrasse.observability.json_format import ago
 from wrasse.ports.backend import Backend
 from wrasse.ports.page import pages
@@ -23,14 +23,14 @@ from wrasse.runtime.backends import Stores
 PAGE = 500
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedPeriodic:
     """One periodic job: what is known of it, by settings or by the last program that ran it."""
 
     name: str
     kind: str
     when: str
     missed: str
-    mark: Mark | None
+    mark: PeriodicMark | None
     invalid: str = ""  # why its record cannot be read
 
     def next_after(self, now: datetime) -> datetime | None:
@@ -40,7 +40,7 @@ class Listed:
 
 @click.command("list")
 @asks
-def list_periodic(asked: Asked) -> None:
+def list_periodic(asked: CommandContext) -> None:
     """List periodic jobs: those of the settings, and those that a program has run.
 
     \b
@@ -51,7 +51,7 @@ def list_periodic(asked: Asked) -> None:
     finish(_list(asked))
 
 
-async def _list(asked: Asked) -> None:
+async def _list(asked: CommandContext) -> None:
     config = asked.config()
     async with Stores.of(config.settings.worker, create=False) as stores:
         store = await stores.open(config.homes.jobs)
@@ -68,38 +68,38 @@ async def _list(asked: Asked) -> None:
     )
 
 
-async def _known(store: Backend, settings: Settings) -> list[Listed]:
-    found, marks = dict[str, Listed](), dict[str, Listed]()
+async def _known(store: Backend, settings: Settings) -> list[ListedPeriodic]:
+    found, marks = dict[str, ListedPeriodic](), dict[str, ListedPeriodic]()
     async for page in pages(lambda after: store.records(PERIODIC).page("", after, PAGE)):
         marks |= {record.key: _read(record) for record in page}
     found |= marks
     for name, own in settings.periodic.items():
         made = as_periodic(name, own)
-        known = marks.get(name, Listed(name, "", "", "", None))
+        known = marks.get(name, ListedPeriodic(name, "", "", "", None))
         found[name] = replace(known, kind=made.kind, when=made.when, missed=made.missed.value)
     return [found[name] for name in sorted(found)]
 
 
-def _read(record: Record) -> Listed:
+def _read(record: Record) -> ListedPeriodic:
     try:
         mark = read_mark(record)
         read_when(mark.when)
     except WrasseError as why:
-        return Listed(record.key, "", "", "", None, why.message)
-    return Listed(record.key, mark.kind, mark.when, mark.missed, mark)
+        return ListedPeriodic(record.key, "", "", "", None, why.message)
+    return ListedPeriodic(record.key, mark.kind, mark.when, mark.missed, mark)
 
 
 def _moment(at: datetime | None) -> str:
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}Z"
 
 
-def _last(each: Listed, now: datetime) -> tuple[str, str]:
+def _last(each: ListedPeriodic, now: datetime) -> tuple[str, str]:
     if each.invalid:
         return "invalid", each.invalid
     return (ago(each.mark.last, now), each.mark.job) if each.mark is not None and each.mark.job else ("never", "")
 
 
-def _json(each: Listed, now: datetime) -> dict[str, object]:
+def _json(each: ListedPeriodic, now: datetime) -> dict[str, object]:
     ran = each.mark is not None and bool(each.mark.job)
     return {
         "name": each.name,

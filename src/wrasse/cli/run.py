@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from wrasse.cli.admin_flags import ADMIN, COMMANDS, AdminOrders, admin_options
-from wrasse.cli.context import Asked, asks, finish
+from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.config.load import load
 from wrasse.observability.logs import start_logging
 from wrasse.runtime.handler_app import with_app
@@ -49,7 +49,7 @@ def lease_flags(function: Callable[..., T]) -> Callable[..., T]:
     return wrapped
 
 
-def administer(asked: Asked, roles: str, orders: AdminOrders) -> None:
+def administer(asked: CommandContext, roles: str, orders: AdminOrders) -> None:
     """Runs the admin command."""
     from wrasse.cli.admin import admin  # here: a worker needs nothing of it
 
@@ -81,7 +81,7 @@ def administer(asked: Asked, roles: str, orders: AdminOrders) -> None:
 @admin_options
 @asks
 def run(
-    asked: Asked,
+    asked: CommandContext,
     roles: str,
     handler: str,
     command: str,
@@ -109,7 +109,7 @@ def run(
       wrasse run --role=admin --admin-cmd=peek --queue=low --n=3
     """
     from wrasse.clock import SystemClock
-    from wrasse.runtime.daemon import Daemon, Orders, parse_roles
+    from wrasse.runtime.daemon import Daemon, RunOptions, parse_roles
     from wrasse.runtime.doctor import left_behind
 
     if handler and command:
@@ -117,7 +117,9 @@ def run(
     given = {"worker.count": concurrency, "http.listen": listen}
     overrides = {**asked.overrides, **leases, **{path: text for path, text in given.items() if text is not None}}
     if roles == ADMIN or admin.command:
-        administer(Asked(asked.file, overrides, asked.json), roles, replace(admin, handler=handler, exec=command))
+        administer(
+            CommandContext(asked.file, overrides, asked.json), roles, replace(admin, handler=handler, exec=command)
+        )
         return
     config = load(asked.file, overrides=overrides)
     if not command:
@@ -128,7 +130,7 @@ def run(
         logging.getLogger("wrasse.config").warning(warning)
     for left in left_behind(config):
         logging.getLogger("wrasse.config").warning(f"{left.what}; {left.do}")
-    daemon = Daemon(config, Orders(parse_roles(roles), handler, command, watch), SystemClock(), logs)
+    daemon = Daemon(config, RunOptions(parse_roles(roles), handler, command, watch), SystemClock(), logs)
     asyncio.run(daemon.run())
     summary = daemon.produced()
     if summary is not None:

@@ -18,7 +18,7 @@ from functools import partial
 
 import click
 
-from wrasse.cli.context import Asked, asks, finish
+from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.cli.output import printable, show_table
 from wrasse.cli.payload import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.clock import SystemClock, from_micros, to_micros
@@ -35,7 +35,7 @@ from wrasse.runtime.signals import on_stop
 from wrasse.streams.dead_letter import envelope_in
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, Envelope, check_payload
 from wrasse.streams.membership import Membership, consumer_name
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ FIELDS = ("subject", "data", "payload_b64", "key", "trace_id")
 @click.option("--json-lines", is_flag=True, help=f"One message per line, as a JSON object with {', '.join(FIELDS)}.")
 @asks
 def publish(
-    asked: Asked,
+    asked: CommandContext,
     subject: str,
     payload: str | None,
     key: str,
@@ -82,7 +82,7 @@ def publish(
     check_sources(payload, path, lines=lines, json_lines=json_lines)
     if key and (lines or json_lines):
         raise click.UsageError("one key cannot name many messages\ndo: put keys into the lines with --json-lines")
-    given = Message(subject, b"", key, trace_id)
+    given = Publication(subject, b"", key, trace_id)
     if lines or json_lines:
         made = partial(_of_line, given, described=json_lines)
         messages = from_lines(path, made, what="messages", bytes_max=LINE_BYTES_MAX)
@@ -91,7 +91,7 @@ def publish(
     finish(_publish(asked, messages))
 
 
-async def _publish(asked: Asked, messages: Iterator[Message]) -> None:
+async def _publish(asked: CommandContext, messages: Iterator[Publication]) -> None:
     ids: list[str] = []
     count = 0
     async with opened(asked.config(), create=True) as store:
@@ -115,7 +115,7 @@ def _tell_published(ids: list[str], count: int) -> None:
         click.echo(id)
 
 
-def _of_line(given: Message, line: bytes, *, described: bool) -> Message:
+def _of_line(given: Publication, line: bytes, *, described: bool) -> Publication:
     """A message with what its line says, on top of what the options say of all."""
     message = replace(given, payload=line)
     if described:
@@ -135,7 +135,7 @@ _ID = re.compile(r"\d+-\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadOptions:
     """What is to be read."""
 
     pattern: str
@@ -159,7 +159,7 @@ class Wanted:
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until told to stop.")
 @click.option("--limit", type=click.IntRange(1), help="At most so many messages.")
 @asks
-def read(asked: Asked, pattern: str, group: str | None, start: str, follow: bool, limit: int | None) -> None:
+def read(asked: CommandContext, pattern: str, group: str | None, start: str, follow: bool, limit: int | None) -> None:
     """Read messages of one stream, or of all that match PATTERN: `*` is one token, `>` the rest. With --json, one
     object per line.
 
@@ -170,13 +170,13 @@ def read(asked: Asked, pattern: str, group: str | None, start: str, follow: bool
       wrasse streams read gbe._deadletter.tasks --group=triage --limit=10
     """
     check_pattern(pattern)
-    wanted = Wanted(pattern, start, limit, follow)
+    wanted = ReadOptions(pattern, start, limit, follow)
     if group is not None:
         check_group("any", group)
     finish(_read(asked, wanted, group))
 
 
-async def _read(asked: Asked, wanted: Wanted, group: str | None) -> None:
+async def _read(asked: CommandContext, wanted: ReadOptions, group: str | None) -> None:
     stopped = asyncio.Event()
     with on_stop(lambda _: stopped.set()):
         async with opened(asked.config(), create=wanted.follow or group is not None) as store:
@@ -186,7 +186,7 @@ async def _read(asked: Asked, wanted: Wanted, group: str | None) -> None:
                 await _consume(asked, wanted, store, group, stopped)
 
 
-async def _look(asked: Asked, wanted: Wanted, store: StreamStore, stopped: asyncio.Event) -> None:
+async def _look(asked: CommandContext, wanted: ReadOptions, store: StreamStore, stopped: asyncio.Event) -> None:
     """Reads without a trace."""
     now = (await store.pulse()).at
     count = 0
@@ -198,7 +198,7 @@ async def _look(asked: Asked, wanted: Wanted, store: StreamStore, stopped: async
 
 
 async def _entries(
-    streams: Streams, wanted: Wanted, start: StartAt, stopped: asyncio.Event
+    streams: Streams, wanted: ReadOptions, start: StartAt, stopped: asyncio.Event
 ) -> AsyncIterator[Entry]:
     """The entries of all streams that match, the oldest first as far as they are there; then, if told to, those that
     come."""
@@ -264,7 +264,9 @@ def start_at(text: str, now: datetime) -> StartAt:
         ) from None
 
 
-async def _consume(asked: Asked, wanted: Wanted, store: StreamStore, group: str, stopped: asyncio.Event) -> None:
+async def _consume(
+    asked: CommandContext, wanted: ReadOptions, store: StreamStore, group: str, stopped: asyncio.Event
+) -> None:
     """Reads as a member of a group. Without --follow it ends when the group has nothing for us."""
     clock = SystemClock()
     start = start_at(wanted.start, (await store.pulse()).at)
@@ -290,7 +292,7 @@ async def _consume(asked: Asked, wanted: Wanted, store: StreamStore, group: str,
         await members.leave(name)
 
 
-def _write(asked: Asked, entry: Entry, number: int | None) -> None:
+def _write(asked: CommandContext, entry: Entry, number: int | None) -> None:
     if asked.json:
         click.echo(to_json(entry_json(entry, number)))
     else:
@@ -342,7 +344,7 @@ def entry_json(entry: Entry, number: int | None) -> Mapping[str, object]:
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Streams per page.")
 @click.option("--after", help="Go on after this subject, which the last page gave.")
 @asks
-def info(asked: Asked, pattern: str, limit: int, after: str | None) -> None:
+def info(asked: CommandContext, pattern: str, limit: int, after: str | None) -> None:
     """Show the streams that match PATTERN, all without one: length, size, age of the oldest entry, and for each group
     its floor (everything up to there is acked), what is pending, and what it has still to read.
 
@@ -355,7 +357,7 @@ def info(asked: Asked, pattern: str, limit: int, after: str | None) -> None:
     finish(_info(asked, pattern, after, limit))
 
 
-async def _info(asked: Asked, pattern: str, after: str | None, limit: int) -> None:
+async def _info(asked: CommandContext, pattern: str, after: str | None, limit: int) -> None:
     async with opened(asked.config()) as store:
         page = await store.streams.subjects(pattern, after, limit)
         found = [state for subject in page if (state := await store.streams.info(subject)) is not None]

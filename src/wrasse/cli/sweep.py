@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import click
 
-from wrasse.cli.context import DURATION, Asked, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, asks, finish
 from wrasse.cli.output import printable, progress, show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
@@ -27,7 +27,9 @@ from wrasse.runtime.engine import LEASE_SWEEPS, open_engine
 @click.option("--wait", type=DURATION, default="10s", show_default=True, help="How long to wait for another process.")
 @click.option("--list", "listing", is_flag=True, help="Name the sweeps and what each takes away.")
 @asks
-def sweep(asked: Asked, names: Sequence[str], dry_run: bool, once: bool, wait: timedelta, listing: bool) -> None:
+def sweep(
+    asked: CommandContext, names: Sequence[str], dry_run: bool, once: bool, wait: timedelta, listing: bool
+) -> None:
     """Run sweeps once: those named, or every one that is enabled. Fails if any of them failed; exits with 3 if one was
     held back by a guard or by another process at the same work.
 
@@ -68,7 +70,7 @@ def _known(name: str, config: Config) -> str:
     return wanted
 
 
-def _list(asked: Asked, config: Config) -> None:
+def _list(asked: CommandContext, config: Config) -> None:
     settings, catalogue = config.settings.sweeps, config.catalogue
     facts = [
         {

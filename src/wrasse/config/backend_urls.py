@@ -49,7 +49,7 @@ _DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class BackendUrl:
     """The backend of one port and the source that decided. `refused` says why there is none, `do` what to write."""
 
     port: str
@@ -85,14 +85,14 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Homes:
+class BackendUrls:
     """The backend of every port. Reading the URL of a port that no backend serves raises ConfigError."""
 
-    ports: Mapping[str, Home]
-    sightings: Mapping[str, Home]  # by root of `orphans:`
-    looked_through: Mapping[str, Home]  # by root: the store whose objects may be taken away
-    references: Mapping[str, Home]  # by root: the database that names what is in use
-    archives: Sequence[tuple[str, Home]]  # by pattern of streams
+    ports: Mapping[str, BackendUrl]
+    sightings: Mapping[str, BackendUrl]  # by root of `orphans:`
+    looked_through: Mapping[str, BackendUrl]  # by root: the store whose objects may be taken away
+    references: Mapping[str, BackendUrl]  # by root: the database that names what is in use
+    archives: Sequence[tuple[str, BackendUrl]]  # by pattern of streams
 
     def serves(self, port: str) -> bool:
         """Whether a backend serves this port."""
@@ -140,18 +140,18 @@ class Homes:
         return self.ports["journal"].opened()
 
 
-def resolve(settings: Settings, sources: Mapping[str, str]) -> Homes:
+def resolve(settings: Settings, sources: Mapping[str, str]) -> BackendUrls:
     """The rule. The URLs must be right; `contradictions` between sources are told elsewhere."""
     named = {port: home for port in PORTS if (home := _named(port, settings, sources)) is not None}
     section = section_source(settings, sources)
     if section:
         url = redis_options(settings, named_in(sources)).url()
-        named |= {port: Home(port, url, section) for port in SERVERS if port not in named}
+        named |= {port: BackendUrl(port, url, section) for port in SERVERS if port not in named}
     ports = {port: named.get(port) or _derived(port, named) for port in PORTS}
     engine = _engine(settings, sources, named, ports["records"])
     ports |= {"engine": engine, "journal": replace(engine, port="journal")}
     ports["leases"] = _leases(settings, sources, ports["records"])
-    return Homes(
+    return BackendUrls(
         ports,
         _sightings(settings, sources, named, engine),
         _looked_through(settings, sources, ports["objects"]),
@@ -161,7 +161,7 @@ def resolve(settings: Settings, sources: Mapping[str, str]) -> Homes:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UrlRow:
     """One line of the table that a user sees; no secrets in it."""
 
     port: str
@@ -171,7 +171,7 @@ class Row:
     refused: str = ""
 
 
-def table(homes: Homes) -> Iterator[Row]:
+def table(homes: BackendUrls) -> Iterator[UrlRow]:
     """Every port, its backend, the source that decided and what lives there."""
     extra = []
     for root in homes.sightings:
@@ -182,7 +182,7 @@ def table(homes: Homes) -> Iterator[Row]:
         ]
     extra += [(f"archives of {pattern}", home, "archives of these streams") for pattern, home in homes.archives]
     for name, home, holds in (*((port, homes.ports[port], holds) for port, holds in HOLDS.items()), *extra):
-        yield Row(name, str(home), hide(home.by), holds, f"{home.refused}; {home.do}" if home.refused else "")
+        yield UrlRow(name, str(home), hide(home.by), holds, f"{home.refused}; {home.do}" if home.refused else "")
 
 
 def same_place(one: str, other: str) -> bool:
@@ -200,25 +200,25 @@ def same_place(one: str, other: str) -> bool:
     return stores[0].resolved().place == stores[1].resolved().place
 
 
-def _named(port: str, settings: Settings, sources: Mapping[str, str]) -> Home | None:
+def _named(port: str, settings: Settings, sources: Mapping[str, str]) -> BackendUrl | None:
     path = f"backends.{port}"
     url = getattr(settings.backends, port)
     if not url or path not in sources:
         return None
-    return Home(port, _whole(url, settings, sources), f"{sources[path]}: {path}")
+    return BackendUrl(port, _whole(url, settings, sources), f"{sources[path]}: {path}")
 
 
-def _derived(port: str, named: Mapping[str, Home]) -> Home:
+def _derived(port: str, named: Mapping[str, BackendUrl]) -> BackendUrl:
     """Rules 3 to 5."""
     given = [named[each] for each in SERVERS if each in named]
     if not given:
-        return Home(port, EMBEDDED_OBJECTS if port == "objects" else EMBEDDED, _DEFAULT)
+        return BackendUrl(port, EMBEDDED_OBJECTS if port == "objects" else EMBEDDED, _DEFAULT)
     for home in given:
         url = _serving(port, home.url)
         if url:
-            return Home(port, url, f"follows {home.port} ({home.by})")
+            return BackendUrl(port, url, f"follows {home.port} ({home.by})")
     those = ", ".join(dict.fromkeys(f"{home} ({home.by})" for home in given))
-    return Home(
+    return BackendUrl(
         port, "", "no backend that is named can", f"no backend serves {port}: {those} cannot",
         f"write backends.{port}: {_EXAMPLES[port]}",
     )  # fmt: skip
@@ -238,26 +238,30 @@ def _serving(port: str, url: str) -> str:
     return url if port == "records" or store.is_bucket or store.scheme == "memory" else ""
 
 
-def _engine(settings: Settings, sources: Mapping[str, str], named: Mapping[str, Home], records: Home) -> Home:
+def _engine(
+    settings: Settings, sources: Mapping[str, str], named: Mapping[str, BackendUrl], records: BackendUrl
+) -> BackendUrl:
     """What hosts share: the first server that is named, so that two hosts hold one lease and not each their own."""
     if settings.engine.backend:
         source = sources.get("engine.backend", _DEFAULT)
-        return Home("engine", _whole(settings.engine.backend, settings, sources), f"{source}: engine.backend")
+        return BackendUrl("engine", _whole(settings.engine.backend, settings, sources), f"{source}: engine.backend")
     given = [named[each] for each in SERVERS if each in named]
     first = next((home for home in given if parse_store(home.url).served), given[0] if given else records)
     by = first.by if first.by == _DEFAULT else f"follows {first.port} ({first.by})"
-    return Home("engine", first.url, by)
+    return BackendUrl("engine", first.url, by)
 
 
-def _leases(settings: Settings, sources: Mapping[str, str], records: Home) -> Home:
+def _leases(settings: Settings, sources: Mapping[str, str], records: BackendUrl) -> BackendUrl:
     if settings.leases.server:
-        return Home("leases", settings.leases.server, f"{sources.get('leases.server', _DEFAULT)}: leases.server")
-    return Home("leases", records.url, records.by if records.by == _DEFAULT else f"follows records ({records.by})")
+        return BackendUrl("leases", settings.leases.server, f"{sources.get('leases.server', _DEFAULT)}: leases.server")
+    return BackendUrl(
+        "leases", records.url, records.by if records.by == _DEFAULT else f"follows records ({records.by})"
+    )
 
 
 def _sightings(
-    settings: Settings, sources: Mapping[str, str], named: Mapping[str, Home], engine: Home
-) -> Mapping[str, Home]:
+    settings: Settings, sources: Mapping[str, str], named: Mapping[str, BackendUrl], engine: BackendUrl
+) -> Mapping[str, BackendUrl]:
     """A table of sightings per root of orphans: SQLite, PostgreSQL or memory."""
     found = {}
     given = [engine, *(named[each] for each in SERVERS if each in named)]
@@ -265,11 +269,11 @@ def _sightings(
     for root, own in settings.orphans.items():
         path = f"orphans.{root}.sightings"
         if own.sightings:
-            found[root] = Home("sightings", own.sightings, f"{sources.get('orphans', _DEFAULT)}: {path}")
+            found[root] = BackendUrl("sightings", own.sightings, f"{sources.get('orphans', _DEFAULT)}: {path}")
         elif local is not None:
-            found[root] = Home("sightings", local.url, local.by)
+            found[root] = BackendUrl("sightings", local.url, local.by)
         else:
-            found[root] = Home(
+            found[root] = BackendUrl(
                 "sightings", "", "no backend that is named can", f"no backend serves the sightings of orphans.{root}: "
                 f"{', '.join(dict.fromkeys(map(str, given)))} cannot",
                 f"write {path}: sqlite:wrasse.db, or postgresql://… if several hosts look for orphans",
@@ -277,26 +281,26 @@ def _sightings(
     return found
 
 
-def _looked_through(settings: Settings, sources: Mapping[str, str], objects: Home) -> Mapping[str, Home]:
+def _looked_through(settings: Settings, sources: Mapping[str, str], objects: BackendUrl) -> Mapping[str, BackendUrl]:
     """The store of each root of orphans."""
     follows = objects.by if objects.by == _DEFAULT else f"follows objects ({objects.by})"
     by = f"{sources.get('orphans', _DEFAULT)}: orphans"
     return {
-        root: Home("objects", own.store, f"{by}.{root}.store") if own.store else replace(objects, by=follows)
+        root: BackendUrl("objects", own.store, f"{by}.{root}.store") if own.store else replace(objects, by=follows)
         for root, own in settings.orphans.items()
     }
 
 
-def _references(settings: Settings, sources: Mapping[str, str]) -> Mapping[str, Home]:
+def _references(settings: Settings, sources: Mapping[str, str]) -> Mapping[str, BackendUrl]:
     """The application's database, of each root of orphans."""
     source = sources.get("orphans", _DEFAULT)
     return {
-        root: Home("references", own.database, f"{source}: orphans.{root}.database")
+        root: BackendUrl("references", own.database, f"{source}: orphans.{root}.database")
         for root, own in settings.orphans.items()
     }
 
 
-def _archives(settings: Settings, sources: Mapping[str, str], objects: Home) -> Sequence[tuple[str, Home]]:
+def _archives(settings: Settings, sources: Mapping[str, str], objects: BackendUrl) -> Sequence[tuple[str, BackendUrl]]:
     found = []
     for section, each in (
         *(("archiver.streams", each) for each in settings.archiver.streams),
@@ -306,20 +310,20 @@ def _archives(settings: Settings, sources: Mapping[str, str], objects: Home) -> 
     return tuple(found)
 
 
-def destination(each: ArchiveStream, source: str, objects: Home) -> Home:
+def destination(each: ArchiveStream, source: str, objects: BackendUrl) -> BackendUrl:
     """The store of one entry's archives."""
     if each.destination and each.destination != "s3":
-        return Home("archives", each.destination, f"{source}.destination")
+        return BackendUrl("archives", each.destination, f"{source}.destination")
     if not each.destination:
         follows = objects.by if objects.by == _DEFAULT else f"follows objects ({objects.by})"
-        return Home("archives", objects.url, follows, objects.refused, objects.do)
+        return BackendUrl("archives", objects.url, follows, objects.refused, objects.do)
     if each.bucket:
         # Another bucket of the same store: where backends.objects says how to reach it, that counts here, too.
         _, question, reached = objects.url.partition("?") if objects.url.startswith("s3:") else ("", "", "")
-        return Home("archives", f"s3://{each.bucket}{question}{reached}", f"{source}.bucket")
+        return BackendUrl("archives", f"s3://{each.bucket}{question}{reached}", f"{source}.bucket")
     if objects.url.startswith("s3:"):
-        return Home("archives", objects.url, f"{source}.destination, follows objects ({objects.by})")
-    return Home(
+        return BackendUrl("archives", objects.url, f"{source}.destination, follows objects ({objects.by})")
+    return BackendUrl(
         "archives", "", "the destination s3 has no bucket", f"the destination s3 of {each.stream!r} has no bucket, and "
         f"backends.objects is not on S3 but {objects}",
         "write bucket: beside it, or backends.objects: s3://bucket/prefix",

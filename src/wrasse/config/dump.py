@@ -18,7 +18,7 @@ SECRET = "********"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownSetting:
     """One setting: its value as JSON has it, and where it came from."""
 
     leaf: Leaf
@@ -26,7 +26,7 @@ class Shown:
     source: str
 
 
-def shown(config: Config) -> Iterator[Shown]:
+def shown(config: Config) -> Iterator[ShownSetting]:
     """Every setting, in the order of the file."""
     for leaf in leaves(config.own).values():
         value = _form(_value(config, leaf.path), secret=leaf.key.secret)
@@ -34,7 +34,7 @@ def shown(config: Config) -> Iterator[Shown]:
         if leaf.path.startswith("backends.") and not value:
             home = config.homes.ports[leaf.path.removeprefix("backends.")]
             value, source = ("", home.by) if home.refused else (str(home), home.by)
-        yield Shown(leaf, value, source)
+        yield ShownSetting(leaf, value, source)
 
 
 def has_secrets(config: Config) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from wrasse.config.backend_urls import SERVERS, Homes, resolve
+from wrasse.config.backend_urls import SERVERS, BackendUrls, resolve
 from wrasse.config.convert import Unfit, convert
 from wrasse.config.lease_settings import followed
 from wrasse.config.plugins import installed_sweeps, own_sweep
@@ -51,7 +51,7 @@ _INJECTED = re.compile(r"_SERVICE_(HOST|PORT.*)$|_PORT(_\d+_(TCP|UDP).*)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EnvironmentValue:
     """One setting in the environment and the variable it came from."""
 
     leaf: Leaf
@@ -67,13 +67,13 @@ class Stray:
     near: str | None
 
 
-def from_environment(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[Found]:
+def from_environment(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[EnvironmentValue]:
     """Every setting the environment holds; our own name wins over the bare one."""
     for leaf in leaves.values():
         for name in (leaf.env, leaf.seed_env):
             # Bare names may be another program's, where an empty one often means none.
             if name is not None and name in environ and (environ[name] or name == leaf.env or not leaf.key.filled):
-                yield Found(leaf, name, environ[name])
+                yield EnvironmentValue(leaf, name, environ[name])
                 break
 
 
@@ -110,7 +110,7 @@ class Config:
     sources: Mapping[str, str]
     warnings: tuple[str, ...]
     file: Path | None
-    homes: Homes
+    homes: BackendUrls
     own: tuple[Catalogued, ...] = ()
     program: Mapping[str, str] = field(default_factory=dict)  # what the URL of an App named
 
@@ -295,7 +295,7 @@ def _mistake(rule: Broken, sources: Mapping[str, str]) -> Mistake:
     return Mistake(_where(rule.path, sources), f"{rule.path} {rule.what}", rule.do)
 
 
-def _doubts(settings: Settings, sources: Mapping[str, str], homes: Homes) -> Iterator[str]:
+def _doubts(settings: Settings, sources: Mapping[str, str], homes: BackendUrls) -> Iterator[str]:
     """What is not wrong, but does less than it seems to say."""
     urls = [home.url for home in homes.ports.values()]
     if lonely := idle_keys(homes.ports["jobs"].url, sources):

@@ -19,7 +19,7 @@ from wrasse.backends.redis.options import SCHEMES, RedisOptions, Tls, parse_addr
 from wrasse.config.addresses import same_host
 from wrasse.config.redaction import hide
 from wrasse.config.setting_key import named_in
-from wrasse.config.settings import Nats, Redis, Settings
+from wrasse.config.settings import NatsSettings, RedisSettings, Settings
 from wrasse.errors import WrasseError
 
 _KEYS = ("processing_list_pattern", "heartbeat_key_pattern", "completed_list", "dead_letter_list")
@@ -99,7 +99,7 @@ def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[t
             yield path, what, f"write the same in both: redis.{name}, or the URL alone"
 
 
-def _apart(path: str, url: str, own: Nats, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _apart(path: str, url: str, own: NatsSettings, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Where the section `nats:` and a URL name different places on one NATS."""
     base, plain = NatsOptions.of(url), NatsOptions()
     for name in ("domain", "root"):
@@ -150,7 +150,7 @@ def with_redis_names(settings: Settings, sources: Mapping[str, str], url: str) -
 _CLIENT = ("client", "credential_provider")
 
 
-def _by_section(own: Redis) -> RedisOptions:
+def _by_section(own: RedisSettings) -> RedisOptions:
     return RedisOptions(
         nodes=parse_addresses(own.addr, sentinel=bool(own.sentinel)),
         db=own.db,
@@ -174,7 +174,7 @@ def _by_section(own: Redis) -> RedisOptions:
     )
 
 
-def _completed(url: str, own: Redis, named: Callable[[str], bool]) -> RedisOptions:
+def _completed(url: str, own: RedisSettings, named: Callable[[str], bool]) -> RedisOptions:
     """The URL, and from the section what a URL leaves open: login, TLS files, times, and that it is a Cluster. The
     login of a section that names another server by redis.addr stays with that server."""
     said = RedisOptions.of_query(url)
@@ -199,11 +199,11 @@ def _completed(url: str, own: Redis, named: Callable[[str], bool]) -> RedisOptio
     return dataclasses.replace(base, **changed)  # type: ignore[arg-type]  # by name
 
 
-def _tls(own: Redis) -> Tls:
+def _tls(own: RedisSettings) -> Tls:
     return Tls(own.tls.ca, own.tls.cert, own.tls.key, own.tls.verify)
 
 
-def _pool_size(own: Redis) -> int:
+def _pool_size(own: RedisSettings) -> int:
     return max(2, own.pool_size_multiplier * (os.cpu_count() or 1))
 
 
@@ -216,7 +216,9 @@ def is_nats(url: str) -> bool:
     return url.partition(":")[0] in NATS_SCHEMES
 
 
-def nats_options(own: Nats, named: Callable[[str], bool], url: str, patterns: tuple[str, ...] = ()) -> NatsOptions:
+def nats_options(
+    own: NatsSettings, named: Callable[[str], bool], url: str, patterns: tuple[str, ...] = ()
+) -> NatsOptions:
     """How to reach NATS and what is called how there: by the URL, and by the section what it leaves open. `patterns`
     are those that are archived: each is one stream there."""
     base, plain = NatsOptions.of(url), NatsOptions()

@@ -89,7 +89,7 @@ class NatsTls:
 
 
 @dataclass(frozen=True, slots=True)
-class Nats:
+class NatsSettings:
     """What the URL of a NATS in backends.streams or backends.records leaves open."""
 
     username: str = setting("", "user to log in as")
@@ -219,7 +219,7 @@ class RedisTls:
 
 
 @dataclass(frozen=True, slots=True)
-class Redis:
+class RedisSettings:
     """How to reach Redis, as the job queue's design document writes it. Any of it in a file, or redis.addr anywhere,
     names Redis for jobs, records and streams, unless backends: names another for one of them."""
 
@@ -277,7 +277,7 @@ class HttpHandlers:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSection:
     """What takes jobs and runs their handlers."""
 
     count: int = setting(16, "how many jobs one process runs at once", seed=True)
@@ -456,9 +456,9 @@ class Settings:
     backends: Backends = field(default_factory=Backends)
     engine: EngineSettings = field(default_factory=EngineSettings)
     http: Http = field(default_factory=Http)
-    redis: Redis = field(default_factory=Redis)
-    nats: Nats = field(default_factory=Nats)
-    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    nats: NatsSettings = field(default_factory=NatsSettings)
+    worker: WorkerSection = field(default_factory=WorkerSection)
     producer: ProducerSettings = field(default_factory=ProducerSettings)
     circuit_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     observability: Observability = field(default_factory=Observability)

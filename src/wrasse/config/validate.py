@@ -14,7 +14,7 @@ from functools import partial
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.backends.redis.options import parse_addresses
 from wrasse.config.addresses import in_clear, parse_address
-from wrasse.config.backend_urls import PORTS, Homes, resolve
+from wrasse.config.backend_urls import PORTS, BackendUrls, resolve
 from wrasse.config.lease_settings import lease_rules
 from wrasse.config.new_job import as_periodic
 from wrasse.config.orphans import clashing, root_of
@@ -29,7 +29,7 @@ from wrasse.config.settings import (
     StuckTasksSettings,
     SweepSettings,
     TaskTypeSettings,
-    WorkerSettings,
+    WorkerSection,
 )
 from wrasse.config.urls import parse_jobs, parse_objects, parse_store, parse_streams
 from wrasse.duration import format_duration
@@ -80,7 +80,7 @@ def broken_rules(settings: Settings, sources: Mapping[str, str]) -> Iterator[Bro
                 yield Broken(section + path, what, do)
 
 
-def unserved(settings: Settings, sources: Mapping[str, str], homes: Homes) -> Iterator[Broken]:
+def unserved(settings: Settings, sources: Mapping[str, str], homes: BackendUrls) -> Iterator[Broken]:
     """What the configuration itself needs and no backend serves; everything else is refused when it is used."""
     named = named_in(sources)
     for port, paths in {
@@ -116,7 +116,7 @@ def _served_urls(settings: Settings, sources: Mapping[str, str]) -> Mapping[str,
 _Rules = Iterator[tuple[bool, str, str, str]]
 
 
-def _worker(worker: WorkerSettings) -> _Rules:
+def _worker(worker: WorkerSection) -> _Rules:
     silence, wait, backoff = worker.heartbeat_ttl, worker.brpoplpush_timeout, worker.backoff
     half = format_duration(silence / 2)
     yield worker.count >= 1, "count", f"is {worker.count}: a worker without a slot runs nothing", "use 1 or more"
@@ -165,7 +165,7 @@ def _worker(worker: WorkerSettings) -> _Rules:
     )
 
 
-def _queues(worker: WorkerSettings) -> _Rules:
+def _queues(worker: WorkerSection) -> _Rules:
     names = worker.priorities
     yield bool(names), "priorities", "is empty: no queue would be served", "name one at least, such as [high, low]"
     yield len(set(names)) == len(names), "priorities", "names a priority twice", "name each once"

@@ -24,7 +24,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class YamlEntry:
     """One key of a map, its value and the line it stands on."""
 
     name: str
@@ -116,7 +116,7 @@ def _refused(problem: str, event: yaml.Event) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)  # type: ignore[arg-type]  # the C one
 
 
-def entries(node: yaml.MappingNode) -> Iterator[Entry]:
+def entries(node: yaml.MappingNode) -> Iterator[YamlEntry]:
     """The keys of a map in their order; `<<` brings in another map, as usual. ConfigError for one of something else."""
     try:
         yaml.constructor.SafeConstructor().flatten_mapping(node)
@@ -126,7 +126,7 @@ def entries(node: yaml.MappingNode) -> Iterator[Entry]:
         ) from None
     for key, value in node.value:
         name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-        yield Entry(str(name), value, key.start_mark.line + 1)
+        yield YamlEntry(str(name), value, key.start_mark.line + 1)
 
 
 def is_null(node: yaml.Node) -> bool:

@@ -19,7 +19,7 @@ from wrasse.duration import format_duration
 from wrasse.engine.report import BACKEND_DOWN, describe
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.guard import Guard
-from wrasse.ports.health_check import Heart, Pulse
+from wrasse.ports.health_check import HealthCheck, HealthSample
 
 PULSE_MAX = 5.0  # seconds until a backend counts as down
 SKEW_MAX = timedelta(seconds=5)
@@ -27,31 +27,31 @@ JUMP_MAX = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Felt:
+class TimedSample:
     """One answer, when it came by our clocks, and its number."""
 
-    pulse: Pulse
+    pulse: HealthSample
     number: int
     now: datetime
 
 
-class Pulses:
+class SharedHealthChecks:
     """Shares answers between guards: each judges every answer once, so three guards cost one round trip a look."""
 
     __slots__ = ("_clock", "_felt", "_heart")
 
-    def __init__(self, heart: Heart, clock: Clock) -> None:
+    def __init__(self, heart: HealthCheck, clock: Clock) -> None:
         self._heart = heart
         self._clock = clock
-        self._felt: Felt | None = None
+        self._felt: TimedSample | None = None
 
-    async def newer(self, than: Felt | None) -> Felt:
+    async def newer(self, than: TimedSample | None) -> TimedSample:
         """An answer that the caller has not judged yet; asks only if there is none."""
         number = 0 if than is None else than.number
         if self._felt is None or self._felt.number <= number:
             async with asyncio.timeout(PULSE_MAX):
                 pulse = await self._heart.pulse()
-            self._felt = Felt(pulse, number + 1, self._clock.now())
+            self._felt = TimedSample(pulse, number + 1, self._clock.now())
         return self._felt
 
 
@@ -77,12 +77,12 @@ class BackendDown(Guard):
     name = BACKEND_DOWN
     __slots__ = ("_clock", "_outage", "_pulses", "_seen", "_silence")
 
-    def __init__(self, pulses: Pulses, clock: Clock, silence: timedelta) -> None:
+    def __init__(self, pulses: SharedHealthChecks, clock: Clock, silence: timedelta) -> None:
         self._pulses = pulses
         self._clock = clock
         self._silence = silence
         self._outage = Outage()
-        self._seen: Felt | None = None
+        self._seen: TimedSample | None = None
 
     async def held(self) -> str | None:
         try:
@@ -99,7 +99,7 @@ class BackendDown(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownBackend:
     """What backend_restarted remembers about the backend, in the backend's own time."""
 
     identity: str
@@ -108,10 +108,10 @@ class Known:
     what: str = ""
 
 
-def after_pulse(known: Known | None, pulse: Pulse, silence: timedelta) -> tuple[Known, str | None]:
+def after_pulse(known: KnownBackend | None, pulse: HealthSample, silence: timedelta) -> tuple[KnownBackend, str | None]:
     """What to remember after an answer, and why to hold. The first backend ever seen has not changed."""
     if known is None:
-        return Known(pulse.identity, pulse.evicted), None
+        return KnownBackend(pulse.identity, pulse.evicted), None
     changed_at, what = known.changed_at, known.what
     if pulse.identity != known.identity:
         changed_at, what = pulse.at, "the backend restarted or another took over"
@@ -120,11 +120,13 @@ def after_pulse(known: Known | None, pulse: Pulse, silence: timedelta) -> tuple[
     elif changed_at is not None and pulse.at < changed_at:
         changed_at = pulse.at  # its clock was set back; without this the hold would last as long as the step
     if changed_at is None or pulse.at - changed_at >= silence:
-        return Known(pulse.identity, pulse.evicted), None
-    return Known(pulse.identity, pulse.evicted, changed_at, what), f"{what}, less than {format_duration(silence)} ago"
+        return KnownBackend(pulse.identity, pulse.evicted), None
+    return KnownBackend(
+        pulse.identity, pulse.evicted, changed_at, what
+    ), f"{what}, less than {format_duration(silence)} ago"
 
 
-_KNOWN = msgspec.json.Decoder(Known)
+_KNOWN = msgspec.json.Decoder(KnownBackend)
 
 
 class BackendRestarted(Guard):
@@ -133,11 +135,11 @@ class BackendRestarted(Guard):
     name = "backend_restarted"
     __slots__ = ("_known", "_pulses", "_seen", "_silence")
 
-    def __init__(self, pulses: Pulses, silence: timedelta) -> None:
+    def __init__(self, pulses: SharedHealthChecks, silence: timedelta) -> None:
         self._pulses = pulses
         self._silence = silence
-        self._known: Known | None = None
-        self._seen: Felt | None = None
+        self._known: KnownBackend | None = None
+        self._seen: TimedSample | None = None
 
     async def held(self) -> str | None:
         self._seen = await self._pulses.newer(self._seen)
@@ -153,7 +155,7 @@ class BackendRestarted(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ClockSample:
     """What the clock guard remembers: both our clocks at the last look, and how long it holds, in monotonic seconds."""
 
     now: datetime
@@ -162,8 +164,8 @@ class Looked:
 
 
 def after_look(
-    last: Looked | None, now: datetime, monotonic: float, silence: timedelta, jump_max: timedelta
-) -> tuple[Looked, str | None]:
+    last: ClockSample | None, now: datetime, monotonic: float, silence: timedelta, jump_max: timedelta
+) -> tuple[ClockSample, str | None]:
     """What to remember after a look at our own clocks, and why to hold: they parted by more than `jump_max`."""
     hold_until = None if last is None else last.hold_until
     if last is not None and silence > timedelta(0):
@@ -171,8 +173,10 @@ def after_look(
         if abs(parted) > min(jump_max, silence / 3).total_seconds():
             hold_until = monotonic + silence.total_seconds()
     if hold_until is None or monotonic >= hold_until:
-        return Looked(now, monotonic), None
-    return Looked(now, monotonic, hold_until), f"this host's clock jumped, less than {format_duration(silence)} ago"
+        return ClockSample(now, monotonic), None
+    return ClockSample(
+        now, monotonic, hold_until
+    ), f"this host's clock jumped, less than {format_duration(silence)} ago"
 
 
 class ClockSkew(Guard):
@@ -183,7 +187,7 @@ class ClockSkew(Guard):
 
     def __init__(
         self,
-        pulses: Pulses,
+        pulses: SharedHealthChecks,
         clock: Clock,
         silence: timedelta,
         *,
@@ -193,8 +197,8 @@ class ClockSkew(Guard):
         self._pulses = pulses
         self._clock = clock
         self._silence = silence
-        self._looked: Looked | None = None
-        self._seen: Felt | None = None
+        self._looked: ClockSample | None = None
+        self._seen: TimedSample | None = None
         self.skew_max = skew_max
         self.jump_max = jump_max
         self.skew = timedelta(0)  # ours minus the backend's, at the last look
@@ -211,9 +215,9 @@ class ClockSkew(Guard):
 
 
 def backend_guards(
-    heart: Heart, clock: Clock, silence: timedelta = timedelta(0), *, skew_max: timedelta = SKEW_MAX
+    heart: HealthCheck, clock: Clock, silence: timedelta = timedelta(0), *, skew_max: timedelta = SKEW_MAX
 ) -> tuple[Guard, ...]:
     """The guards about one backend. `silence` is how long to hold after it was not itself; zero: not at all."""
-    pulses = Pulses(heart, clock)
+    pulses = SharedHealthChecks(heart, clock)
     down, skewed = BackendDown(pulses, clock, silence), ClockSkew(pulses, clock, silence, skew_max=skew_max)
     return (down, BackendRestarted(pulses, silence), skewed) if silence > timedelta(0) else (down, skewed)

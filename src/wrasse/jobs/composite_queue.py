@@ -13,10 +13,12 @@ from wrasse.errors import UsageError
 from wrasse.ports.jobs import (
     IDS_KEPT,
     NO_PROGRESS,
-    Beaten,
+    Claim,
+    Claimed,
     Counts,
     Delete,
-    Hold,
+    Enqueued,
+    HeartbeatAnswer,
     Job,
     JobFilter,
     JobGroup,
@@ -26,10 +28,8 @@ from wrasse.ports.jobs import (
     Move,
     Place,
     Progress,
-    Put,
     Rate,
     Settlement,
-    Taken,
     WorkerInfo,
 )
 from wrasse.ports.outcome import Outcome
@@ -46,7 +46,7 @@ class RoutedJobs:
         self._tasks = tasks
         self._types = frozenset(types)
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         tasks = [job for job in jobs if job.queue in self._types]
         if not tasks:
             return await self._jobs.put(jobs, request=request, groups=groups)
@@ -65,7 +65,7 @@ class RoutedJobs:
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         mixed = {queue in self._types for queue in queues}
         if len(mixed) > 1:
             raise UsageError("a take of jobs and tasks at once", do="take from queues of one sort")
@@ -75,17 +75,17 @@ class RoutedJobs:
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         beaten = await self._jobs.beat(worker, holds, silence=silence, progress=progress)
         rest = [hold for hold, mine in zip(holds, beaten.mine, strict=True) if not mine]
         if not rest:
             return beaten
         more = iter((await (await self._tasks()).beat(worker, rest, silence=silence, progress=progress)).mine)
-        return Beaten(tuple(mine or next(more) for mine in beaten.mine), beaten.at)
+        return HeartbeatAnswer(tuple(mine or next(more) for mine in beaten.mine), beaten.at)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         outcomes = await self._jobs.settle(settlements, request=request)

@@ -41,7 +41,7 @@ _REPEATED = (307, 308)  # redirects that keep method and body
 
 
 @dataclass(frozen=True, slots=True)
-class PostSettings:
+class HttpHandlerSettings:
     """What all URLs share. `bury_refused`: a job that is answered with 4xx is dead at once."""
 
     bury_refused: bool = True
@@ -49,13 +49,13 @@ class PostSettings:
     connect_timeout: timedelta = timedelta(seconds=10)
 
 
-_PLAIN = PostSettings()
+_PLAIN = HttpHandlerSettings()
 
 
-class Post:
+class HttpHandler:
     """A handler that sends each job to a URL. Connections are opened on first use and kept until `close`."""
 
-    def __init__(self, url: str, clock: Clock, settings: PostSettings = _PLAIN) -> None:
+    def __init__(self, url: str, clock: Clock, settings: HttpHandlerSettings = _PLAIN) -> None:
         check_url(url)
         self._url = URL(url).with_fragment(None)
         self._clock = clock

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from wrasse.errors import UsageError
 from wrasse.jobs.producer import Producer
-from wrasse.ports.jobs import BATCH_MAX, Job, Put
+from wrasse.ports.jobs import BATCH_MAX, Enqueued, Job
 from wrasse.ports.limiter import RATE_MAX, Limiter
 
 _BURST = 4  # the part of a second's budget that may go out at once: a quarter
@@ -22,7 +22,7 @@ _CREDIT_MAX = 0.05  # seconds between taking out of the budget and putting: no l
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SharedRate:
     """A rate per second, and who counts it for everybody with the same key. A rate of 0 is no limit."""
 
     limiter: Limiter
@@ -57,8 +57,8 @@ class Pace:
 
 
 async def put_paced(
-    producer: Producer, jobs: Sequence[Job], pace: Pace, stop: asyncio.Event | None = None
-) -> AsyncIterator[Sequence[Put]]:
+    producer: Producer, jobs: Sequence[Job], pace: SharedRate, stop: asyncio.Event | None = None
+) -> AsyncIterator[Sequence[Enqueued]]:
     """Puts the jobs at that pace, piece by piece; gives the answers of each piece. If it was stopped, the last are
     missing, and have not been put."""
     stop = stop or asyncio.Event()

@@ -29,7 +29,7 @@ _log = logging.getLogger("wrasse.jobs")
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PeriodicMark:
     """What is remembered of one periodic job: the last slot that was handled, its job, and the definition, for whoever
     lists them without the program that has it."""
 
@@ -40,7 +40,7 @@ class Mark:
     missed: str
 
 
-class Repeater:
+class PeriodicScheduler:
     """Puts the jobs of slots as they come."""
 
     def __init__(self, periodic: Iterable[Periodic], producer: Producer, records: Records, clock: Clock) -> None:
@@ -105,13 +105,15 @@ class Repeater:
 
 
 def _written(periodic: Periodic, last: datetime, job: str) -> bytes:
-    return msgspec.json.encode(Mark(last.astimezone(UTC), job, periodic.kind, periodic.when, periodic.missed.value))
+    return msgspec.json.encode(
+        PeriodicMark(last.astimezone(UTC), job, periodic.kind, periodic.when, periodic.missed.value)
+    )
 
 
-def read_mark(record: Record) -> Mark:
+def read_mark(record: Record) -> PeriodicMark:
     """What a record of the collection says."""
     try:
-        return decoded(msgspec.json.Decoder(Mark).decode, record.value)
+        return decoded(msgspec.json.Decoder(PeriodicMark).decode, record.value)
     except ValueError as why:
         raise StoreBroken(
             f"the record of the periodic job {record.key!r} cannot be read: {why}", do="delete it; it begins anew"

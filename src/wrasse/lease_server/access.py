@@ -28,7 +28,7 @@ _log = logging.getLogger("wrasse.leases")
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class TokenOwner:
     """The owner of a token. Without namespaces it may use all."""
 
     name: str
@@ -37,7 +37,7 @@ class Caller:
     namespaces: frozenset[str] = frozenset()
 
 
-CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+CALLER: ContextVar[TokenOwner | None] = ContextVar("caller", default=None)
 """Who makes the request that is being answered; None where no token is asked for."""
 
 
@@ -64,7 +64,7 @@ Call = tuple[str, int]
 class Access:
     """What a caller must show: a token, or a certificate that `authority` signed; files of the server's own."""
 
-    callers: tuple[Caller, ...] = ()
+    callers: tuple[TokenOwner, ...] = ()
     certificate: str = ""
     key: str = ""
     authority: str = ""
@@ -78,10 +78,10 @@ class Access:
 
 def access_of(own: LeaseSettings) -> Access:
     """What the settings say; files of tokens are read."""
-    callers = [Caller("token", own.token.encode(), Role.ADMIN)] if own.token else []
+    callers = [TokenOwner("token", own.token.encode(), Role.ADMIN)] if own.token else []
     for name, each in own.tokens.items():
         token = each.token or _read(name, each.token_file)
-        callers.append(Caller(name, token.encode(), Role(each.role), frozenset(each.namespaces)))
+        callers.append(TokenOwner(name, token.encode(), Role(each.role), frozenset(each.namespaces)))
     return Access(tuple(callers), own.tls_cert, own.tls_key, own.tls_ca, own.insecure)
 
 
@@ -159,7 +159,7 @@ def middleware(access: Access, calls: Counter[Call], *, loopback: bool) -> Middl
     return check
 
 
-def _refused(access: Access, caller: Caller | None, request: web.Request, *, loopback: bool) -> WireError | None:
+def _refused(access: Access, caller: TokenOwner | None, request: web.Request, *, loopback: bool) -> WireError | None:
     """Why a call is not let in. On loopback without tokens the Host must be this machine's, so that no web site gets in
     through a browser."""
     if access.callers:
@@ -179,7 +179,7 @@ def _refused(access: Access, caller: Caller | None, request: web.Request, *, loo
     return None
 
 
-def _known(callers: tuple[Caller, ...], shown: str) -> Caller | None:
+def _known(callers: tuple[TokenOwner, ...], shown: str) -> TokenOwner | None:
     """Whose token it is; every one is compared, each in constant time."""
     scheme, _, token = shown.encode("utf-8", "surrogateescape").partition(b" ")
     found = None

@@ -20,7 +20,7 @@ from wrasse.lease_server.queues.routes import QueueApi
 from wrasse.lease_server.responses import Named, Unnamed, WireError, answered, failed, of_backend
 from wrasse.lease_server.transactions import TransactionApi
 from wrasse.leases.lease import KeyRecord, Lease, shown
-from wrasse.leases.leases import LASTS, Leases, Seen
+from wrasse.leases.leases import LASTS, KeyStateRead, Leases
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import is_xid
 
@@ -284,7 +284,7 @@ def _held_in_body(
     return shown(namespace, checked_key(asked.key, namespace), asked.lease_id, token, transaction)
 
 
-def _state(seen: Seen | None, *, leased: bool) -> web.Response:
+def _state(seen: KeyStateRead | None, *, leased: bool) -> web.Response:
     if seen is None:
         return web.Response(status=204)
     headers = {"ETag": seen.etag, "X-Key-Version": str(seen.version), **_TYPED}

@@ -118,7 +118,7 @@ _MESSAGE = (400, 403, 404, 409, 503)
 
 QUEUE_CALLS = (
     Call(
-        "post", "/v1/queue/enqueue", "store a message: the parts meta (JSON) and payload", wire.Enqueued,
+        "post", "/v1/queue/enqueue", "store a message: the parts meta (JSON) and payload", wire.EnqueueAnswer,
         sends="multipart/form-data", errors=(400, 408, 409, 413, 503),
     ),
     Call(
@@ -178,7 +178,7 @@ _LEASES = (
         wire.ReleaseBody, parameters=TOKEN, errors=(400, 403, 409, 503),
     ),
     Call(
-        "get", "/v1/describe", "everything about a key but its state", wire.Described, parameters=WHERE,
+        "get", "/v1/describe", "everything about a key but its state", wire.DescribeAnswer, parameters=WHERE,
         role=Role.READER,
     ),
     Call(
@@ -202,7 +202,7 @@ CALLS = (*_LEASES, *TRANSACTION_CALLS, *ATTACHMENT_CALLS, *QUEUE_CALLS)
 
 def document() -> dict[str, Any]:
     """The whole document."""
-    structs = {kind for call in CALLS for kind in (call.answer, call.body) if kind is not None} | {wire.Failure}
+    structs = {kind for call in CALLS for kind in (call.answer, call.body) if kind is not None} | {wire.ErrorAnswer}
     _, schemas = msgspec.json.schema_components(sorted(structs, key=lambda kind: kind.__name__), ref_template=_TEMPLATE)
     paths: dict[str, dict[str, object]] = {}
     for call in CALLS:

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from wrasse.errors import ConfigError, StoreUnavailable, TooLarge, UsageError
-from wrasse.lease_server.wire import Failure
+from wrasse.lease_server.wire import ErrorAnswer
 from wrasse.leases.attachments import AttachmentTooLarge
 from wrasse.leases.leases import TooShort
 from wrasse.leases.names import BadName
@@ -89,28 +89,30 @@ def unrouted(status: int) -> web.Response:
     return failed(WireError(code, detail, status=status), "")
 
 
-def _failure(error: Exception) -> tuple[int, Failure]:
+def _failure(error: Exception) -> tuple[int, ErrorAnswer]:
     if isinstance(error, WireError):
-        return error.status, Failure(error.code, error.detail, retry_after_seconds=error.wait)
+        return error.status, ErrorAnswer(error.code, error.detail, retry_after_seconds=error.wait)
     if isinstance(error, KeyRefused):
         wait = max(1, math.ceil(error.wait)) if error.code is Refusal.WAITING else 0
-        return _STATUS[error.code], Failure(error.code.value, error.message, error.version, error.etag, wait)
+        return _STATUS[error.code], ErrorAnswer(error.code.value, error.message, error.version, error.etag, wait)
     if isinstance(error, BadName):
         code = "invalid_namespace" if "namespace" in error.message else "invalid_key"
-        return 400, Failure(code, error.message)
+        return 400, ErrorAnswer(code, error.message)
     if isinstance(error, TooShort):
-        return 400, Failure("invalid_ttl", error.message)
+        return 400, ErrorAnswer("invalid_ttl", error.message)
     if isinstance(error, AttachmentTooLarge):
-        return 413, Failure("attachment_too_large", error.message)
+        return 413, ErrorAnswer("attachment_too_large", error.message)
     # What a backend says may name files, hosts and keys of the server: that is for its log alone.
     inside = of_backend(error)
     if isinstance(error, TooLarge):
-        return 413, Failure("body_too_large", "the server's store does not keep so much" if inside else error.message)
+        return 413, ErrorAnswer(
+            "body_too_large", "the server's store does not keep so much" if inside else error.message
+        )
     if isinstance(error, UsageError) and not isinstance(error, ConfigError):
-        return 400, Failure("invalid_request", "the server's store does not keep this" if inside else error.message)
+        return 400, ErrorAnswer("invalid_request", "the server's store does not keep this" if inside else error.message)
     if isinstance(error, StoreUnavailable):
-        return 503, Failure("store_unavailable", "the store does not answer; try again", retry_after_seconds=1)
-    return 500, Failure("internal_error", "this call failed; the server's log has it under X-Correlation-Id")
+        return 503, ErrorAnswer("store_unavailable", "the store does not answer; try again", retry_after_seconds=1)
+    return 500, ErrorAnswer("internal_error", "this call failed; the server's log has it under X-Correlation-Id")
 
 
 def of_backend(error: Exception) -> bool:

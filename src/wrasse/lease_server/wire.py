@@ -121,7 +121,7 @@ class Released(msgspec.Struct):
     released: bool
 
 
-class Described(msgspec.Struct, omit_defaults=True):
+class DescribeAnswer(msgspec.Struct, omit_defaults=True):
     """The answer to describe."""
 
     namespace: str
@@ -150,7 +150,7 @@ class NamespaceAnswer(msgspec.Struct):
     query: QueryEngines
 
 
-class Failure(msgspec.Struct, omit_defaults=True):
+class ErrorAnswer(msgspec.Struct, omit_defaults=True):
     """Every error."""
 
     error: str
@@ -177,12 +177,12 @@ def acquired(leased: KeyRecord, typed: str, correlation: str) -> Acquired:
     )
 
 
-def described(namespace: str, key: str, meta: KeyRecord | None, *, over: bool) -> Described:
+def described(namespace: str, key: str, meta: KeyRecord | None, *, over: bool) -> DescribeAnswer:
     """The answer to describe; a key nobody knows has version 0, and a lease that has ended is none."""
     if meta is None:
-        return Described(namespace, key, version=0, metadata=Metadata())
+        return DescribeAnswer(namespace, key, version=0, metadata=Metadata())
     grant = None if over else meta.lease
-    return Described(
+    return DescribeAnswer(
         namespace,
         key,
         owner="" if grant is None else grant.owner,
@@ -251,7 +251,7 @@ class StatsBody(msgspec.Struct, forbid_unknown_fields=True):
     namespace: str = ""
 
 
-class Enqueued(msgspec.Struct):
+class EnqueueAnswer(msgspec.Struct):
     """The answer to an enqueue."""
 
     namespace: str
@@ -265,7 +265,7 @@ class Enqueued(msgspec.Struct):
     correlation_id: str
 
 
-class Message(msgspec.Struct, omit_defaults=True):
+class DeliveredMessage(msgspec.Struct, omit_defaults=True):
     """A message that was handed out."""
 
     namespace: str
@@ -295,7 +295,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 class MessagePart(msgspec.Struct, omit_defaults=True):
     """The part `meta` of an answer to a dequeue."""
 
-    message: Message
+    message: DeliveredMessage
     next_cursor: str = ""
 
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _log = logging.getLogger("wrasse.leases")
 
 
-class Afterwards:
+class BackgroundTasks:
     """Small jobs that run after an answer; `finished` waits for all of them."""
 
     __slots__ = ("_tasks", "failed")

@@ -97,14 +97,14 @@ class EndedKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class QuietNamespaces:
     """Namespaces up to this one had nothing to show."""
 
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class IndexCursor:
     """Where a run is: the namespace begun last, whether there are no others, where each unfinished one stopped, and
     which of those had its turn last."""
 
@@ -121,9 +121,9 @@ class EndedKeys:
     leases: Leases
     namespaces: Namespaces
 
-    async def page(self, after: str | None, limit: int) -> Page[EndedKey | Quiet]:
+    async def page(self, after: str | None, limit: int) -> Page[EndedKey | QuietNamespaces]:
         """One page of the next namespace that has something."""
-        state = Round() if after is None else _parse(after)
+        state = IndexCursor() if after is None else _parse(after)
         at, name = self.leases.clock.now(), ""
         for _ in range(LOOKS_MAX):
             state, found = await self._next(state)
@@ -136,9 +136,9 @@ class EndedKeys:
             state = replace(state, unfinished=rest)
             if len(page):
                 return _shown(name, page, state)
-        return Page((Quiet(name),), (_text(state),), at, more=True)
+        return Page((QuietNamespaces(name),), (_text(state),), at, more=True)
 
-    async def _next(self, state: Round) -> tuple[Round, str | None]:
+    async def _next(self, state: IndexCursor) -> tuple[IndexCursor, str | None]:
         """The next namespace to visit: a new one, as long as there is room for one, else one that is not finished."""
         if not state.all_begun and len(state.unfinished) < UNFINISHED_MAX:
             page = await self.namespaces.page(state.begun or None, 1)
@@ -153,7 +153,7 @@ class EndedKeys:
         return replace(state, turn=name), name
 
 
-def _shown(namespace: str, page: Page[Record], state: Round) -> Page[EndedKey | Quiet]:
+def _shown(namespace: str, page: Page[Record], state: IndexCursor) -> Page[EndedKey | QuietNamespaces]:
     cursors = []
     for number, place in enumerate(page.cursors, 1):
         ended = number == len(page) and not page.more
@@ -163,17 +163,17 @@ def _shown(namespace: str, page: Page[Record], state: Round) -> Page[EndedKey | 
     return Page(found, tuple(cursors), page.at, more=True)
 
 
-def _found(namespace: str, record: Record, at: datetime) -> EndedKey | Quiet:
+def _found(namespace: str, record: Record, at: datetime) -> EndedKey | QuietNamespaces:
     kept = decode_listed(record)  # one that cannot be read is left to `wrasse leases fsck`
-    return Quiet(namespace) if kept is None else EndedKey(namespace, record.key, kept, record.due_at or at)
+    return QuietNamespaces(namespace) if kept is None else EndedKey(namespace, record.key, kept, record.due_at or at)
 
 
-def _text(state: Round) -> str:
+def _text(state: IndexCursor) -> str:
     return msgspec.json.encode(state).decode()
 
 
-def _parse(text: str) -> Round:
+def _parse(text: str) -> IndexCursor:
     try:
-        return msgspec.json.decode(text, type=Round)
+        return msgspec.json.decode(text, type=IndexCursor)
     except msgspec.DecodeError:
         raise no_cursor(text) from None

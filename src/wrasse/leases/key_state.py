@@ -17,25 +17,25 @@ from msgspec.structs import replace
 
 from wrasse.clock import Clock
 from wrasse.leases import lease as rules
-from wrasse.leases.background import Afterwards, beside
+from wrasse.leases.background import BackgroundTasks, beside
 from wrasse.leases.cleanup import Tidying
 from wrasse.leases.core import EXACT, Change, Changed, LeaseCore
-from wrasse.leases.lease import Asked, Busy, KeyRecord, Lease, State, Terms, committed, released
+from wrasse.leases.lease import AcquireRequest, Busy, KeyRecord, Lease, StateObject, Terms, committed, released
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.state_objects import Versions
+from wrasse.leases.state_objects import StateObjects
 from wrasse.leases.store import LeaseTally
 from wrasse.leases.transactions.enlistment import InTransaction, NotEnlisted, TakingPart
-from wrasse.leases.transactions.log import Book, refused as decided_otherwise
+from wrasse.leases.transactions.log import TransactionLog, refused as decided_otherwise
 from wrasse.leases.transactions.states import Decision
 from wrasse.leases.xid import is_xid
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records
 
-ObjectChange = Callable[[KeyRecord, State, datetime], KeyRecord]
+ObjectChange = Callable[[KeyRecord, StateObject, datetime], KeyRecord]
 
 
-class Keys(LeaseCore):
+class KeyStates(LeaseCore):
     """The keys of one namespace."""
 
     def __init__(
@@ -44,20 +44,20 @@ class Keys(LeaseCore):
         records: Records,
         objects: Objects,
         clock: Clock,
-        book: Book,
+        book: TransactionLog,
         *,
         terms: Terms = EXACT,
         tally: LeaseTally | None = None,
-        afterwards: Afterwards | None = None,
+        afterwards: BackgroundTasks | None = None,
     ) -> None:
         super().__init__(namespace, records, clock, terms=terms, tally=tally)
-        self.afterwards = afterwards if afterwards is not None else Afterwards()
-        self.versions = Versions(objects, namespace)
+        self.afterwards = afterwards if afterwards is not None else BackgroundTasks()
+        self.versions = StateObjects(objects, namespace)
         self._tidying = Tidying(self.store, self.versions, self.afterwards)
         self._book = book
         self.part = TakingPart(namespace, self.store, self._tidying, book)
 
-    async def try_acquire(self, key: str, asked: Asked) -> KeyRecord | Busy:
+    async def try_acquire(self, key: str, asked: AcquireRequest) -> KeyRecord | Busy:
         """One try: the key with our lease on it, or until when somebody else has it."""
         taken = False
         self._tidying.comes(key)
@@ -68,7 +68,7 @@ class Keys(LeaseCore):
         finally:
             self._tidying.came(key, taken=taken)
 
-    def _seen(self, key: str, asked: Asked) -> KeyRecord | None:
+    def _seen(self, key: str, asked: AcquireRequest) -> KeyRecord | None:
         """Only the store knows whether a key is still held, or still there."""
         seen = self.store.remembered(key)
         return None if seen is None or seen.lease is not None or asked.if_not_exists else seen
@@ -94,13 +94,13 @@ class Keys(LeaseCore):
         """Stages a new state. Nothing is written unless the caller holds the key and saw this version of it."""
         await self.checked(held, if_version, if_etag)
 
-        def change(record: KeyRecord, state: State, at: datetime) -> KeyRecord:
+        def change(record: KeyRecord, state: StateObject, at: datetime) -> KeyRecord:
             rules.check_expected(record, if_version, if_etag)
             return rules.staged_update(record, state, at)
 
         return (await self.stage_object(held, self.versions.write(held.key, held.token, data), change)).after
 
-    async def stage_object(self, held: Lease, writing: Awaitable[State], change: ObjectChange) -> Changed:
+    async def stage_object(self, held: Lease, writing: Awaitable[StateObject], change: ObjectChange) -> Changed:
         """Writes an object, then the record that names it. The caller has seen that it holds the key."""
         self._tidying.begin(held.id)
         lease = self._explicit(held)

@@ -54,7 +54,7 @@ class Grantor(Protocol):
         ...
 
 
-class Holding:
+class RenewedLease:
     """A lease that is kept alive. `alive` is what to ask before every step that needs it."""
 
     def __init__(self, grantor: Grantor, lease: Lease, ttl: timedelta, clock: Clock) -> None:
@@ -141,7 +141,7 @@ class Holding:
 
 
 @contextlib.asynccontextmanager
-async def kept(holding: Holding) -> AsyncIterator[Holding]:
+async def kept(holding: RenewedLease) -> AsyncIterator[RenewedLease]:
     """Keeps a lease alive around a body that asks `alive` itself, and gives it back at the end."""
     keeper = asyncio.create_task(holding.keep())
     try:
@@ -155,7 +155,7 @@ async def kept(holding: Holding) -> AsyncIterator[Holding]:
             await holding.release()
 
 
-class HeldKey(Holding):
+class LeasedKey(RenewedLease):
     """A key that is held: its token, its state, and a way to change it."""
 
     def __init__(self, operations: Operations, record: KeyRecord, ttl: timedelta, clock: Clock) -> None:
@@ -225,11 +225,11 @@ class Keeper:
         assert body is not None, "a lease is held by a task"
         self._body, self._cancelling = body, body.cancelling()
         self._tasks: list[asyncio.Task[None]] = []
-        self.lost: Holding | None = None
+        self.lost: RenewedLease | None = None
         self._cause: Exception | None = None
         self.ending = False
 
-    def keep(self, holding: Holding) -> None:
+    def keep(self, holding: RenewedLease) -> None:
         """Renews this lease, too."""
         self._tasks.append(asyncio.create_task(self._keep(holding)))
 
@@ -251,7 +251,7 @@ class Keeper:
         if not (cancelled and from_outside) and (cancelled or error is None):
             raise LeaseLost(f"the lease of {self.lost.key!r} {what}", do=do) from self._cause
 
-    async def _keep(self, holding: Holding) -> None:
+    async def _keep(self, holding: RenewedLease) -> None:
         try:
             await holding.keep()
         except Exception as error:
@@ -271,7 +271,7 @@ async def acquire_held(
     namespace: str,
     wait: timedelta | None,
     transaction: str = "",
-) -> HeldKey:
+) -> LeasedKey:
     """The key, held; LeaseLost if somebody else held it for the whole wait."""
     try:
         record = await operations.acquire(key, owner, namespace=namespace, ttl=ttl, wait=wait, transaction=transaction)
@@ -282,7 +282,7 @@ async def acquire_held(
             f"{key!r} was held by somebody else for all of {format_duration(wait)}",
             do="wait longer, see who holds it, or hold several keys in one order everywhere, as hold_all does",
         ) from None
-    return HeldKey(operations, record, ttl, clock)
+    return LeasedKey(operations, record, ttl, clock)
 
 
 class hold_key:
@@ -303,7 +303,7 @@ class hold_key:
         self._acquiring = (key, owner, ttl, clock)
         self._namespace, self._wait = namespace, wait
 
-    async def __aenter__(self) -> HeldKey:
+    async def __aenter__(self) -> LeasedKey:
         self._operations = await self._opening() if callable(self._opening) else self._opening
         self._held = await acquire_held(self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait)
         self._keeper = Keeper()

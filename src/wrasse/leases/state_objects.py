@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.lease import State
+from wrasse.leases.lease import StateObject
 from wrasse.leases.names import state_folder, state_name, token_of
 from wrasse.ports.objects import DELETES_MAX, Data, ObjectDelete, ObjectInfo, Objects
 from wrasse.ports.outcome import Outcome
@@ -33,7 +33,7 @@ class Measured(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-class Versions:
+class StateObjects:
     """The state objects of one namespace."""
 
     __slots__ = ("_namespace", "_objects")
@@ -41,15 +41,15 @@ class Versions:
     def __init__(self, objects: Objects, namespace: str) -> None:
         self._objects, self._namespace = objects, namespace
 
-    async def write(self, key: str, token: int, data: bytes) -> State:
+    async def write(self, key: str, token: int, data: bytes) -> StateObject:
         """A new object for this key; nobody reads it before a record names it."""
         return await self._write(key, token, data, lambda: len(data))
 
-    async def write_stream(self, key: str, token: int, data: Measured) -> State:
+    async def write_stream(self, key: str, token: int, data: Measured) -> StateObject:
         """A new object for this key whose bytes come in pieces; memory does not grow with it."""
         return await self._write(key, token, data, lambda: data.size)
 
-    async def _write(self, key: str, token: int, data: Data, size: Callable[[], int]) -> State:
+    async def _write(self, key: str, token: int, data: Data, size: Callable[[], int]) -> StateObject:
         id = secrets.token_hex(8)
         name = state_name(self._namespace, key, token, id)
         stored = await self._objects.create(name, data)
@@ -58,17 +58,17 @@ class Versions:
                 f"whether an object of {key!r} was written is not known", do="try again; nothing was staged"
             )
         assert stored.version is not None, "what is written has a version"
-        return State(name, stored.version, id, size())
+        return StateObject(name, stored.version, id, size())
 
-    async def read(self, state: State) -> bytes:
+    async def read(self, state: StateObject) -> bytes:
         """The bytes; raises Gone if the object was superseded and taken away."""
         return b"".join([chunk async for chunk in self.stream(state)])
 
-    def stream(self, state: State) -> AsyncIterator[bytes]:
+    def stream(self, state: StateObject) -> AsyncIterator[bytes]:
         """The bytes in pieces, likewise."""
         return self._objects.read(state.name)
 
-    async def drop(self, *states: State) -> bool:
+    async def drop(self, *states: StateObject) -> bool:
         """Takes objects away that no record names any more; whether they are gone for certain. If not, whoever cleans
         the key finds them."""
         if not states:

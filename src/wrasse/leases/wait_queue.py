@@ -16,9 +16,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from wrasse.clock import Clock
-from wrasse.leases.background import Afterwards
+from wrasse.leases.background import BackgroundTasks
 from wrasse.leases.core import LeaseCore
-from wrasse.leases.lease import Asked, Busy, KeyRecord
+from wrasse.leases.lease import AcquireRequest, Busy, KeyRecord
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.store import LeaseTally
 
@@ -28,7 +28,7 @@ POLL_GROWS = 1.5
 NO_WAIT = timedelta(0)
 
 
-class Lines:
+class WaitQueues:
     """A line of waiters per key."""
 
     __slots__ = ("_lines",)
@@ -50,13 +50,13 @@ class Lines:
             line[0].set()
 
     @asynccontextmanager
-    async def place(self, key: str) -> AsyncIterator[Place]:
+    async def place(self, key: str) -> AsyncIterator[WaiterPlace]:
         """A place at the end of the key's line, for the length of the block."""
         bell = asyncio.Event()
         line = self._lines.setdefault(key, deque())
         line.append(bell)
         try:
-            yield Place(line, bell)
+            yield WaiterPlace(line, bell)
         finally:
             line.remove(bell)
             if line:
@@ -65,7 +65,7 @@ class Lines:
                 del self._lines[key]
 
 
-class Place:
+class WaiterPlace:
     """One waiter's place in a line."""
 
     __slots__ = ("_bell", "_line", "_poll")
@@ -98,10 +98,10 @@ class Acquiring:
     """Acquires of this process, in all namespaces, from the first try until they have the key, are refused, or their
     caller goes away. A try is never given up half way, and no lease is left without a holder that knows of it."""
 
-    def __init__(self, clock: Clock, tally: LeaseTally, afterwards: Afterwards | None = None) -> None:
+    def __init__(self, clock: Clock, tally: LeaseTally, afterwards: BackgroundTasks | None = None) -> None:
         self._clock, self._tally = clock, tally
-        self._afterwards = afterwards if afterwards is not None else Afterwards()
-        self.lines = Lines()
+        self._afterwards = afterwards if afterwards is not None else BackgroundTasks()
+        self.lines = WaitQueues()
         self.heard: list[Callable[[str, str], None]] = []  # told of each key that may have become free
 
     def wake(self, namespace: str, key: str) -> None:
@@ -111,7 +111,7 @@ class Acquiring:
             each(namespace, key)
 
     async def acquired(
-        self, keys: LeaseCore, key: str, asked: Asked, wait: timedelta | None, *, named: bool
+        self, keys: LeaseCore, key: str, asked: AcquireRequest, wait: timedelta | None, *, named: bool
     ) -> KeyRecord:
         """The key with the lease on it. Waits up to `wait` (None: for ever), then refuses. `named`: the caller chose
         the id of the lease, and may ask for it again."""
@@ -143,7 +143,7 @@ class Acquiring:
         except TimeoutError:
             raise await self._waiting(keys, key, None) from None
 
-    async def _try(self, keys: LeaseCore, key: str, asked: Asked, named: bool) -> KeyRecord | Busy:
+    async def _try(self, keys: LeaseCore, key: str, asked: AcquireRequest, named: bool) -> KeyRecord | Busy:
         """One try. If its caller goes away meanwhile, a lease that nobody knows of is given back; one whose id the
         caller chose stays, because the caller may ask for it again."""
         try:
@@ -153,7 +153,7 @@ class Acquiring:
                 await self._afterwards.add(self._given_back(keys, key, asked))
             raise
 
-    async def _given_back(self, keys: LeaseCore, key: str, asked: Asked) -> None:
+    async def _given_back(self, keys: LeaseCore, key: str, asked: AcquireRequest) -> None:
         """Asks once more and gives back: of two writes over one version only one counts, so that the one which may
         still be on its way changes nothing any more."""
         answer = await keys.try_acquire(key, asked)

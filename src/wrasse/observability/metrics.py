@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from wrasse import __version__
-from wrasse.archives.tally import Tally as ArchiveTally
+from wrasse.archives.tally import ArchiverTally as ArchiveTally
 from wrasse.engine.report import Totals
-from wrasse.engine.state import Held
+from wrasse.engine.state import PausedBy
 from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
 from wrasse.jobs.worker.breakers import BreakerFacts
 from wrasse.leases.store import LeaseTally
@@ -26,7 +26,7 @@ from wrasse.observability.logs import LogTally
 from wrasse.observability.tracing import SpanTally
 from wrasse.orphans import lag
 from wrasse.ports.jobs import Counts, QueueCount
-from wrasse.ports.sightings import Round
+from wrasse.ports.sightings import CompleteScan
 from wrasse.streams.tally import StreamTally
 from wrasse.streams.trimmer import RetentionTally
 
@@ -53,7 +53,7 @@ class OrphanFacts:
     """One root and its last complete look."""
 
     root: str
-    last: Round
+    last: CompleteScan
 
 
 def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
@@ -73,7 +73,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MetricDescription:
     """One metric: its name, kind, labels and meaning."""
 
     name: str
@@ -129,69 +129,96 @@ _LEASES = {  # to the fields of LeaseTally
     "decisions_deleted": ("decisions_deleted", "decision records deleted after their time"),
 }
 
-METRICS: Mapping[str, Described] = {
+METRICS: Mapping[str, MetricDescription] = {
     each.name: each
     for each in (
-        Described("jobs_produced_total", "counter", ("queue",), "jobs put by this process, without known ids"),
-        Described("jobs_consumed_total", "counter", ("queue",), "jobs taken by this process"),
-        Described("jobs_completed_total", "counter", ("queue",), "jobs finished by this process"),
-        Described("jobs_failed_total", "counter", ("queue", "reason"), "attempts that ended badly, by reason"),
-        Described("jobs_retried_total", "counter", ("queue",), "failed jobs that will be tried again"),
-        Described("jobs_dead_letter_total", "counter", ("queue",), "jobs buried by this process"),
-        Described("jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished, free of charge"),
-        Described("jobs_lost_total", "counter", ("queue",), "finishes refused because the job was taken away"),
-        Described("job_processing_duration_seconds", "histogram", ("queue",), "time inside handlers"),
-        Described("worker_active", "gauge", (), "handlers running now"),
-        Described("queue_length", "gauge", ("queue",), "ready jobs of a queue"),
-        Described("circuit_breaker_state", "gauge", ("queue",), "its breaker here: 0 closed, 1 half-open, 2 open"),
-        Described("circuit_breaker_trips_total", "counter", ("queue",), "times it opened"),
-        Described("reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs gave to the next worker or buried"),
-        Described("reaper_recovered_total", "counter", (), "the same, under the origin program's name"),
-        Described("wrasse_jobs", "gauge", ("queue", "place"), "jobs by queue and place"),
-        Described("wrasse_oldest_ready_seconds", "gauge", ("queue",), "how long the oldest ready job has waited"),
-        Described("wrasse_workers", "gauge", ("state",), "workers that beat, and that fell silent in the last hour"),
-        Described("wrasse_sweep_runs_total", "counter", ("sweep",), "runs by this process"),
-        Described("wrasse_sweep_seen_total", "counter", ("sweep",), "suspects looked at"),
-        Described("wrasse_sweep_kept_total", "counter", ("sweep",), "suspects found innocent or not ripe"),
-        Described("wrasse_sweep_done_total", "counter", ("sweep",), "actions that took effect"),
-        Described("wrasse_sweep_lost_total", "counter", ("sweep",), "actions whose precondition no longer held"),
-        Described("wrasse_sweep_failed_total", "counter", ("sweep",), "suspects or actions that failed"),
-        Described("wrasse_sweep_unknown_total", "counter", ("sweep",), "actions whose end nobody knows yet"),
-        Described("wrasse_sweep_seconds_total", "counter", ("sweep",), "time spent in runs"),
-        Described(
+        MetricDescription("jobs_produced_total", "counter", ("queue",), "jobs put by this process, without known ids"),
+        MetricDescription("jobs_consumed_total", "counter", ("queue",), "jobs taken by this process"),
+        MetricDescription("jobs_completed_total", "counter", ("queue",), "jobs finished by this process"),
+        MetricDescription("jobs_failed_total", "counter", ("queue", "reason"), "attempts that ended badly, by reason"),
+        MetricDescription("jobs_retried_total", "counter", ("queue",), "failed jobs that will be tried again"),
+        MetricDescription("jobs_dead_letter_total", "counter", ("queue",), "jobs buried by this process"),
+        MetricDescription(
+            "jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished, free of charge"
+        ),
+        MetricDescription("jobs_lost_total", "counter", ("queue",), "finishes refused because the job was taken away"),
+        MetricDescription("job_processing_duration_seconds", "histogram", ("queue",), "time inside handlers"),
+        MetricDescription("worker_active", "gauge", (), "handlers running now"),
+        MetricDescription("queue_length", "gauge", ("queue",), "ready jobs of a queue"),
+        MetricDescription(
+            "circuit_breaker_state", "gauge", ("queue",), "its breaker here: 0 closed, 1 half-open, 2 open"
+        ),
+        MetricDescription("circuit_breaker_trips_total", "counter", ("queue",), "times it opened"),
+        MetricDescription(
+            "reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs gave to the next worker or buried"
+        ),
+        MetricDescription("reaper_recovered_total", "counter", (), "the same, under the origin program's name"),
+        MetricDescription("wrasse_jobs", "gauge", ("queue", "place"), "jobs by queue and place"),
+        MetricDescription(
+            "wrasse_oldest_ready_seconds", "gauge", ("queue",), "how long the oldest ready job has waited"
+        ),
+        MetricDescription(
+            "wrasse_workers", "gauge", ("state",), "workers that beat, and that fell silent in the last hour"
+        ),
+        MetricDescription("wrasse_sweep_runs_total", "counter", ("sweep",), "runs by this process"),
+        MetricDescription("wrasse_sweep_seen_total", "counter", ("sweep",), "suspects looked at"),
+        MetricDescription("wrasse_sweep_kept_total", "counter", ("sweep",), "suspects found innocent or not ripe"),
+        MetricDescription("wrasse_sweep_done_total", "counter", ("sweep",), "actions that took effect"),
+        MetricDescription(
+            "wrasse_sweep_lost_total", "counter", ("sweep",), "actions whose precondition no longer held"
+        ),
+        MetricDescription("wrasse_sweep_failed_total", "counter", ("sweep",), "suspects or actions that failed"),
+        MetricDescription("wrasse_sweep_unknown_total", "counter", ("sweep",), "actions whose end nobody knows yet"),
+        MetricDescription("wrasse_sweep_seconds_total", "counter", ("sweep",), "time spent in runs"),
+        MetricDescription(
             "wrasse_sweep_last_success_timestamp_seconds", "gauge", ("sweep",), "when a run last went well, unix time"
         ),
-        Described("wrasse_sweep_held", "gauge", ("sweep", "guard"), "1 while a guard holds the sweep"),
-        Described("wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"),
-        *(Described(f"wrasse_messages_{name}_total", "counter", ("group",), doc) for name, doc in _MESSAGES.items()),
-        *(Described(f"wrasse_archives_{name}_total", "counter", (), doc) for name, (_, doc) in _ARCHIVES.items()),
-        *(Described(f"wrasse_archives_lag_{name}", "gauge", (), doc) for name, doc in _LAG.items()),
-        *(Described(f"wrasse_streams_{name}_total", "counter", (), doc) for name, (_, doc) in _RETENTION.items()),
-        Described("wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs that a guard or a limit ended early"),
-        *(Described(f"wrasse_leases_{name}_total", "counter", (), doc) for name, (_, doc) in _LEASES.items()),
-        Described("wrasse_leases_waiting", "gauge", (), "callers that wait for a key here"),
-        Described(
+        MetricDescription("wrasse_sweep_held", "gauge", ("sweep", "guard"), "1 while a guard holds the sweep"),
+        MetricDescription(
+            "wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"
+        ),
+        *(
+            MetricDescription(f"wrasse_messages_{name}_total", "counter", ("group",), doc)
+            for name, doc in _MESSAGES.items()
+        ),
+        *(
+            MetricDescription(f"wrasse_archives_{name}_total", "counter", (), doc)
+            for name, (_, doc) in _ARCHIVES.items()
+        ),
+        *(MetricDescription(f"wrasse_archives_lag_{name}", "gauge", (), doc) for name, doc in _LAG.items()),
+        *(
+            MetricDescription(f"wrasse_streams_{name}_total", "counter", (), doc)
+            for name, (_, doc) in _RETENTION.items()
+        ),
+        MetricDescription(
+            "wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs that a guard or a limit ended early"
+        ),
+        *(MetricDescription(f"wrasse_leases_{name}_total", "counter", (), doc) for name, (_, doc) in _LEASES.items()),
+        MetricDescription("wrasse_leases_waiting", "gauge", (), "callers that wait for a key here"),
+        MetricDescription(
             "wrasse_leases_backend_requests_total", "counter", ("operation",), "requests to a bucket that keeps leases"
         ),
-        Described(
+        MetricDescription(
             "wrasse_leases_http_requests_total",
             "counter",
             ("caller", "status"),
             "calls of the lease API by the name of the caller's token, empty without one, and status; 499: the caller "
             "left before the answer",
         ),
-        *(Described(f"wrasse_orphans_{name}", "gauge", ("root",), doc) for name, (_, doc) in _ORPHANS.items()),
-        Described(f"wrasse_orphans_{_LOOKED_AT}", "gauge", ("root",), _ABOUT_ORPHANS[_LOOKED_AT]),
-        Described(f"wrasse_orphans_{_ORPHAN_LAG}", "gauge", ("root", "within"), _ABOUT_ORPHANS[_ORPHAN_LAG]),
-        Described("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
-        Described("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
-        Described("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
-        Described("wrasse_beats_restarted_total", "counter", (), "beat processes that had to be started again"),
-        Described("wrasse_spans_sent_total", "counter", (), "spans that a receiver took"),
-        Described("wrasse_spans_lost_total", "counter", (), "spans dropped because too many waited, or not taken"),
-        Described("wrasse_log_suppressed_lines_total", "counter", (), "log lines left out of a flood"),
-        Described("wrasse_log_dropped_keys_total", "counter", (), "log keys that are not allowed"),
-        Described("wrasse_build_info", "gauge", ("version",), "always 1; the version is the label"),
+        *(MetricDescription(f"wrasse_orphans_{name}", "gauge", ("root",), doc) for name, (_, doc) in _ORPHANS.items()),
+        MetricDescription(f"wrasse_orphans_{_LOOKED_AT}", "gauge", ("root",), _ABOUT_ORPHANS[_LOOKED_AT]),
+        MetricDescription(f"wrasse_orphans_{_ORPHAN_LAG}", "gauge", ("root", "within"), _ABOUT_ORPHANS[_ORPHAN_LAG]),
+        MetricDescription("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
+        MetricDescription("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
+        MetricDescription("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
+        MetricDescription("wrasse_beats_restarted_total", "counter", (), "beat processes that had to be started again"),
+        MetricDescription("wrasse_spans_sent_total", "counter", (), "spans that a receiver took"),
+        MetricDescription(
+            "wrasse_spans_lost_total", "counter", (), "spans dropped because too many waited, or not taken"
+        ),
+        MetricDescription("wrasse_log_suppressed_lines_total", "counter", (), "log lines left out of a flood"),
+        MetricDescription("wrasse_log_dropped_keys_total", "counter", (), "log keys that are not allowed"),
+        MetricDescription("wrasse_build_info", "gauge", ("version",), "always 1; the version is the label"),
     )
 }
 
@@ -201,7 +228,7 @@ class SweepFacts:
     """What is known about one sweep in this process."""
 
     totals: Totals
-    held: Held | None
+    held: PausedBy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +243,7 @@ class LeaseFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MetricInputs:
     """Everything the metrics are made of, at one moment."""
 
     tally: Tally
@@ -234,7 +261,7 @@ class Facts:
     orphans: Sequence[OrphanFacts] = ()
 
 
-def exposition(facts: Facts) -> bytes:
+def exposition(facts: MetricInputs) -> bytes:
     """The text that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
@@ -243,7 +270,7 @@ def exposition(facts: Facts) -> bytes:
 
 
 class _Collected(Collector):
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: MetricInputs) -> None:
         self._facts = facts
 
     def collect(self) -> Iterator[Metric]:
@@ -415,7 +442,7 @@ def _sweeps(sweeps: Mapping[str, SweepFacts]) -> Iterator[Metric]:
     yield _family("reaper_recovered_total", [((), moved)])
 
 
-def _process(facts: Facts) -> Iterator[Metric]:
+def _process(facts: MetricInputs) -> Iterator[Metric]:
     yield _family("wrasse_backend_up", [((), float(facts.counts is not None))])
     if facts.skew is not None:
         yield _family("wrasse_clock_skew_seconds", [((), facts.skew.total_seconds())])

@@ -24,7 +24,7 @@ from wrasse import __version__
 from wrasse.config.settings import Tracing
 from wrasse.errors import ConfigError
 from wrasse.jobs.trace import CURRENT, TraceParent, parent_of
-from wrasse.ports.jobs import TakenJob
+from wrasse.ports.jobs import ClaimedJob
 
 if TYPE_CHECKING:
     from opentelemetry import trace
@@ -103,7 +103,7 @@ class Traces:
         self._tracer = provider.get_tracer("wrasse", __version__)
         self.tally = tally
 
-    def start(self, taken: TakenJob) -> _JobSpan:
+    def start(self, taken: ClaimedJob) -> _JobSpan:
         """A span for one attempt."""
         from opentelemetry.trace import SpanKind
 

@@ -9,7 +9,7 @@ import msgspec
 
 from wrasse.bounded import decoded
 from wrasse.errors import StoreBroken
-from wrasse.ports.sightings import Round
+from wrasse.ports.sightings import CompleteScan
 
 AS_MUCH = 0.95
 
@@ -33,17 +33,17 @@ class Consent(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether the last refusal was overruled."""
         return bool(self.refused) and self.allowed == self.refused
 
-    def believes(self, made: Round) -> bool:
+    def believes(self, made: CompleteScan) -> bool:
         """Whether somebody said that what the database answers is right, and it answers no less than it did then."""
         then, now = (self.rows, self.protected), (made.counts.get("rows", 0), made.counts.get("protected", 0))
         return self.overruled and not self.plan and all(b >= AS_MUCH * a for a, b in zip(then, now, strict=True))
 
-    def covers(self, made: Round, more: int) -> bool:
+    def covers(self, made: CompleteScan, more: int) -> bool:
         """Whether leave was given for a plan of about this size."""
         return self.overruled and self.plan and made.counts.get("due_objects", 0) <= self.due + more
 
 
-def refusal(consent: Consent, made: Round, why: str, *, plan: bool) -> Consent:
+def refusal(consent: Consent, made: CompleteScan, why: str, *, plan: bool) -> Consent:
     """What is remembered of a round that was not believed, or whose plan is held."""
     counts = made.counts
     return Consent(
@@ -57,7 +57,7 @@ def refusal(consent: Consent, made: Round, why: str, *, plan: bool) -> Consent:
     )
 
 
-def after(consent: Consent, made: Round, held: str, *, lifted: bool) -> Consent:
+def after(consent: Consent, made: CompleteScan, held: str, *, lifted: bool) -> Consent:
     """What is remembered after a round. Leave to go beyond lasts until the plan it was given for is carried out, which
     may take several runs; it never grows."""
     if held:

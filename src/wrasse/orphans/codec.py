@@ -8,10 +8,10 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from wrasse.clock import from_micros, to_micros
 from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Referred
-from wrasse.orphans.verdict import ABORT, Known, Suspected
+from wrasse.orphans.verdict import ABORT, KnownSighting, Suspected
 from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import OpenUpload, raw_key
-from wrasse.ports.sightings import Change, Evidence, Seen, Sighting, State, Unseen
+from wrasse.ports.sightings import Change, Evidence, NewSighting, Sighting, SightingState, Unseen
 
 _ESCAPED = "%bytes/"  # no root begins so
 
@@ -37,7 +37,7 @@ def live(reference: Reference, root: Root, at: datetime) -> bool:
 
 def suspected_of(upload: OpenUpload) -> Suspected:
     """An unfinished upload as a suspect: its id is what a fingerprint is to a unit."""
-    known = Known(raw_key(upload.key), fingerprint=upload.id, first_at=to_micros(upload.begun_at))
+    known = KnownSighting(raw_key(upload.key), fingerprint=upload.id, first_at=to_micros(upload.begun_at))
     return Suspected(ABORT, known, "an upload in parts that was never finished")
 
 
@@ -47,14 +47,14 @@ def upload_of(suspected: Suspected) -> OpenUpload:
     return OpenUpload(text(known.unit), known.fingerprint, from_micros(known.first_at))
 
 
-def change_of(known: Known) -> Change:
+def change_of(known: KnownSighting) -> Change:
     """What a note changes."""
-    return Seen(sighting_of(known)) if known.evidence else Unseen(text(known.unit))
+    return NewSighting(sighting_of(known)) if known.evidence else Unseen(text(known.unit))
 
 
-def known_of(sighting: Sighting) -> Known:
+def known_of(sighting: Sighting) -> KnownSighting:
     """A sighting on its way through a spool."""
-    return Known(
+    return KnownSighting(
         raw_key(sighting.unit),
         sighting.evidence.value,
         sighting.fingerprint,
@@ -70,7 +70,7 @@ def known_of(sighting: Sighting) -> Known:
     )
 
 
-def sighting_of(known: Known) -> Sighting:
+def sighting_of(known: KnownSighting) -> Sighting:
     """The sighting that went through a spool."""
     return Sighting(
         text(known.unit),
@@ -81,7 +81,7 @@ def sighting_of(known: Known) -> Sighting:
         known.first_round,
         from_micros(known.first_at),
         known.first_tick,
-        State(known.state),
+        SightingState(known.state),
         known.state_round,
         from_micros(known.state_at) if known.state_at else None,
         known.state_tick,

@@ -37,15 +37,15 @@ from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ids import Ids
 from wrasse.orphans.approval import Consent, after, read_consent, refusal, write_consent
 from wrasse.orphans.codec import change_of, known_of, referred_of, suspected_of, text
-from wrasse.orphans.merge import Before, Merge, Sinks, Tally, Window
+from wrasse.orphans.merge import Before, Merge, ScanTally, Sinks, Window
 from wrasse.orphans.root import Caps, Root
-from wrasse.orphans.spool import Listed, R, Referred, Spool, Writer
+from wrasse.orphans.spool import R, Referred, Spool, SpooledObject, SpoolWriter
 from wrasse.orphans.units import Units, in_order
-from wrasse.orphans.verdict import Known, Scene, Suspected
+from wrasse.orphans.verdict import KnownSighting, Scene, Suspected
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.objects import Objects, raw_key
 from wrasse.ports.page import Page, T, pages
-from wrasse.ports.sightings import Change, Round, Sightings, Standing
+from wrasse.ports.sightings import Change, CompleteScan, Sightings, Standing
 from wrasse.private_files import make_private_folders
 
 Counts = Mapping[str, int]
@@ -164,7 +164,7 @@ NOTES_MAX = 250_000  # new sightings of one round; the rest begin with the next
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Progress:
+class ScanProgress:
     """How far a round is, for whoever shows it."""
 
     __slots__ = ("done", "stage", "total")
@@ -191,23 +191,23 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ScanResult:
     """A round that may be believed. `held` says why its plan may not be carried out unasked, if it may not; `armed` is
     whether its root may act by itself."""
 
-    round: Round
+    round: CompleteScan
     suspects: Iterable[Suspected]  # in order; may be begun again
     held: str
     armed: bool
     foreign: tuple[str, ...] = ()
 
 
-class Look:
+class OrphanScan:
     """Makes rounds of one root. What the last one found stays readable until the next, or until `close`."""
 
     def __init__(self, root: Root, ports: Ports) -> None:
         self.root = root
-        self.progress = Progress()
+        self.progress = ScanProgress()
         self._ports = ports
         self._ids = Ids(ports.clock)
         self._workplace = Workplace(ports.spool, root.name)
@@ -215,7 +215,7 @@ class Look:
         self._witness: tuple[str, float] | None = None  # the last round made here, by monotonic time
         self._looked = 0.0
 
-    async def look(self, *, note: bool) -> Looked:
+    async def look(self, *, note: bool) -> ScanResult:
         """A complete round. With `note`, it is committed; else it leaves no trace."""
         try:
             return await self._look(note=note)
@@ -225,7 +225,7 @@ class Look:
                 do="make room there: about 150 bytes per object, or set orphans.<root>.spool",
             ) from why
 
-    async def _look(self, *, note: bool) -> Looked:
+    async def _look(self, *, note: bool) -> ScanResult:
         self.close()
         id = self._ids.new()
         place = self._open.enter_context(self._workplace.opened(id))
@@ -242,25 +242,25 @@ class Look:
             merged = await asyncio.to_thread(self._merge, place, scene, standing.last, stop)
         finally:
             stop.set()
-        made = Round(self.root.name, id, scene.number, standing.at, snapshot_at, scene.tick, merged.counts)
+        made = CompleteScan(self.root.name, id, scene.number, standing.at, snapshot_at, scene.tick, merged.counts)
         return await self._conclude(made, merged, standing, place, note=note)
 
     def close(self) -> None:
         """Lets go of the last round's spools."""
         self._open.close()
 
-    async def _list(self, place: Path, expected: Round | None) -> datetime:
+    async def _list(self, place: Path, expected: CompleteScan | None) -> datetime:
         """Every object below the prefix, and the store's clock when that began."""
         self.progress.at("listing", None if expected is None else expected.counts.get("listed"))
         return await self._spooled(
-            Writer(place / "listing"),
+            SpoolWriter(place / "listing"),
             lambda after: self._ports.objects.page(self.root.prefix, after, LIST_PAGE),
-            lambda page: [Listed(raw_key(e.key), e.size, e.version, to_micros(e.modified_at)) for e in page],
+            lambda page: [SpooledObject(raw_key(e.key), e.size, e.version, to_micros(e.modified_at)) for e in page],
         )
 
     async def _list_uploads(self, place: Path, at: datetime) -> None:
         """Uploads in parts that were begun too long ago, where the store has such."""
-        writer: Writer[Suspected] = Writer(place / "uploads")
+        writer: SpoolWriter[Suspected] = SpoolWriter(place / "uploads")
         multipart, old = self._ports.objects.multipart, self.root.uploads_after
         try:
             if old and multipart is not None:
@@ -272,12 +272,12 @@ class Look:
         finally:
             writer.drop()
 
-    async def _refer(self, place: Path, expected: Round | None) -> datetime:
+    async def _refer(self, place: Path, expected: CompleteScan | None) -> datetime:
         """Every reference, in one snapshot, and the catalog's clock when it was opened."""
         self.progress.at("reading references", None if expected is None else expected.counts.get("rows"))
         async with self._ports.catalog.snapshot() as snapshot:
             return await self._spooled(
-                Writer(place / "references"),
+                SpoolWriter(place / "references"),
                 lambda after: snapshot.page(after, ROW_PAGE),
                 lambda page: [referred_of(each, self.root, snapshot.at) for each in page],
             )
@@ -286,13 +286,16 @@ class Look:
         """Every sighting of earlier rounds."""
         self.progress.at("reading sightings")
         await self._spooled(
-            Writer(place / "sightings"),
+            SpoolWriter(place / "sightings"),
             lambda after: self._ports.sightings.page(self.root.name, after, ROW_PAGE),
             lambda page: [known_of(each) for each in page],
         )
 
     async def _spooled(
-        self, writer: Writer[R], read: Callable[[str | None], Awaitable[Page[T]]], rows: Callable[[Page[T]], list[R]]
+        self,
+        writer: SpoolWriter[R],
+        read: Callable[[str | None], Awaitable[Page[T]]],
+        rows: Callable[[Page[T]], list[R]],
     ) -> datetime:
         """Writes a listing to its end into a spool; the clock of whoever gave it, when that began."""
         first: datetime | None = None
@@ -317,19 +320,19 @@ class Look:
         tick = last.tick + max(0, passed // _MICROSECOND)
         return Scene(self.root, last.number + 1, to_micros(standing.at), tick, to_micros(listed_at))
 
-    def _merge(self, place: Path, scene: Scene, last: Round | None, stop: threading.Event) -> _Merged:
+    def _merge(self, place: Path, scene: Scene, last: CompleteScan | None, stop: threading.Event) -> _Merged:
         """The merge, in a thread: it reads and writes files only."""
-        units = Units(in_order(self._watched(Spool(place / "listing", Listed), stop)), self.root.template)
-        notes: Writer[Known] = Writer(place / "notes")
-        suspects: Writer[Suspected] = Writer(place / "suspects")
-        protected: Writer[bytes] = Writer(place / "protected")
+        units = Units(in_order(self._watched(Spool(place / "listing", SpooledObject), stop)), self.root.template)
+        notes: SpoolWriter[KnownSighting] = SpoolWriter(place / "notes")
+        suspects: SpoolWriter[Suspected] = SpoolWriter(place / "suspects")
+        protected: SpoolWriter[bytes] = SpoolWriter(place / "protected")
         try:
             kept = self._workplace.protected(last.id) if last is not None else None
             before = None if kept is None else Before(iter(Spool(kept, bytes)))
             sinks = Sinks(_Sink(notes), suspects.add, protected.add)
             window = Window(iter(Spool(place / "references", Referred)))
             merge = Merge(scene, window, sinks, before, to_micros(last.at) if last is not None else 0)
-            tally = merge.run(units, iter(Spool(place / "sightings", Known)))
+            tally = merge.run(units, iter(Spool(place / "sightings", KnownSighting)))
             for writer in (notes, suspects, protected):
                 writer.close()
         finally:
@@ -339,14 +342,16 @@ class Look:
         examples = tuple(text(key) for key in units.examples)
         return _Merged(dict(tally.counts), tally, examples)
 
-    def _watched(self, listing: Spool[Listed], stop: threading.Event) -> Iterator[list[Listed]]:
+    def _watched(self, listing: Spool[SpooledObject], stop: threading.Event) -> Iterator[list[SpooledObject]]:
         for frame in listing.frames():
             if stop.is_set():
                 raise StoreBroken("the round was given up", do="nothing: it was asked to stop")
             yield frame
             self.progress.done += len(frame)
 
-    async def _conclude(self, made: Round, merged: _Merged, standing: Standing, place: Path, *, note: bool) -> Looked:
+    async def _conclude(
+        self, made: CompleteScan, merged: _Merged, standing: Standing, place: Path, *, note: bool
+    ) -> ScanResult:
         caps, consent = self.root.caps, read_consent(standing.value)
         wrong = implausible(made.counts, None if standing.last is None else standing.last.counts, caps)
         if wrong and not consent.believes(made):
@@ -363,12 +368,12 @@ class Look:
             await self._write(after(consent, made, "" if lifted else held, lifted=lifted), standing)
         suspects = _Chained(Spool(place / "suspects", Suspected), Spool(place / "uploads", Suspected))
         armed = consent.armed == self.root.digest
-        return Looked(made, suspects, "" if lifted else held, armed, merged.foreign)
+        return ScanResult(made, suspects, "" if lifted else held, armed, merged.foreign)
 
-    async def _commit(self, made: Round, place: Path) -> None:
+    async def _commit(self, made: CompleteScan, place: Path) -> None:
         self.progress.at("noting")
         self._workplace.keep_protected(place / "protected", made.id)
-        if not await self._ports.sightings.commit(made, _Changes(Spool(place / "notes", Known))):
+        if not await self._ports.sightings.commit(made, _Changes(Spool(place / "notes", KnownSighting))):
             raise Refused(
                 f"{self.root.name}: another process finished a round meanwhile, and this one was worked out without it",
                 do="nothing: the next run begins anew",
@@ -385,7 +390,7 @@ class Look:
 @dataclass(frozen=True, slots=True)
 class _Merged:
     counts: dict[str, int]
-    tally: Tally
+    tally: ScanTally
     foreign: tuple[str, ...] = field(default=())
 
 
@@ -403,7 +408,7 @@ class _Chained:
 class _Changes:
     """The notes of a round as changes; begun anew each time they are asked for."""
 
-    def __init__(self, notes: Spool[Known]) -> None:
+    def __init__(self, notes: Spool[KnownSighting]) -> None:
         self._notes = notes
 
     def __iter__(self) -> Iterator[Sequence[Change]]:
@@ -414,11 +419,11 @@ class _Changes:
 class _Sink:
     """Takes notes, but no more new ones than fit into one transaction."""
 
-    def __init__(self, notes: Writer[Known]) -> None:
+    def __init__(self, notes: SpoolWriter[KnownSighting]) -> None:
         self._notes = notes
         self._new = 0
 
-    def __call__(self, known: Known) -> None:
+    def __call__(self, known: KnownSighting) -> None:
         """Notes one."""
         if known.evidence:
             self._new += 1

@@ -13,7 +13,7 @@ from wrasse.orphans.codec import name_of, unit_of
 from wrasse.orphans.lag import warning
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Root
-from wrasse.orphans.scan import Look, Looked, Ports
+from wrasse.orphans.scan import OrphanScan, Ports, ScanResult
 from wrasse.orphans.verdict import ABORT, THERE_AGAIN, Suspected
 from wrasse.ports.catalog import Reference
 from wrasse.ports.guard import Guard
@@ -30,31 +30,31 @@ ODD_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class OrphanSuspect:
     """What is due, and why it is kept all the same, if it is."""
 
     what: Suspected
     kept: str = ""
 
 
-class Desk:
+class Scanner:
     """One root, and the ports it is worked on with."""
 
     def __init__(self, root: Root, ports: Ports, leader: Guard | None = None) -> None:
         self.root = root
         self._ports = ports
         self.sightings: Sightings = ports.sightings
-        self.looking = Look(root, ports)
-        self.looked: Looked | None = None
-        self.given: Looked | None = None
-        self.watch = Watch(self)
+        self.looking = OrphanScan(root, ports)
+        self.looked: ScanResult | None = None
+        self.given: ScanResult | None = None
+        self.watch = RemovalWatch(self)
         self.guards: tuple[Guard, ...] = (self.watch,) if leader is None else (leader, self.watch)
         self._removal = Removal(root, ports.objects, ports.catalog, ports.sightings)
         self._stands: str | None = None
         self._rows: Iterator[Suspected] = iter(())
         self._next: Suspected | None = None
 
-    async def look(self, *, note: bool) -> Looked:
+    async def look(self, *, note: bool) -> ScanResult:
         """A complete look at the root; what it found is there until the next."""
         self.watch.stopped = ""
         if self.given is not None:
@@ -64,18 +64,18 @@ class Desk:
         self._stands = None
         return self.looked
 
-    def take(self, looked: Looked) -> None:
+    def take(self, looked: ScanResult) -> None:
         """Works on what is given instead of looking: a plan, or an undoing."""
         self.given, self.looked, self._stands = looked, looked, None
 
-    def page(self, after: str | None, limit: int) -> Page[Suspect]:
+    def page(self, after: str | None, limit: int) -> Page[OrphanSuspect]:
         """What the last look found to be due, after this one, in the order of keys."""
         looked = self._last()
         if after is None or after != self._stands:
             self._start(after, looked)
-        shown: list[Suspect] = []
+        shown: list[OrphanSuspect] = []
         while self._next is not None and len(shown) < limit:
-            shown.append(Suspect(self._next, self._kept(looked)))
+            shown.append(OrphanSuspect(self._next, self._kept(looked)))
             self._next = next(self._rows, None)
         cursors = tuple(_cursor(each.what) for each in shown)
         self._stands = cursors[-1] if cursors else None
@@ -107,19 +107,19 @@ class Desk:
         self._rows, self._next, self._stands = iter(()), None, None
         self.looking.close()
 
-    def _start(self, after: str | None, looked: Looked) -> None:
+    def _start(self, after: str | None, looked: ScanResult) -> None:
         """Goes to the first suspect after a cursor."""
         self._rows = iter(looked.suspects)
         self._next = next(self._rows, None)
         while self._next is not None and after is not None and _passed(self._next, after):
             self._next = next(self._rows, None)
 
-    def _kept(self, looked: Looked) -> str:
+    def _kept(self, looked: ScanResult) -> str:
         if not looked.armed:
             return NOT_ARMED
         return TOO_LARGE if looked.held else ""
 
-    def _last(self) -> Looked:
+    def _last(self) -> ScanResult:
         assert self.looked is not None, "a look comes before what it found"
         return self.looked
 
@@ -136,13 +136,13 @@ def _passed(suspected: Suspected, after: str) -> bool:
     return after.startswith(_UPLOAD) or suspected.known.unit <= unit_of(after)
 
 
-class Watch(Guard):
+class RemovalWatch(Guard):
     """Stops a run in which many units of one batch were referenced again, or could not be removed: what was true for
     all of them at the look is not any more. Says what the look counted."""
 
     name = "orphans"
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Scanner) -> None:
         self._desk = desk
         self.stopped = ""
 

@@ -15,8 +15,8 @@ from wrasse.ports.capabilities import Capabilities
 
 if TYPE_CHECKING:
     from wrasse.ports.groups import Groups
-    from wrasse.ports.health_check import Pulse
-    from wrasse.ports.inconsistency import Damages
+    from wrasse.ports.health_check import HealthSample
+    from wrasse.ports.inconsistency import JobFsck
     from wrasse.ports.job_lists import JobLists
     from wrasse.ports.jobs import JobQueue
     from wrasse.ports.journal import Journal
@@ -50,7 +50,7 @@ class Backend(ABC):
     limiter: Limiter | None = None
     sightings: Sightings | None = None
     surveys: Surveys | None = None
-    damages: Damages | None = None
+    damages: JobFsck | None = None
     strays: Strays | None = None
     plain_locks: PlainLocks | None = None
     lists: JobLists | None = None
@@ -66,7 +66,7 @@ class Backend(ABC):
         """The records of one collection."""
 
     @abstractmethod
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Does it answer, is it the same one, what is its time?"""
 
     @abstractmethod

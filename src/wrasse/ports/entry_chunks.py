@@ -17,7 +17,7 @@ PLAIN: Mapping[int, Mapping[str, bytes]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EntryChunk:
     """Entries of one stream that follow each other. `ids` are written as `ms-seq`; `beside` holds, by place, the fields
     of those entries that have any. `at` is the backend's clock, `more` says that there was more to read."""
 
@@ -45,8 +45,8 @@ class Stretch:
             yield Entry(self.id(place), self.subject, self.bodies[place], self.beside.get(place))
 
 
-def stretch_of(subject: str, entries: Sequence[Entry], at: datetime, *, more: bool) -> Stretch:
+def stretch_of(subject: str, entries: Sequence[Entry], at: datetime, *, more: bool) -> EntryChunk:
     """Entries as a stretch."""
     beside = {place: entry.fields for place, entry in enumerate(entries) if entry.fields}
     ids = [b"%d-%d" % (entry.id.ms, entry.id.seq) for entry in entries]
-    return Stretch(subject, ids, [entry.body for entry in entries], beside, at, more)
+    return EntryChunk(subject, ids, [entry.body for entry in entries], beside, at, more)

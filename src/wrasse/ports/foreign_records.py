@@ -23,7 +23,7 @@ from wrasse.ports.records import Record
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignLook:
+class ForeignScan:
     """What one look saw. `cursor` continues the round; `ended` says that this look was the last of one."""
 
     changed: tuple[Record, ...]
@@ -35,7 +35,7 @@ class ForeignLook:
 class SharedRecords(Protocol):
     """Records of which other programs have a part."""
 
-    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignLook:
+    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
         """One look, at about `limit` records. Without a cursor it goes on where the last look of anybody stopped."""
         ...
 

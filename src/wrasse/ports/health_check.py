@@ -14,7 +14,7 @@ from wrasse.ports.rules.check_result import Finding
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class HealthSample:
     """One answer of a backend about itself."""
 
     identity: str  # changes when the server restarts or another takes over; constant for an embedded one
@@ -22,10 +22,10 @@ class Pulse:
     evicted: int = 0  # how many keys it has dropped to make room; only ever grows within one identity
 
 
-class Heart(Protocol):
+class HealthCheck(Protocol):
     """Something whose pulse can be felt."""
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """The backend's identity, clock and evictions, now."""
         ...
 

@@ -22,7 +22,7 @@ NAMES_MAX = 10  # told of each kind
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class Inconsistency:
     """One kind of damage: what it is, what a repair makes of it, how often it was found and repaired."""
 
     kind: str
@@ -33,12 +33,12 @@ class Damage:
     names: tuple[str, ...] = ()
 
 
-class Damages(Protocol):
+class JobFsck(Protocol):
     """The port."""
 
     async def check(
         self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
-    ) -> Sequence[Damage]:
+    ) -> Sequence[Inconsistency]:
         """The kinds of damage that were found, each once, in a fixed order. `seen` is told how much was looked at. A
         job that gets a hold by the repair is overdue `silence` later."""
         ...

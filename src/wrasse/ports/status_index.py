@@ -25,7 +25,7 @@ _TURN_MAX = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class IndexPosition:
     """Where a record stands: on which shelf, and its turn there. A shelf's name has no spaces."""
 
     shelf: str
@@ -37,22 +37,22 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StatusRange:
     """A shelf, or the part of it up to a turn, that one included."""
 
     shelf: str
     upto: int | None = None
 
 
-class ShelvedRecords(Protocol):
+class IndexedRecords(Protocol):
     """Records that stand on shelves: where, the `spot` of their newest `create` or `put` says."""
 
-    async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
+    async def shelve(self, placed: Sequence[tuple[Record, IndexPosition | None]]) -> int:
         """Puts records where they belong, each if it is still the one that was read; how many stood elsewhere. Changes
         neither a record nor its version."""
         ...
 
-    async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
+    async def shelf_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
         """How many records each span has, all at the same moment; and the backend's clock."""
         ...
 

@@ -31,7 +31,7 @@ from wrasse.ports.rules.subjects import check_subject
 from wrasse.ports.server_ages import ServerAge
 
 if TYPE_CHECKING:
-    from wrasse.ports.entry_chunks import Stretch
+    from wrasse.ports.entry_chunks import EntryChunk
 
 BODY_BYTES_MAX = 24 << 20  # 32 MiB in base64, which is what the file store of NATS keeps at most
 FIELDS_BYTES_MAX = 64 << 10  # so that the largest entry still has room for why it became a dead letter
@@ -162,7 +162,7 @@ class Streams(Protocol):
         """Entries after this id, in order, delivered to nobody."""
         ...
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """What `read` gives, in columns."""
         ...
 

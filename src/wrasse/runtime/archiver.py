@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
-from wrasse.archives.codec import Codec, check_codec
+from wrasse.archives.codec import Compression, check_codec
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.lag import LagLimits
-from wrasse.archives.naming import Form, Layout
+from wrasse.archives.naming import DayLayout, Form
 from wrasse.archives.rule import PREFIX, Rule
 from wrasse.clock import Clock
 from wrasse.config.load import Config
@@ -58,7 +58,7 @@ async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
 
 def form_of(each: ArchiveStream) -> Form:
     """What archives of these streams look like; ConfigError if this installation cannot write them."""
-    form = Form(Layout(each.layout), Codec(each.compression))
+    form = Form(DayLayout(each.layout), Compression(each.compression))
     check_codec(form.codec)
     return form
 

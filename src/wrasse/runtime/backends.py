@@ -22,7 +22,7 @@ from wrasse.engine.record_journal import JOURNAL, RecordJournal
 from wrasse.errors import ConfigError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
 from wrasse.ports.catalog import Catalog, Query
-from wrasse.ports.health_check import Examined, Pulse
+from wrasse.ports.health_check import Examined, HealthSample
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Records
@@ -30,7 +30,7 @@ from wrasse.ports.rules.check_result import Finding
 from wrasse.ports.sightings import Sightings
 
 if TYPE_CHECKING:
-    from wrasse.config.settings import WorkerSettings
+    from wrasse.config.settings import WorkerSection
     from wrasse.jobs.record_queue.queue import RecordedJobs
 
 
@@ -70,7 +70,7 @@ class RecordsAlone(JobStore):
         """The records of one collection."""
         return self.store.records(collection)
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Does it answer?"""
         return await self.store.pulse()
 
@@ -207,7 +207,7 @@ class Stores:
         self._endings: list[Callable[[], Awaitable[None]]] = []
 
     @classmethod
-    def of(cls, own: WorkerSettings, clock: Clock | None = None, *, create: bool = True) -> Stores:
+    def of(cls, own: WorkerSection, clock: Clock | None = None, *, create: bool = True) -> Stores:
         """Those of a process with these settings. A command that only reads creates nothing."""
         return cls(clock or SystemClock(), done_max=own.done_max, rescues_max=own.rescues_max, create=create)
 

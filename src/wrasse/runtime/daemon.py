@@ -26,7 +26,7 @@ from wrasse.config.load import Config
 from wrasse.engine.loop import Engine
 from wrasse.errors import StoreUnavailable, UnknownName, UsageError, first_error
 from wrasse.jobs.handlers import Handlers
-from wrasse.jobs.scheduler import Repeater
+from wrasse.jobs.scheduler import PeriodicScheduler
 from wrasse.jobs.tally import Labels, Tally
 from wrasse.jobs.worker.breakers import SHUT_QUEUES
 from wrasse.jobs.worker.worker import Worker
@@ -46,7 +46,7 @@ from wrasse.runtime.open_ports import (
     RECORDS,
     STREAMS,
     TASKS,
-    Opened,
+    OpenPorts,
     is_served,
     open_homes,
 )
@@ -54,7 +54,7 @@ from wrasse.runtime.producer import ROLE as PRODUCER, Producing, Summary, produc
 from wrasse.runtime.signals import hand_over_sooner, on_stop
 from wrasse.runtime.worker import (
     DEFAULT_LEASES,
-    Working,
+    WorkerRuntime,
     build_handlers,
     build_repeater,
     build_task_workers,
@@ -65,7 +65,7 @@ from wrasse.runtime.worker import (
 )
 from wrasse.streams.tally import StreamTally
 from wrasse.web.server import Server
-from wrasse.web.snapshot import Subject, Watch
+from wrasse.web.snapshot import Subject, SubjectWatch
 
 T = TypeVar("T")
 _PAUSE = 1.0  # seconds between two tries
@@ -73,7 +73,7 @@ _SAID_EVERY = 30  # tries between two lines that say so
 _log = logging.getLogger("wrasse.daemon")
 
 
-class Waiting:
+class BackendWait:
     """What the parts of a process wait for."""
 
     def __init__(self, stop: asyncio.Event) -> None:
@@ -126,7 +126,7 @@ ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class RunOptions:
     """What the command line said: roles, what handles jobs, and whether files are watched."""
 
     roles: tuple[str, ...]
@@ -205,11 +205,11 @@ def parse_roles(text: str) -> tuple[str, ...]:
 
 
 Run = Callable[[], Coroutine[None, None, None]]
-Open = Callable[..., Coroutine[None, None, Opened]]
+Open = Callable[..., Coroutine[None, None, OpenPorts]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DaemonPart:
     """Something that a process does, what it needs for it, and what opens that and gives what then runs."""
 
     name: str
@@ -224,7 +224,7 @@ async def _nothing() -> None:
 class Daemon:
     """One process of ours."""
 
-    def __init__(self, config: Config, orders: Orders, clock: Clock, logs: tuple[LogHandler, LogTally]) -> None:
+    def __init__(self, config: Config, orders: RunOptions, clock: Clock, logs: tuple[LogHandler, LogTally]) -> None:
         self._config = config
         self._clock = clock
         self._log_handler, self._log_tally = logs
@@ -241,14 +241,14 @@ class Daemon:
         self._producing: Producing | None = None
         self._tally = Tally(Labels([*config.settings.worker.queues.values(), *config.settings.task_types]))
         self._heard: dict[str, StreamTally] = {}  # by group: what became of messages
-        self._working: Working | None = None
+        self._working: WorkerRuntime | None = None
         self._tasking: tuple[Worker, ...] = ()
         self._engine: Engine | None = None
         self._archiver: Archiver | None = None
-        self._repeater: Repeater | None = None
+        self._repeater: PeriodicScheduler | None = None
         self._asked_to_stop = False
-        self._opened = Opened()
-        self._waiting = Waiting(self._quiet)
+        self._opened = OpenPorts()
+        self._waiting = BackendWait(self._quiet)
         self._up = asyncio.Event()  # set when the first part works
         self._leases_on: Address | None = None
         # With the role `all` only if somebody says where: a port is not opened unasked.
@@ -257,7 +257,7 @@ class Daemon:
         if self._serves_leases:
             check_serving(config)
 
-    def _archived_streams(self, orders: Orders) -> tuple[str, ...]:
+    def _archived_streams(self, orders: RunOptions) -> tuple[str, ...]:
         """The patterns of the streams that this process archives."""
         named = tuple(each.stream for each in archive_streams(self._config.settings))
         if "archiver" in orders.roles and not named:
@@ -267,12 +267,12 @@ class Daemon:
             )
         return named if {"all", "archiver"} & set(orders.roles) else ()
 
-    def _listened_to(self, orders: Orders) -> Sequence[Registered]:
+    def _listened_to(self, orders: RunOptions) -> Sequence[Registered]:
         """The handlers of messages that this process runs: those of the App that the handler names."""
         named = orders.handler or ("" if orders.command else self._config.settings.worker.handler)
         return message_handlers(named) if named and {"all", "worker"} & set(orders.roles) else ()
 
-    def _with_handlers(self, orders: Orders) -> Handlers:
+    def _with_handlers(self, orders: RunOptions) -> Handlers:
         self._registry = configured(self._config.settings, handler=orders.handler, command=orders.command)
         handlers = build_handlers(self._registry)
         if "worker" in orders.roles and not len(handlers) and not self._listened_to(orders):
@@ -290,7 +290,7 @@ class Daemon:
             async with Stores.of(settings.worker, self._clock) as stores:
                 with on_stop(self._stop):
                     self._opened = await open_homes(self._config, stores)
-                    server = Server(Watch(self._subject, settings.observability.queue_sample_interval))
+                    server = Server(SubjectWatch(self._subject, settings.observability.queue_sample_interval))
                     try:
                         addresses = await self._listen(server)
                         await self._live(self._parts(stores), addresses)
@@ -301,33 +301,37 @@ class Daemon:
         finally:
             self._log_handler.settle()
 
-    def _parts(self, stores: Stores) -> Sequence[Part]:
+    def _parts(self, stores: Stores) -> Sequence[DaemonPart]:
         """What this process does, each with what it needs; they start independently of each other."""
         config = self._config
 
-        async def opened(*needs: str) -> Opened:
+        async def opened(*needs: str) -> OpenPorts:
             return await open_homes(config, stores, *needs, into=self._opened)
 
         found = []
         if self._works:
-            found.append(Part("worker", (JOBS,), partial(self._start_worker, opened)))
+            found.append(DaemonPart("worker", (JOBS,), partial(self._start_worker, opened)))
             if config.settings.task_types:
-                found.append(Part("tasks", (TASKS,), partial(self._start_tasks, opened)))
+                found.append(DaemonPart("tasks", (TASKS,), partial(self._start_tasks, opened)))
         if self._sweeps:
-            found.append(Part("engine", (ENGINE,), partial(self._start_engine, opened)))
+            found.append(DaemonPart("engine", (ENGINE,), partial(self._start_engine, opened)))
             for family in families(config, self._clock, self._sweeps):
                 needs = (ENGINE, *family.needs)
-                found.append(Part(f"sweep {family.name}", needs, partial(self._add_sweeps, opened, needs, family)))
+                found.append(
+                    DaemonPart(f"sweep {family.name}", needs, partial(self._add_sweeps, opened, needs, family))
+                )
         if self._streams:
-            found.append(Part("archiver", (STREAMS, ENGINE, ARCHIVES), partial(self._start_archiver, stores, opened)))
+            found.append(
+                DaemonPart("archiver", (STREAMS, ENGINE, ARCHIVES), partial(self._start_archiver, stores, opened))
+            )
         if self._registry.periodic and {"all", "worker", "sweeper"} & set(self._roles):
-            found.append(Part("periodic", (JOBS,), partial(self._start_repeater, opened)))
+            found.append(DaemonPart("periodic", (JOBS,), partial(self._start_repeater, opened)))
         if self._directory:
-            found.append(Part(PRODUCER, (JOBS,), partial(self._start_producing, opened)))
+            found.append(DaemonPart(PRODUCER, (JOBS,), partial(self._start_producing, opened)))
         if self._messages:
-            found.append(Part("messages", (STREAMS,), partial(self._start_messages, opened)))
+            found.append(DaemonPart("messages", (STREAMS,), partial(self._start_messages, opened)))
         if self._serves_leases and config.settings.leases.listen:
-            found.append(Part("leases", (LEASES,), partial(self._serve_leases, opened)))
+            found.append(DaemonPart("leases", (LEASES,), partial(self._serve_leases, opened)))
         return found
 
     async def _start_worker(self, opened: Open) -> Run:
@@ -354,7 +358,7 @@ class Daemon:
         self._engine_on(backends).add(family.build(backends))
         return _nothing
 
-    def _engine_on(self, backends: Opened) -> Engine:
+    def _engine_on(self, backends: OpenPorts) -> Engine:
         if self._engine is None:
             self._engine = build_engine(self._config.settings, backends, self._clock, owner_name())
         return self._engine
@@ -497,7 +501,7 @@ class Daemon:
             bare = source.startswith("environment") and "WRASSE_" not in source
             _log.log(logging.INFO if bare else logging.DEBUG, "set", extra={"setting": path, "source": source})
 
-    async def _live(self, parts: Sequence[Part], addresses: tuple[Address, ...]) -> None:
+    async def _live(self, parts: Sequence[DaemonPart], addresses: tuple[Address, ...]) -> None:
         hear_strangers(self._log_handler)
         try:
             async with asyncio.TaskGroup() as group:
@@ -517,7 +521,7 @@ class Daemon:
             raise first_error(errors) from errors
         _log.info("stopped")
 
-    async def _run(self, part: Part, tried: asyncio.Event) -> None:
+    async def _run(self, part: DaemonPart, tried: asyncio.Event) -> None:
         """One part, from its backend's first answer to its end."""
         # Whoever waits for the end of one walk hears of an outage; a daemon waits for its server.
         once = self._alone and not self._watch_files

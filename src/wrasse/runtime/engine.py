@@ -15,17 +15,17 @@ from wrasse.config.load import Config
 from wrasse.config.plugins import PortField, load_sweep, port_fields
 from wrasse.config.settings import STREAM_SWEEPS, ReaperSettings, Settings, SweepSettings
 from wrasse.config.urls import parse_store
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import MassDeath, PlainLockGuard, Traffic
 from wrasse.engine.health import backend_guards
-from wrasse.engine.loop import Engine, Scheduled, SweepHome
+from wrasse.engine.loop import Engine, Scheduled, SweepBackend
 from wrasse.engine.run import AnySweep
 from wrasse.jobs.stray_search import StraySearch
 from wrasse.jobs.stream_tasks.queue import AgedTasks, StreamedJobs
 from wrasse.ports.backend import Backend, ObjectStore, StreamStore
 from wrasse.ports.groups import Groups
 from wrasse.ports.guard import Guard
-from wrasse.ports.health_check import Heart
+from wrasse.ports.health_check import HealthCheck
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
@@ -44,7 +44,7 @@ from wrasse.runtime.open_ports import (
     RECORDS,
     STREAMS as STREAMS,
     TASKS as TASKS,
-    Opened as Opened,
+    OpenPorts as OpenPorts,
     open_homes,
     sweep_home,
 )
@@ -52,7 +52,7 @@ from wrasse.runtime.orphans import ORPHANS as ORPHAN_SWEEP, instance_of
 from wrasse.runtime.stream_tasks import task_home
 from wrasse.runtime.worker import owner_name
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import LOOKS, Census, Looks
+from wrasse.streams.group_census import LOOKS, Census, IdleObservations
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import Trimmer
@@ -84,10 +84,10 @@ class Family:
     name: str
     needs: tuple[str, ...]
     sweeps: tuple[str, ...]  # by their names in the catalogue
-    build: Callable[[Opened], Sequence[Scheduled]]
+    build: Callable[[OpenPorts], Sequence[Scheduled]]
 
 
-Build = Callable[[str, Settings, Opened, Clock], Scheduled | None]
+Build = Callable[[str, Settings, OpenPorts, Clock], Scheduled | None]
 """Makes the sweep of this name, or of this root; None where it has nothing to do."""
 
 
@@ -122,7 +122,7 @@ def families(config: Config, clock: Clock, only: Container[str] | None = None) -
 
 
 def _built(
-    names: Sequence[str], build: Build, settings: Settings, clock: Clock, opened: Opened
+    names: Sequence[str], build: Build, settings: Settings, clock: Clock, opened: OpenPorts
 ) -> Sequence[Scheduled]:
     made = (build(name, settings, opened, clock) for name in names)
     return [each for each in made if each is not None]
@@ -135,8 +135,8 @@ def kind_of(name: str, settings: Settings) -> type[AnySweep]:
 
 
 async def open_engine(
-    config: Config, stores: Stores, clock: Clock, only: Container[str] | None = None, into: Opened | None = None
-) -> tuple[Engine, Opened]:
+    config: Config, stores: Stores, clock: Clock, only: Container[str] | None = None, into: OpenPorts | None = None
+) -> tuple[Engine, OpenPorts]:
     """The engine with the sweeps named in `only`, or with all, and what they needed."""
     found = families(config, clock, only)
     needs = [need for family in found for need in family.needs]
@@ -147,7 +147,7 @@ async def open_engine(
     return engine, opened
 
 
-def build_engine(settings: Settings, opened: Opened, clock: Clock, owner: str) -> Engine:
+def build_engine(settings: Settings, opened: OpenPorts, clock: Clock, owner: str) -> Engine:
     """The engine, without sweeps."""
     home = sweep_home(opened.engine, clock)
     return Engine(
@@ -162,7 +162,7 @@ def build_engine(settings: Settings, opened: Opened, clock: Clock, owner: str) -
     )
 
 
-def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+def build_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled:
     """One sweep with its settings, budget and guards."""
     own = settings.sweeps[name]
     kind = kind_of(name, settings)
@@ -178,7 +178,7 @@ def build_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> 
     return scheduled(sweep, own, guards, name, swept_home(kind, opened, clock))
 
 
-def build_orphans(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+def build_orphans(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled:
     """The sweep of one root of orphans."""
     own, root, desk = settings.sweeps[ORPHAN_SWEEP], settings.orphans[name], opened.desks[name]
     seed = timedelta(seconds=settings.gc.interval) if root.preset else timedelta(0)
@@ -190,7 +190,7 @@ def build_orphans(name: str, settings: Settings, opened: Opened, clock: Clock) -
     return scheduled(sweep, own, guards, instance_of(name), home, interval=root.interval or seed or None)
 
 
-def build_lease_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+def build_lease_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled:
     """A sweep of leases. Those of the idle group keep away from traffic; retention does not wait for it."""
     own, leasing = settings.sweeps[name], opened.leasing
     assert leasing is not None, "who builds it has leases"
@@ -217,7 +217,7 @@ def scheduled(
     own: SweepSettings,
     guards: Sequence[Guard],
     name: str,
-    home: SweepHome | None,
+    home: SweepBackend | None,
     *,
     interval: timedelta | None = None,
     group: str = "",
@@ -227,7 +227,7 @@ def scheduled(
         sweep,
         interval=own.interval if interval is None else interval,
         jitter=own.jitter,
-        budget=Budget(own.actions_max, own.runtime_max, own.pause),
+        budget=RunBudget(own.actions_max, own.runtime_max, own.pause),
         guards=tuple(guards),
         enabled=own.enabled,
         name=name,
@@ -241,12 +241,12 @@ def stray_search(own: ReaperSettings, strays: Strays, clock: Clock) -> StraySear
     return StraySearch(strays, clock, own.scan_count, own.pass_budget, own.page_delay, own.page_jitter)
 
 
-def fill_ports(sweep: type, opened: Opened) -> dict[str, object]:
+def fill_ports(sweep: type, opened: OpenPorts) -> dict[str, object]:
     """The ports of a sweep, from where they live."""
     return {port.field: _port(port, opened) for port in port_fields(sweep)}
 
 
-def hearts(sweep: type, opened: Opened) -> Sequence[Heart]:
+def hearts(sweep: type, opened: OpenPorts) -> Sequence[HealthCheck]:
     """The backends a sweep depends on, each once."""
     found = [_opened(need, opened) for need in needs_of(sweep)]
     return [heart for index, heart in enumerate(found) if heart not in found[:index]]
@@ -257,7 +257,7 @@ def needs_of(sweep: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_need(port.kind) for port in port_fields(sweep)))
 
 
-def swept_home(sweep: type, opened: Opened, clock: Clock) -> SweepHome | None:
+def swept_home(sweep: type, opened: OpenPorts, clock: Clock) -> SweepBackend | None:
     """The leases and states of a sweep: beside the first of its ports; None if it has only the journal."""
     needs = [need for need in needs_of(sweep) if need != ENGINE]
     return sweep_home(_opened(needs[0], opened), clock) if needs else None
@@ -271,11 +271,11 @@ def _need(kind: object) -> str:
     return JOBS if kind is JobQueue else ENGINE if kind is Journal else RECORDS
 
 
-def _opened(need: str, opened: Opened) -> Backend | ObjectStore:
+def _opened(need: str, opened: OpenPorts) -> Backend | ObjectStore:
     return opened.objects if need == OBJECTS else opened.stores[need]
 
 
-def _port(port: PortField, opened: Opened) -> object:
+def _port(port: PortField, opened: OpenPorts) -> object:
     if port.kind is JobQueue:
         return opened.jobs.jobs
     if port.kind is Journal:
@@ -297,7 +297,7 @@ def retention(settings: Settings) -> Retention:
     return Retention(tuple(rules), tuple(each.stream for each in archive_streams(settings)))
 
 
-def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled | None:
+def build_stream_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled | None:
     """One sweep of streams with its settings, budget and guards. Without rules nothing is trimmed; but a server may
     still have the age of a rule that is gone."""
     own, store = settings.sweeps[name], opened.streams
@@ -311,7 +311,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: Opened, clock: Clo
         rules, ages = retention(settings), store.ages
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
-        looks = Looks(store.records(LOOKS))
+        looks = IdleObservations(store.records(LOOKS))
         census = Census(surveys_of(store), store.groups, alerts, looks, store.capabilities.knows_holders)
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
@@ -327,14 +327,14 @@ def surveys_of(store: StreamStore) -> Surveys:
     return store.surveys or PlainSurvey(store.streams)
 
 
-def build_task_sweep(name: str, settings: Settings, opened: Opened, clock: Clock) -> Scheduled:
+def build_task_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled:
     """A sweep of tasks: an instance of its own, since a place has a cadence of its own."""
     assert opened.tasks is not None, "who builds it has tasks"
     build = _stuck_tasks if name == StuckJobs.name else _finished_tasks
     return build(settings, opened, opened.tasks, clock)
 
 
-def _stuck_tasks(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock) -> Scheduled:
+def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clock: Clock) -> Scheduled:
     silence = settings.sweeper.stuck_threshold
     sweep = StuckJobs(
         tasks,
@@ -354,7 +354,7 @@ def _stuck_tasks(settings: Settings, opened: Opened, tasks: StreamedJobs, clock:
     return scheduled(sweep, own, guards, f"{StuckJobs.name}@tasks", home, interval=settings.sweeper.interval)
 
 
-def _finished_tasks(settings: Settings, opened: Opened, tasks: StreamedJobs, clock: Clock) -> Scheduled:
+def _finished_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clock: Clock) -> Scheduled:
     own = settings.sweeps[FinishedJobs.name]
     sweep = FinishedJobs(AgedTasks(tasks.ports, tasks.types), **own.fields)  # type: ignore[arg-type]
     guards = backend_guards(opened.records, clock, skew_max=settings.engine.skew_max)

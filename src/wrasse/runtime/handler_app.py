@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from wrasse.config.backend_urls import PORTS, Home, same_place
+from wrasse.config.backend_urls import PORTS, BackendUrl, same_place
 from wrasse.config.load import Config, load
 from wrasse.errors import ConfigError
 from wrasse.jobs.handler_url import is_url
@@ -97,12 +97,12 @@ def _said(path: str, config: Config) -> str:
     return f"{dict(value) if isinstance(value, Mapping) else value!r}"
 
 
-def _says(home: Home, config: Config) -> bool:
+def _says(home: BackendUrl, config: Config) -> bool:
     by_itself = home.port in PORTS or config.named({"leases": "leases.server", "engine": "engine.backend"}[home.port])
     return not home.refused and home.by != "default" and by_itself
 
 
-def _same(one: Home, other: Home) -> bool:
+def _same(one: BackendUrl, other: BackendUrl) -> bool:
     if one.refused or other.refused or one.url.startswith("http") or other.url.startswith("http"):
         return one.url.rstrip("/") == other.url.rstrip("/")
     return same_place(one.url, other.url)

@@ -21,11 +21,11 @@ from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError, first_error
 from wrasse.jobs.worker.heartbeat_table import (
     BEATS_PER_SILENCE,
-    Beating,
-    Board,
+    ClaimEnded,
     Down,
-    Gone,
-    Orders,
+    HeartbeatOrders,
+    HeartbeatSent,
+    HeartbeatTable,
     Unable,
     Word,
     beat_once,
@@ -37,7 +37,7 @@ _STOPPED_STATES = ("T", "t")
 _DYING_LOOKS, _DYING_LOOK = 200, 0.05  # for at most ten seconds
 
 
-class Parent:
+class ParentProcess:
     """The worker that started this process: is it there, and does it run?"""
 
     __slots__ = ("_clock", "_pid", "_stopped_since")
@@ -77,7 +77,9 @@ def say(word: Word) -> None:
         os.write(1, spell(word))
 
 
-async def beat_for(orders: Orders, jobs: JobQueue, board: Board, parent: Parent, clock: Clock) -> None:
+async def beat_for(
+    orders: HeartbeatOrders, jobs: JobQueue, board: HeartbeatTable, parent: ParentProcess, clock: Clock
+) -> None:
     """Beats until the parent is gone."""
     silence = orders.silence.total_seconds()
     while not parent.gone():
@@ -90,8 +92,8 @@ async def beat_for(orders: Orders, jobs: JobQueue, board: Board, parent: Parent,
                 pause /= BEATS_PER_SILENCE
             else:
                 for posted in gone:
-                    say(Gone(posted.place, posted.word))
-                say(Beating())
+                    say(ClaimEnded(posted.place, posted.word))
+                say(HeartbeatSent())
         else:
             pause /= BEATS_PER_SILENCE
         await asyncio.sleep(pause)
@@ -106,9 +108,9 @@ async def serve() -> None:
     line = await reader.readline()
     if not line.endswith(b"\n"):
         return
-    orders = Orders.of(line)
-    board = Board.attach(orders.board)
-    parent = Parent(orders.worker.pid, clock)
+    orders = HeartbeatOrders.of(line)
+    board = HeartbeatTable.attach(orders.board)
+    parent = ParentProcess(orders.worker.pid, clock)
     if jobs := await open_patiently(orders, parent):
         async with asyncio.TaskGroup() as group:
             beating = group.create_task(beat_for(orders, jobs, board, parent, clock))
@@ -119,7 +121,7 @@ async def serve() -> None:
     await end_commands(board, parent)
 
 
-async def end_commands(board: Board, parent: Parent) -> None:
+async def end_commands(board: HeartbeatTable, parent: ParentProcess) -> None:
     """Kills what a killed worker left running: its jobs will run elsewhere. A worker that lives ends its own."""
     groups = {posted.group for posted in board.read() if posted.group}
     for _ in range(_DYING_LOOKS if groups else 0):
@@ -132,7 +134,7 @@ async def end_commands(board: Board, parent: Parent) -> None:
         await asyncio.sleep(_DYING_LOOK)
 
 
-async def open_patiently(orders: Orders, parent: Parent) -> JobQueue | None:
+async def open_patiently(orders: HeartbeatOrders, parent: ParentProcess) -> JobQueue | None:
     """The backend, as soon as it can be opened; None if the parent is gone before that."""
     while not parent.gone():
         try:

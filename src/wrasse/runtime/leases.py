@@ -26,7 +26,7 @@ from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
 from wrasse.ports.backend import Backend
 from wrasse.ports.namespaces import Namespaces
-from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
+from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, WriteResult
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.runtime.backends import Stores
@@ -153,13 +153,13 @@ class LateObjects:
         self._opening = asyncio.Lock()
         self._objects: Objects | None = None
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         """See the port."""
         return await (await self._opened()).create(key, data, metadata=metadata)
 
     async def replace(
         self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA
-    ) -> Stored:
+    ) -> WriteResult:
         """See the port."""
         return await (await self._opened()).replace(key, data, at=at, metadata=metadata)
 

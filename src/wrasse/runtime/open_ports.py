@@ -10,12 +10,12 @@ from functools import partial
 from wrasse.clock import Clock
 from wrasse.config.load import Config
 from wrasse.config.urls import parse_store
-from wrasse.engine.loop import ENGINE_LEASES, SweepHome
+from wrasse.engine.loop import ENGINE_LEASES, SweepBackend
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.jobs.composite_queue import RoutedJobs
 from wrasse.jobs.stream_tasks.queue import StreamedJobs
 from wrasse.leases.manager import LeaseManager
-from wrasse.orphans.scanner import Desk
+from wrasse.orphans.scanner import Scanner
 from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
@@ -32,14 +32,14 @@ JOBS, RECORDS, STREAMS, OBJECTS, ENGINE, LEASES, TASKS, ORPHANS, ARCHIVES = (
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenPorts:
     """The backends of a process, by port. Only those are open that were asked of `open_homes`."""
 
     stores: dict[str, Backend] = dataclasses.field(default_factory=dict)
     object_store: ObjectStore | None = None
     engine_journal: Journal | None = None
-    desks: dict[str, Desk] = dataclasses.field(default_factory=dict)  # by root of orphans
-    sweep_homes: dict[str, SweepHome] = dataclasses.field(default_factory=dict)  # by root: beside its sightings
+    desks: dict[str, Scanner] = dataclasses.field(default_factory=dict)  # by root of orphans
+    sweep_homes: dict[str, SweepBackend] = dataclasses.field(default_factory=dict)  # by root: beside its sightings
     leasing: Leasing | None = None
     retention: RetentionTally = dataclasses.field(default_factory=RetentionTally)
     tasks: StreamedJobs | None = None  # where the settings name types of tasks
@@ -79,7 +79,7 @@ class Opened:
         return self.engine_journal
 
     @property
-    def orphans(self) -> tuple[Desk, ...]:
+    def orphans(self) -> tuple[Scanner, ...]:
         """The desks of the roots that were opened."""
         return tuple(self.desks.values())
 
@@ -93,10 +93,10 @@ class Opened:
         return self.stores[port]
 
 
-async def open_homes(config: Config, stores: Stores, *needs: str, into: Opened | None = None) -> Opened:
+async def open_homes(config: Config, stores: Stores, *needs: str, into: OpenPorts | None = None) -> OpenPorts:
     """Opens what is needed and not yet open; equal backends once."""
     where, home = config.homes, task_home(config)
-    opened = into or Opened(types=tuple(config.settings.task_types))
+    opened = into or OpenPorts(types=tuple(config.settings.task_types))
     if home is not None and opened.open_tasks is None:
         opened.open_tasks = partial(_open_tasks, config, stores, opened)
     for need in needs:
@@ -142,7 +142,7 @@ def is_served(config: Config, need: str) -> bool:
     return any(url.startswith(("postgres", "mysql", "mariadb")) or parse_store(url).served for url in urls)
 
 
-async def _open_tasks(config: Config, stores: Stores, opened: Opened) -> JobQueue:
+async def _open_tasks(config: Config, stores: Stores, opened: OpenPorts) -> JobQueue:
     if opened.tasks is None:
         home = task_home(config)
         assert home is not None, "who asks for tasks has types of them"
@@ -151,7 +151,7 @@ async def _open_tasks(config: Config, stores: Stores, opened: Opened) -> JobQueu
     return opened.tasks
 
 
-def sweep_home(store: KeepsRecords, clock: Clock) -> SweepHome:
+def sweep_home(store: KeepsRecords, clock: Clock) -> SweepBackend:
     """The leases and states of sweeps, in the backend that they sweep."""
     lessor = LeaseManager(store.records(ENGINE_LEASES), clock, margin=store.margin)
-    return SweepHome(lessor, store.records(ENGINE_STATE))
+    return SweepBackend(lessor, store.records(ENGINE_STATE))

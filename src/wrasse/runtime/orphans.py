@@ -14,7 +14,7 @@ from wrasse.config.urls import parse_store
 from wrasse.errors import ConfigError, UnknownName
 from wrasse.orphans.pins import PinnedCatalog
 from wrasse.orphans.scan import Ports
-from wrasse.orphans.scanner import Desk
+from wrasse.orphans.scanner import Scanner
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.guard import Guard
 from wrasse.runtime.backends import KeepsRecords, Stores
@@ -22,7 +22,7 @@ from wrasse.runtime.backends import KeepsRecords, Stores
 ORPHANS = "orphan_archives"
 
 
-async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> tuple[Desk, KeepsRecords]:
+async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> tuple[Scanner, KeepsRecords]:
     """The desk of one root, and what keeps records beside its sightings."""
     settings = config.settings
     if name not in settings.orphans:
@@ -36,7 +36,7 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     if own.pins_file:
         catalog = PinnedCatalog(catalog, Path(own.pins_file))
     sightings, beside = await stores.open_sightings(where.sightings[name].opened())
-    desk = Desk(root, Ports(objects, catalog, sightings, spool_of(name, config), clock), leader)
+    desk = Scanner(root, Ports(objects, catalog, sightings, spool_of(name, config), clock), leader)
     stores.at_end(desk.close)
     return desk, beside
 

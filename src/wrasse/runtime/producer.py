@@ -22,7 +22,7 @@ from wrasse.jobs.file_producer.producer import PATIENCE, Intake, IntakeSettings
 from wrasse.jobs.file_producer.walk import check_directory
 from wrasse.jobs.file_producer.watcher import Watching
 from wrasse.jobs.tally import Tally
-from wrasse.runtime.open_ports import Opened
+from wrasse.runtime.open_ports import OpenPorts
 from wrasse.runtime.worker import build_pace, build_producer
 
 ROLE = "producer"
@@ -68,7 +68,7 @@ class Producing:
     """The producer of one process. `once`: it walks and ends; else it goes on watching."""
 
     def __init__(
-        self, config: Config, opened: Opened, clock: Clock, tally: Tally, directory: str, *, once: bool, alone: bool
+        self, config: Config, opened: OpenPorts, clock: Clock, tally: Tally, directory: str, *, once: bool, alone: bool
     ) -> None:
         own, worker = config.settings.producer, config.settings.worker
         rules = FileRules.of(own.include_globs, own.exclude_globs, own.high_priority_exts)

@@ -16,7 +16,7 @@ from wrasse.config.urls import parse_objects, parse_store
 from wrasse.errors import StoreBroken
 from wrasse.ids import Ids
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept
+from wrasse.jobs.stream_tasks.store import THRESHOLD, TaskRetention
 from wrasse.ports.groups import DeadLetter, Delivery
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.streams import Draft, Entry
@@ -54,14 +54,14 @@ class TaskPost:
 SCHEME = "tasks:"
 
 
-class TaskHome(msgspec.Struct, frozen=True):
+class TaskBackends(msgspec.Struct, frozen=True):
     """Where tasks live and which types there are, as one text, for the child that beats for them."""
 
     records: str
     streams: str
     objects: str  # empty: large parameters are refused
     types: tuple[TaskType, ...]
-    kept: Kept | None = None
+    kept: TaskRetention | None = None
     threshold: timedelta = THRESHOLD  # of types that nothing is said of
 
     def url(self) -> str:
@@ -72,7 +72,7 @@ class TaskHome(msgspec.Struct, frozen=True):
         return SCHEME + msgspec.json.encode(home).decode()
 
 
-def task_home(config: Config) -> TaskHome | None:
+def task_home(config: Config) -> TaskBackends | None:
     """Where the tasks of these settings live; None if they name no types and have no `sweeper:` section. With the
     section alone there is nothing to work on, but tasks of any type that another program left are rescued."""
     settings, where = config.settings, config.homes
@@ -84,12 +84,12 @@ def task_home(config: Config) -> TaskHome | None:
     assert isinstance(done, timedelta), "a time by its type"
     assert isinstance(dead, timedelta), "a time by its type"
     # Where nobody deletes finished tasks, none is ever due to go.
-    kept = Kept(done, dead) if own.enabled else None
+    kept = TaskRetention(done, dead) if own.enabled else None
     objects, threshold = where.ports["objects"].url, settings.sweeper.stuck_threshold
-    return TaskHome(where.records, where.streams, objects, types, kept, threshold)
+    return TaskBackends(where.records, where.streams, objects, types, kept, threshold)
 
 
-async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
+async def open_tasks(home: TaskBackends, stores: Stores) -> StreamedJobs:
     """The queue of tasks."""
     records, streams = await stores.open(home.records), await stores.open_streams(home.streams)
     ports = TaskPorts(
@@ -108,7 +108,7 @@ async def open_tasks(home: TaskHome, stores: Stores) -> StreamedJobs:
 
 async def open_task_jobs(url: str, clock: Clock | None = None) -> JobQueue:
     """The queue of tasks that a text of `url` names, for as long as the process lives; for the beat child."""
-    home = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskHome)
+    home = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskBackends)
     return await open_tasks(home, Stores(clock or SystemClock()))
 
 

@@ -22,14 +22,14 @@ from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handler_url import is_url
 from wrasse.jobs.handlers import ANY, Function, Handlers, load as load_handler
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import Pace
+from wrasse.jobs.rate_limiter import SharedRate
 from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
 from wrasse.jobs.registry import Registry
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.scheduler import PERIODIC, Repeater
+from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, ShutQueues
-from wrasse.jobs.worker.heartbeat import Beats, ChildBeats, LoopBeats
+from wrasse.jobs.worker.heartbeat import ChildHeartbeat, Heartbeat, LoopHeartbeat
 from wrasse.jobs.worker.queue_selector import parse_rate, parse_weight
 from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.leases.core import leases_in
@@ -39,7 +39,7 @@ from wrasse.runtime.open_ports import (
     JOBS as JOBS,
     STREAMS as STREAMS,
     TASKS as TASKS,
-    Opened as Opened,
+    OpenPorts as OpenPorts,
 )
 from wrasse.runtime.stream_tasks import task_home, threshold
 
@@ -52,11 +52,11 @@ def owner_name() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Working:
+class WorkerRuntime:
     """A worker, who beats for it, and who tells which queues it leaves alone."""
 
     worker: Worker
-    beats: Beats
+    beats: Heartbeat
     telling: ShutQueues
     traces: Traces | None = None
 
@@ -85,8 +85,8 @@ class Working:
 
 
 def build_worker(
-    config: Config, opened: Opened, clock: Clock, handlers: Handlers, tally: Tally, concurrency: int | None = None
-) -> Working:
+    config: Config, opened: OpenPorts, clock: Clock, handlers: Handlers, tally: Tally, concurrency: int | None = None
+) -> WorkerRuntime:
     """A worker for the configured queues."""
     own = config.settings.worker
     settings = WorkerSettings(
@@ -103,15 +103,15 @@ def build_worker(
     )
     url = parse_store(config.homes.jobs)
     # What lives in this process's memory no child could reach. A path is made absolute: handlers may change directory.
-    beats: Beats = (
-        LoopBeats(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildBeats(url.resolved().url, tally)
+    beats: Heartbeat = (
+        LoopHeartbeat(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildHeartbeat(url.resolved().url, tally)
     )
     traces = open_traces(config.settings.observability.tracing)
     worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally, traces)
     assert worker.breakers is not None, "the settings of a worker have those of its breakers"
     shut = opened.jobs.records(SHUT_QUEUES)
     telling = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
-    return Working(worker, beats, telling, traces)
+    return WorkerRuntime(worker, beats, telling, traces)
 
 
 def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
@@ -119,7 +119,7 @@ def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
     return BreakerSettings(own.failure_threshold, own.window, own.cooldown_period, own.min_samples)
 
 
-def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tally) -> Producer:
+def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
     """What puts jobs into the queue of their priority."""
     return Producer(
         opened.queue,
@@ -131,11 +131,11 @@ def build_producer(settings: Settings, opened: Opened, clock: Clock, tally: Tall
     )
 
 
-def build_pace(settings: Settings, opened: Opened, rate: int) -> Pace:
+def build_pace(settings: Settings, opened: OpenPorts, rate: int) -> SharedRate:
     """A rate per second that everybody who puts into the same backend shares."""
     store = opened.jobs
     limiter = store.limiter or RecordedLimiter(store.records(BUDGETS))
-    return Pace(limiter, settings.producer.rate_limit_key, rate)
+    return SharedRate(limiter, settings.producer.rate_limit_key, rate)
 
 
 def configured(
@@ -167,10 +167,12 @@ def build_handlers(registry: Registry) -> Handlers:
     return handlers
 
 
-def build_repeater(settings: Settings, opened: Opened, clock: Clock, tally: Tally, registry: Registry) -> Repeater:
+def build_repeater(
+    settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally, registry: Registry
+) -> PeriodicScheduler:
     """What puts periodic jobs."""
     producer = build_producer(settings, opened, clock, tally)
-    return Repeater(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
+    return PeriodicScheduler(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
 
 
 def message_handlers(text: str) -> Sequence[Registered]:
@@ -193,10 +195,12 @@ def _handler(text: str, settings: Settings) -> Function:
     if not is_url(text):
         return load_handler(text)
     # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
-    from wrasse.jobs.http_handler import Post, PostSettings
+    from wrasse.jobs.http_handler import HttpHandler, HttpHandlerSettings
 
     own = settings.worker.http
-    return Post(text, SystemClock(), PostSettings(own.refused == "bury", own.authorization, own.connect_timeout))
+    return HttpHandler(
+        text, SystemClock(), HttpHandlerSettings(own.refused == "bury", own.authorization, own.connect_timeout)
+    )
 
 
 def _named(text: str, settings: Settings) -> Registry:
@@ -213,7 +217,7 @@ def _named(text: str, settings: Settings) -> Registry:
 
 
 def build_task_workers(
-    config: Config, opened: Opened, clock: Clock, handlers: Handlers, tally: Tally
+    config: Config, opened: OpenPorts, clock: Clock, handlers: Handlers, tally: Tally
 ) -> tuple[Worker, ...]:
     """A worker for every type of tasks."""
     home, own = task_home(config), config.settings.worker
@@ -223,7 +227,7 @@ def build_task_workers(
     breaker = breaker_settings(config.settings.circuit_breaker)
     workers = []
     for name, kind in config.settings.task_types.items():
-        beats: Beats = LoopBeats(opened.tasks, clock) if in_memory else ChildBeats(home.url(), tally)
+        beats: Heartbeat = LoopHeartbeat(opened.tasks, clock) if in_memory else ChildHeartbeat(home.url(), tally)
         settings = WorkerSettings(
             queues=(name,),
             concurrency=kind.workers,

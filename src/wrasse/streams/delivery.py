@@ -152,7 +152,7 @@ PlainHandler = Callable[[PlainReceived], object]
 Handler = AsyncHandler | PlainHandler
 
 
-class Caller:
+class HandlerCall:
     """Knows how a handler is called; decided once, not per message."""
 
     def __init__(self, handler: Handler) -> None:

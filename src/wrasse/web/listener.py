@@ -49,19 +49,19 @@ _log = logging.getLogger("wrasse.http")
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class ConnectionLimits:
     """How many connections one server has at once, in all and from one address."""
 
     connections: int
     per_address: int
 
 
-def caps_within(connections: int, per_address: int, descriptors: int | None = None) -> Caps:
+def caps_within(connections: int, per_address: int, descriptors: int | None = None) -> ConnectionLimits:
     """These caps, lowered to the server's share of the files that this process may open."""
     if descriptors is None:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     share = connections if descriptors == resource.RLIM_INFINITY else max(8, descriptors // DESCRIPTORS_SHARE)
-    return Caps(min(connections, share), min(per_address, share))
+    return ConnectionLimits(min(connections, share), min(per_address, share))
 
 
 Failure = Callable[[int], web.Response]
@@ -75,7 +75,7 @@ class Listener:
     def __init__(
         self,
         app: web.Application,
-        caps: Caps,
+        caps: ConnectionLimits,
         clock: Clock,
         *,
         setting: str,
@@ -91,7 +91,7 @@ class Listener:
         self.failure = failure or _text
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self.open: dict[Connection, None] = {}  # the oldest first
+        self.open: dict[HttpConnection, None] = {}  # the oldest first
         self._check: asyncio.TimerHandle | None = None
 
     async def start(self, address: Address) -> Address:
@@ -148,7 +148,7 @@ class Listener:
                 continue
             host = str(peer[0])
             if self._make_room(host):
-                connection = Connection(self, server, loop, host)
+                connection = HttpConnection(self, server, loop, host)
                 self.open[connection] = None
                 connection.opening = self._run(self._open(connection, sock))
             else:
@@ -168,7 +168,7 @@ class Listener:
         min(idle, key=lambda each: (each.served, each.since)).abandon()
         return True
 
-    async def _open(self, connection: Connection, sock: socket.socket) -> None:
+    async def _open(self, connection: HttpConnection, sock: socket.socket) -> None:
         """Hands the socket over, after the TLS handshake if there is one."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -191,7 +191,7 @@ class Listener:
         self._check = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._watch)
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """One connection: aiohttp's, which also knows whether a request is under way."""
 
     __slots__ = (

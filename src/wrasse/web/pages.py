@@ -22,7 +22,7 @@ from wrasse.engine.report import Report
 from wrasse.observability.json_format import ago, plain
 from wrasse.ports.journal import Line
 from wrasse.ports.streams import GroupState
-from wrasse.web.snapshot import STUCK, Snapshot
+from wrasse.web.snapshot import STUCK, ProcessSnapshot
 
 ROWS_MAX = 100  # of one table; what is more is counted, and whole in /status.json
 
@@ -36,7 +36,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HtmlRow:
     """A row: its key within the table, and its cells, which are HTML already."""
 
     key: str
@@ -52,7 +52,7 @@ def section(key: str, title: str, body: str, *, wide: bool = True) -> str:
     )
 
 
-def table(title: str, columns: Sequence[Column], rows: Sequence[Row], *, empty: str, more: bool = False) -> str:
+def table(title: str, columns: Sequence[Column], rows: Sequence[HtmlRow], *, empty: str, more: bool = False) -> str:
     """A table; on a phone a list of cards. Roles are written out, since that layout takes away the built-in ones."""
     if not rows:
         return f'<p class="empty">{empty}</p>'
@@ -70,7 +70,7 @@ def table(title: str, columns: Sequence[Column], rows: Sequence[Row], *, empty: 
     )
 
 
-def _row(columns: Sequence[Column], css: Sequence[str], row: Row) -> str:
+def _row(columns: Sequence[Column], css: Sequence[str], row: HtmlRow) -> str:
     cells = "".join(
         f'<td role="cell" data-label="{escape(column.title)}"{name}>{cell}</td>'
         for column, name, cell in zip(columns, css, row.cells, strict=True)
@@ -120,7 +120,7 @@ _FISH = (
 )
 
 
-def page(snapshot: Snapshot, now: datetime) -> str:
+def page(snapshot: ProcessSnapshot, now: datetime) -> str:
     """The whole page, as it is read without scripts."""
     about = " · ".join((__version__, ", ".join(snapshot.roles), snapshot.backend))
     return f"""<!doctype html>
@@ -137,7 +137,7 @@ def page(snapshot: Snapshot, now: datetime) -> str:
 """
 
 
-def tables(snapshot: Snapshot, now: datetime | None = None) -> str:
+def tables(snapshot: ProcessSnapshot, now: datetime | None = None) -> str:
     """What changes: everything below the title. Without `now`, times are left to the script."""
     view = _View(snapshot, now)
     parts = (_summary, _checks, _stuck, _shut, _queues, _workers, _sweeps, _leases, _streams, _journal)
@@ -146,7 +146,7 @@ def tables(snapshot: Snapshot, now: datetime | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    snapshot: Snapshot
+    snapshot: ProcessSnapshot
     now: datetime | None
 
     def time(self, at: datetime | None, by: datetime | None = None, *, lasting: bool = False) -> str:
@@ -193,7 +193,7 @@ def _stuck(view: _View) -> str:
     if counts is None or not view.snapshot.stuck:
         return ""
     rows = [
-        Row(
+        HtmlRow(
             each.id,
             (code(each.id), code(each.queue), escape(each.kind), code(each.worker), view.time(each.beat_at, counts.at),
              str(each.attempts), str(each.rescues)),
@@ -210,7 +210,7 @@ def _shut(view: _View) -> str:
     if not view.snapshot.shut:
         return ""
     rows = [
-        Row(
+        HtmlRow(
             f"{each.queue} {each.worker}",
             (code(each.queue), state(each.state, "bad" if each.state == "open" else "warn"), code(each.worker),
              view.time(each.since, lasting=True)),
@@ -226,7 +226,7 @@ def _queues(view: _View) -> str:
     if counts is None:
         return _silent(view, "queues", "Queues")
     rows = [
-        Row(
+        HtmlRow(
             each.queue,
             (code(each.queue), str(each.ready), str(each.delayed), str(each.held), str(each.done),
              f'<span class="bad">{each.dead}</span>' if each.dead else "0", view.time(each.oldest_ready_at, counts.at)),
@@ -235,7 +235,7 @@ def _queues(view: _View) -> str:
     ]  # fmt: skip
     numbers = (Column(name, True) for name in ("ready", "delayed", "held", "done", "dead"))
     columns = (Column("queue"), *numbers, Column("oldest ready"))
-    empty = "No jobs yet: <code>wrasse jobs put</code>"
+    empty = "No jobs yet: <code>wrasse jobs enqueue</code>"
     return section("queues", "Queues", table("Queues", columns, rows, empty=empty), wide=False)
 
 
@@ -245,7 +245,7 @@ def _workers(view: _View) -> str:
         return _silent(view, "workers", "Workers")
     # Silent ones first: they are why somebody looks.
     rows = [
-        Row(
+        HtmlRow(
             each.info.id,
             (code(each.info.id), state("beating", "good") if each.until > counts.at else state("silent", "bad"),
              str(each.info.slots), view.time(each.beat_at, counts.at)),
@@ -258,7 +258,7 @@ def _workers(view: _View) -> str:
 
 def _sweeps(view: _View) -> str:
     rows = [
-        Row(each.name, (code(each.name), _state(view, each), _last(view, each.last), _next(view, each)))
+        HtmlRow(each.name, (code(each.name), _state(view, each), _last(view, each.last), _next(view, each)))
         for each in view.snapshot.sweeps
     ]
     columns = tuple(map(Column, ("sweep", "state", "last run", "next")))
@@ -302,7 +302,7 @@ def _leases(view: _View) -> str:
     if leases is None:
         return _silent(view, "leases", "Leases")
     rows = [
-        Row(
+        HtmlRow(
             each.key,
             (code(each.key), code(each.owner), code(str(each.token)),
              view.time(each.until, leases.at) + ("" if leases.at < each.until else f" {state('ended', 'warn')}")),
@@ -323,7 +323,7 @@ def _streams(view: _View) -> str:
         newest = None if each.last is None else each.last.at
         groups = "<br>".join(_group(view, group, each.at) for group in each.groups) or soft("none")
         cells = (code(each.subject), str(each.length), size(each.bytes), view.time(newest, each.at), groups)
-        rows.append(Row(each.subject, cells))
+        rows.append(HtmlRow(each.subject, cells))
     columns = (Column("stream"), Column("length", True), Column("size", True), Column("newest"), Column("groups"))
     empty = "None yet: <code>wrasse streams publish</code>"
     return section("streams", "Streams", table("Streams", columns, rows, empty=empty, more=streams.more), wide=False)
@@ -343,7 +343,7 @@ def _journal(view: _View) -> str:
     return section("journal", "Journal", table("Journal", columns, rows, empty="Nothing has been swept yet."))
 
 
-def _line(view: _View, line: Line) -> Row:
+def _line(view: _View, line: Line) -> HtmlRow:
     intent = line.intent
     outcome = line.outcome.value if line.outcome is not None else "open"
     css = {"done": "good", "lost": "warn", "failed": "bad"}.get(outcome, "hold")
@@ -351,7 +351,7 @@ def _line(view: _View, line: Line) -> Row:
     why = escape(intent.reason) + (f"<br>{soft(line.detail)}" if line.detail else "")
     when = view.time(line.intended_at)
     cells = (when, code(intent.sweep), escape(intent.verb), code(intent.suspect) + many, state(outcome, css), why)
-    return Row(intent.id, cells)
+    return HtmlRow(intent.id, cells)
 
 
 def _silent(view: _View, key: str, title: str) -> str:

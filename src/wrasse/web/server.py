@@ -33,7 +33,7 @@ from wrasse.observability.json_format import (
 from wrasse.observability.metrics import CONTENT_TYPE, exposition
 from wrasse.web.listener import Listener, caps_within
 from wrasse.web.pages import page, tables
-from wrasse.web.snapshot import Snapshot, Watch
+from wrasse.web.snapshot import ProcessSnapshot, SubjectWatch
 
 CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 128, 64
 """How many clients the status server has at once, in all and from one address; fewer where few files may be open."""
@@ -51,11 +51,11 @@ AGAIN = 2_000  # milliseconds until a client that lost us comes back
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class SnapshotEvent:
     """What one snapshot says, ready to be sent. The id is new only where the text is."""
 
     id: str
-    snapshot: Snapshot
+    snapshot: ProcessSnapshot
     main: str
 
     def json(self, now: datetime) -> str:
@@ -70,21 +70,21 @@ class Frame:
 class Feed:
     """Frames of one watch, and the clients that get them."""
 
-    def __init__(self, watch: Watch, *, clients_max: int = CLIENTS_MAX, beat: float = BEAT) -> None:
+    def __init__(self, watch: SubjectWatch, *, clients_max: int = CLIENTS_MAX, beat: float = BEAT) -> None:
         self.clients = 0
         self._watch = watch
         self._clients_max = clients_max
         self._beat = beat
         self._boot = secrets.token_hex(4)  # ids of another process mean nothing to this one
         self._number = 0
-        self._newest: Frame | None = None
+        self._newest: SnapshotEvent | None = None
         self._closing = asyncio.Event()
 
     def close(self) -> None:
         """Ends every stream at once."""
         self._closing.set()
 
-    async def frame(self) -> Frame:
+    async def frame(self) -> SnapshotEvent:
         """The newest frame; made once per look, whoever asks."""
         snapshot, newest = await self._watch.look(), self._newest
         if newest is not None and newest.snapshot is snapshot:
@@ -92,7 +92,7 @@ class Feed:
         main = tables(snapshot)
         if newest is None or newest.main != main:
             self._number += 1
-        self._newest = Frame(f"{self._boot}-{self._number}", snapshot, main)
+        self._newest = SnapshotEvent(f"{self._boot}-{self._number}", snapshot, main)
         return self._newest
 
     async def serve(self, request: web.Request, headers: dict[str, str]) -> web.StreamResponse:
@@ -139,7 +139,7 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
 class Server:
     """Listens on addresses until it is closed."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: SubjectWatch) -> None:
         self._watch = watch
         self._feed = Feed(watch)
         self._listeners: list[Listener] = []
@@ -161,7 +161,7 @@ class Server:
         self._listeners.clear()
 
 
-def _application(watch: Watch, feed: Feed | None) -> web.Application:
+def _application(watch: SubjectWatch, feed: Feed | None) -> web.Application:
     """The page and what belongs to it are served where there is a feed."""
     app = web.Application(client_max_size=64 << 10)
     routes = [web.get("/metrics", _metrics), web.get("/healthz", _healthz), web.get("/readyz", _readyz)]
@@ -174,7 +174,7 @@ def _application(watch: Watch, feed: Feed | None) -> web.Application:
     return app
 
 
-_WATCH = web.AppKey("watch", Watch)
+_WATCH = web.AppKey("watch", SubjectWatch)
 _FEED = web.AppKey("feed", Feed)
 
 
@@ -237,7 +237,7 @@ def _json_answer(value: object, *, status: int = 200) -> web.Response:
     return web.Response(text=to_json(value) + "\n", content_type="application/json", status=status, headers=_SAFE)
 
 
-def snapshot_json(snapshot: Snapshot) -> Mapping[str, object]:
+def snapshot_json(snapshot: ProcessSnapshot) -> Mapping[str, object]:
     """The snapshot for a program. Leases and streams are null where their backend does not answer."""
     counts, leases, streams = snapshot.counts, snapshot.leases, snapshot.streams
     stuck = "id kind queue worker beat_at until attempts rescues"
@@ -257,7 +257,7 @@ def snapshot_json(snapshot: Snapshot) -> Mapping[str, object]:
     }
 
 
-def checks_json(snapshot: Snapshot) -> Sequence[Mapping[str, object]]:
+def checks_json(snapshot: ProcessSnapshot) -> Sequence[Mapping[str, object]]:
     """The list of checks that /readyz answers with."""
     return [picked(check, "name ok detail") for check in snapshot.checks]
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from wrasse.archives.tally import Lag, Tally as ArchiveTally
+from wrasse.archives.tally import ArchiverTally as ArchiveTally, Lag
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.loop import Engine, SweepStatus
@@ -24,9 +24,9 @@ from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import Breakers, ShutQueue, shut_queues
 from wrasse.leases.lease import Lease, decode
 from wrasse.observability.logs import LogTally, describe
-from wrasse.observability.metrics import Facts, LeaseFacts, OrphanFacts, SweepFacts
+from wrasse.observability.metrics import LeaseFacts, MetricInputs, OrphanFacts, SweepFacts
 from wrasse.observability.tracing import SpanTally
-from wrasse.orphans.scanner import Desk
+from wrasse.orphans.scanner import Scanner
 from wrasse.ports.backend import JobStore
 from wrasse.ports.jobs import Counts, JobQueue, JobState
 from wrasse.ports.journal import Journal, Line, LineFilter
@@ -65,7 +65,7 @@ class Some(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ProcessSnapshot:
     """Everything a view needs."""
 
     at: datetime
@@ -116,7 +116,7 @@ class Subject:
     lease_calls: Mapping[tuple[str, int], int] = field(default_factory=dict)  # of the lease API in this process
     spans: SpanTally | None = None
     retention: RetentionTally | None = None
-    orphans: Sequence[Desk] = ()
+    orphans: Sequence[Scanner] = ()
     queue: JobQueue | None = None  # jobs and tasks as one, where there are tasks
 
 
@@ -167,7 +167,7 @@ def lease_facts(leasing: Leasing, calls: Mapping[tuple[str, int], int]) -> Lease
     return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, requests, calls)
 
 
-class Watch:
+class SubjectWatch:
     """Looks at a subject, at most once in `kept`."""
 
     def __init__(self, subject: Callable[[], Subject], kept: timedelta) -> None:
@@ -175,7 +175,7 @@ class Watch:
         self._look_at = subject  # its parts may start late
         self._started_at = self._subject.clock.now()
         self._lock = asyncio.Lock()
-        self._looked: tuple[float, Snapshot] | None = None
+        self._looked: tuple[float, ProcessSnapshot] | None = None
 
     @property
     def _subject(self) -> Subject:
@@ -186,7 +186,7 @@ class Watch:
         """The clock that snapshots are made by."""
         return self._subject.clock
 
-    async def look(self) -> Snapshot:
+    async def look(self) -> ProcessSnapshot:
         """The present state; old by no more than `kept`."""
         async with self._lock:
             now = self._subject.clock.monotonic()
@@ -194,11 +194,11 @@ class Watch:
                 self._looked = (now, await self._ask())
             return self._looked[1]
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> MetricInputs:
         """What the metrics are made of: counters as they are, queues as of the last look."""
         snapshot, subject = await self.look(), self._subject
         sweeps = {each.name: SweepFacts(each.totals, each.held) for each in snapshot.sweeps}
-        return Facts(
+        return MetricInputs(
             subject.tally,
             sweeps,
             subject.logs,
@@ -214,7 +214,7 @@ class Watch:
             snapshot.orphans,
         )
 
-    async def _ask(self) -> Snapshot:
+    async def _ask(self) -> ProcessSnapshot:
         subject = self._subject
         # Side by side: homes may differ, and a slow one must not use up the time of the others.
         async with asyncio.TaskGroup() as group:
@@ -226,7 +226,7 @@ class Watch:
         jobs, lines = asked_jobs.result(), asked_engine.result()
         wrong = jobs.wrong or lines.wrong
         sweeps = subject.engine.status() if subject.engine is not None else ()
-        return Snapshot(
+        return ProcessSnapshot(
             at=subject.clock.now(),
             started_at=self._started_at,
             roles=subject.roles,

@@ -6,12 +6,12 @@ import asyncio
 
 from virtual_time import VirtualClock, run_virtual
 from wrasse.archives.archive_list import newest, shelved
-from wrasse.archives.naming import Form, Layout
+from wrasse.archives.naming import DayLayout, Form
 from wrasse.archives.reader import read
 
 from .scene import CHANGE, LOGIN, World
 
-LAYOUTS = (Layout.HIVE, Layout.SLASHES, Layout.HIVE, Layout.SLASHES)
+LAYOUTS = (DayLayout.HIVE, DayLayout.SLASHES, DayLayout.HIVE, DayLayout.SLASHES)
 
 
 async def changed_twice(world: World) -> None:

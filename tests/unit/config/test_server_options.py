@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from wrasse.backends.redis.options import RedisOptions, parse_addresses
 from wrasse.backends.tcp import Tls
-from wrasse.config.backend_urls import Homes
+from wrasse.config.backend_urls import BackendUrls
 from wrasse.config.dump import shown
 from wrasse.config.load import Config, load
 from wrasse.config.urls import parse_store
@@ -35,7 +35,7 @@ def jobs(config: Config) -> RedisOptions:
     return RedisOptions.of(config.homes.jobs)
 
 
-def where(config: Config) -> Homes:
+def where(config: Config) -> BackendUrls:
     return config.homes
 
 

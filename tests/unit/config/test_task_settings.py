@@ -13,12 +13,12 @@ from wrasse.errors import ConfigError
 from wrasse.ports.jobs import Job
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.engine import open_engine
-from wrasse.runtime.stream_tasks import TaskHome, open_task_jobs, task_home
+from wrasse.runtime.stream_tasks import TaskBackends, open_task_jobs, task_home
 
 PLAIN = {"WRASSE_BACKENDS_JOBS": "memory:", "WRASSE_BACKENDS_RECORDS": "memory:", "WRASSE_BACKENDS_STREAMS": "memory:"}
 
 
-def home(types: str, **more: str) -> TaskHome:
+def home(types: str, **more: str) -> TaskBackends:
     found = task_home(load(environ={**PLAIN, "WRASSE_TASK_TYPES": types, **more}))
     assert found is not None
     return found

@@ -14,15 +14,15 @@ from wrasse.engine.budget import first_held
 from wrasse.engine.health import (
     BackendDown,
     BackendRestarted,
+    ClockSample,
     ClockSkew,
-    Known,
-    Looked,
-    Pulses,
+    KnownBackend,
+    SharedHealthChecks,
     after_look,
     after_pulse,
     backend_guards,
 )
-from wrasse.ports.health_check import Pulse
+from wrasse.ports.health_check import HealthSample
 
 from .scene import SECOND, SILENCE, Scene
 
@@ -31,7 +31,7 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 async def test_a_backend_that_does_not_answer_holds_the_run(scene: Scene) -> None:
     network = Network(Script({}))
-    guard = BackendDown(Pulses(FaultyHeart(scene.memory, network), scene.clock), scene.clock, SILENCE)
+    guard = BackendDown(SharedHealthChecks(FaultyHeart(scene.memory, network), scene.clock), scene.clock, SILENCE)
     network.down = True
     assert await guard.held() == "pulse did not arrive"
 
@@ -41,7 +41,7 @@ async def test_an_outage_long_enough_to_miss_a_beat_holds_for_one_silence_more(
     scene: Scene, outage: timedelta, holds: bool
 ) -> None:
     network = Network(Script({}))
-    guard = BackendDown(Pulses(FaultyHeart(scene.memory, network), scene.clock), scene.clock, SILENCE)
+    guard = BackendDown(SharedHealthChecks(FaultyHeart(scene.memory, network), scene.clock), scene.clock, SILENCE)
     network.down = True
     await guard.held()
     scene.pass_time(outage)
@@ -62,7 +62,7 @@ async def test_a_backend_that_takes_too_long_counts_as_down(scene: Scene, monkey
 
 
 async def test_a_restart_holds_one_silence_from_the_first_good_answer(scene: Scene) -> None:
-    guard = BackendRestarted(Pulses(scene.memory, scene.clock), SILENCE)
+    guard = BackendRestarted(SharedHealthChecks(scene.memory, scene.clock), SILENCE)
     assert await guard.held() is None
     scene.memory.restart()
     assert await guard.held() == "the backend restarted or another took over, less than 30s ago"
@@ -79,13 +79,13 @@ class Evicting:
     clock: ManualClock
     evicted: int = 0
 
-    async def pulse(self) -> Pulse:
-        return Pulse("server", self.clock.now(), self.evicted)
+    async def pulse(self) -> HealthSample:
+        return HealthSample("server", self.clock.now(), self.evicted)
 
 
 async def test_an_eviction_holds_one_silence(scene: Scene) -> None:
     heart = Evicting(scene.clock)
-    guard = BackendRestarted(Pulses(heart, scene.clock), SILENCE)
+    guard = BackendRestarted(SharedHealthChecks(heart, scene.clock), SILENCE)
     await guard.held()
     heart.evicted += 1
     assert await guard.held() == "the backend evicted keys to make room, less than 30s ago"
@@ -94,10 +94,10 @@ async def test_an_eviction_holds_one_silence(scene: Scene) -> None:
 
 
 async def test_a_restart_that_happened_while_no_engine_ran_is_noticed(scene: Scene) -> None:
-    before = BackendRestarted(Pulses(scene.memory, scene.clock), SILENCE)
+    before = BackendRestarted(SharedHealthChecks(scene.memory, scene.clock), SILENCE)
     await before.held()
     scene.memory.restart()
-    after = BackendRestarted(Pulses(scene.memory, scene.clock), SILENCE)
+    after = BackendRestarted(SharedHealthChecks(scene.memory, scene.clock), SILENCE)
     after.recall(before.memory())
     assert await after.held() is not None
 
@@ -106,13 +106,13 @@ async def test_a_restart_that_happened_while_no_engine_ran_is_noticed(scene: Sce
 def test_the_same_backend_without_evictions_is_held_for_one_silence_at_most(
     answers: list[tuple[str, int, int]],
 ) -> None:
-    known: Known | None = None
+    known: KnownBackend | None = None
     at = T0
     for identity, evicted, passed in answers:
         at += timedelta(seconds=passed)
-        known, _ = after_pulse(known, Pulse(identity, at, evicted), SILENCE)
+        known, _ = after_pulse(known, HealthSample(identity, at, evicted), SILENCE)
     if known is not None:
-        calm = Pulse(known.identity, at + SILENCE, known.evicted)
+        calm = HealthSample(known.identity, at + SILENCE, known.evicted)
         assert after_pulse(known, calm, SILENCE)[1] is None
 
 
@@ -130,8 +130,8 @@ class _Skewed:
     def __init__(self, clock: ManualClock, by: timedelta) -> None:
         self.clock, self.by = clock, by
 
-    async def pulse(self) -> Pulse:
-        return Pulse("x", self.clock.now() - self.by)
+    async def pulse(self) -> HealthSample:
+        return HealthSample("x", self.clock.now() - self.by)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ class _Skewed:
     ],
 )
 async def test_a_clock_too_far_from_the_backends_holds(scene: Scene, by: timedelta, said: str | None) -> None:
-    guard = ClockSkew(Pulses(_Skewed(scene.clock, by), scene.clock), scene.clock, SILENCE)
+    guard = ClockSkew(SharedHealthChecks(_Skewed(scene.clock, by), scene.clock), scene.clock, SILENCE)
     assert await guard.held() == said
     assert guard.skew == by
 
 
 @pytest.mark.parametrize("step", [timedelta(hours=8), timedelta(minutes=-1)])
 async def test_a_laptop_that_wakes_up_holds_one_silence(scene: Scene, step: timedelta) -> None:
-    guard = ClockSkew(Pulses(scene.memory, scene.clock), scene.clock, SILENCE)
+    guard = ClockSkew(SharedHealthChecks(scene.memory, scene.clock), scene.clock, SILENCE)
     await guard.held()
     scene.pass_time(10 * SECOND)
     scene.clock.step(step)
@@ -163,7 +163,7 @@ async def test_a_laptop_that_wakes_up_holds_one_silence(scene: Scene, step: time
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(-100, 100)), max_size=30))
 def test_clocks_that_agree_again_are_held_for_one_silence_at_most(looks: list[tuple[int, int]]) -> None:
-    looked: Looked | None = None
+    looked: ClockSample | None = None
     now, monotonic = T0, 0.0
     for passed, stepped in looks:
         now, monotonic = now + timedelta(seconds=passed + stepped), monotonic + passed

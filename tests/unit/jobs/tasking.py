@@ -14,7 +14,7 @@ from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import ERRORS, SWEEPS, TASKS, queue_of, terminal_of
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.stream_tasks.store import Kept
+from wrasse.jobs.stream_tasks.store import TaskRetention
 from wrasse.ports.groups import Groups
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Record, Records
@@ -72,7 +72,7 @@ class TaskWorld:
             TaskPost(self.clock),
             self.clock,
             objects or self.memory.objects,
-            kept=Kept(timedelta(days=1), timedelta(days=90)),
+            kept=TaskRetention(timedelta(days=1), timedelta(days=90)),
         )
         return StreamedJobs(ports, self.types)
 

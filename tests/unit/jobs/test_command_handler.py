@@ -14,7 +14,7 @@ from wrasse.errors import BadPayload, JobFailed, UsageError
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.file_producer.files import FoundFile
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.ports.jobs import Hold, Job, TakenJob
+from wrasse.ports.jobs import Claim, ClaimedJob, Job
 
 from .working import eventually
 
@@ -26,10 +26,10 @@ class Nobody:
     def loop(self) -> asyncio.AbstractEventLoop:
         raise AssertionError
 
-    async def mine(self, hold: Hold) -> bool:
+    async def mine(self, hold: Claim) -> bool:
         raise AssertionError
 
-    def note_group(self, hold: Hold, group: int) -> None: ...
+    def note_group(self, hold: Claim, group: int) -> None: ...
 
 
 def script(text: str, kill_after: timedelta = timedelta(seconds=5)) -> Command:
@@ -38,7 +38,7 @@ def script(text: str, kill_after: timedelta = timedelta(seconds=5)) -> Command:
 
 def running(payload: bytes = b"", id: str = "a") -> RunningJob:
     job = Job(id, kind="resize", queue="low", payload=payload)
-    return RunningJob(TakenJob(job, Hold(id, 7, "n"), 2, 0, 0, 0, NOW, NOW), Nobody())
+    return RunningJob(ClaimedJob(job, Claim(id, 7, "n"), 2, 0, 0, 0, NOW, NOW), Nobody())
 
 
 async def test_a_command_gets_the_payload_on_stdin(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from wrasse.backends.memory.connect import Memory
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import ANY, Handlers
-from wrasse.jobs.http_handler import RETRY_AFTER_MAX, Post, PostSettings, retry_after
+from wrasse.jobs.http_handler import RETRY_AFTER_MAX, HttpHandler, HttpHandlerSettings, retry_after
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Cancel, Job, JobRecord, Place, Reason
 
@@ -41,9 +41,9 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def posting(url: str, settings: PostSettings | None = None) -> Handlers:
+def posting(url: str, settings: HttpHandlerSettings | None = None) -> Handlers:
     made = Handlers()
-    made.add(ANY, Post(url, CLOCK, settings or PostSettings()))
+    made.add(ANY, HttpHandler(url, CLOCK, settings or HttpHandlerSettings()))
     return made
 
 
@@ -58,7 +58,7 @@ async def settled(store: Memory, id: str = "a") -> JobRecord:
     return await record(store.jobs, id)
 
 
-async def answered(serve: Serve, settings: PostSettings | None = None, job: Job | None = None) -> JobRecord:
+async def answered(serve: Serve, settings: HttpHandlerSettings | None = None, job: Job | None = None) -> JobRecord:
     """What becomes of a job whose handler answers so."""
     store = memory()
     await put(store.jobs, job or Job("a", kind="resize", payload=b"{}"))
@@ -127,7 +127,7 @@ async def test_a_refused_job_is_dead_at_once_with_what_was_said(code: int) -> No
 
 
 async def test_a_refused_job_is_tried_again_where_the_settings_say_so() -> None:
-    waits = await answered(status(422), PostSettings(bury_refused=False))
+    waits = await answered(status(422), HttpHandlerSettings(bury_refused=False))
     assert (waits.state.place, waits.state.failures) == (Place.READY, 1)
 
 
@@ -221,7 +221,9 @@ async def test_a_redirect_to_another_host_is_never_followed(code: int) -> None:
         return web.Response()
 
     async with serving(stranger) as elsewhere:
-        waits = await answered(status(code, Location=elsewhere + "/x"), PostSettings(authorization="Bearer secret"))
+        waits = await answered(
+            status(code, Location=elsewhere + "/x"), HttpHandlerSettings(authorization="Bearer secret")
+        )
     assert strangers == []
     assert (waits.state.place, waits.state.failures) == (Place.READY, 1)
     assert f"answered {code}" in waits.history[0].error
@@ -283,7 +285,10 @@ async def test_the_key_is_sent_and_connections_are_kept_between_jobs() -> None:
     store = memory()
     one = replace(QUICK, concurrency=1)
     await put(store.jobs, *(Job(f"j{n}") for n in range(20)))
-    async with serving(serve) as url, working(store.jobs, posting(url, PostSettings(authorization="Bearer k")), one):
+    async with (
+        serving(serve) as url,
+        working(store.jobs, posting(url, HttpHandlerSettings(authorization="Bearer k")), one),
+    ):
         for n in range(20):
             await until(store.jobs, f"j{n}", Place.DONE)
     assert {key for _, key in peers} == {"Bearer k"}
@@ -293,12 +298,12 @@ async def test_the_key_is_sent_and_connections_are_kept_between_jobs() -> None:
 @pytest.mark.parametrize("url", ["http://", "https://:80/x", "http://a:99999/x", "http://a b/x", "http://a/\u00e4"])
 def test_a_url_that_cannot_be_posted_to_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        Post(url, CLOCK)
+        HttpHandler(url, CLOCK)
 
 
 def test_a_secret_in_the_url_is_refused_without_being_repeated() -> None:
     with pytest.raises(UsageError) as refused:
-        Post("https://me:s3cret@host/x", CLOCK)
+        HttpHandler("https://me:s3cret@host/x", CLOCK)
     assert "s3cret" not in str(refused.value)
     assert "worker.http.authorization" in str(refused.value)
 

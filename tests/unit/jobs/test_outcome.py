@@ -9,18 +9,18 @@ import pytest
 
 from wrasse.errors import JobFailed, OutOfResources, StoreFull, StoreUnavailable
 from wrasse.jobs.retry import GiveUp, Retry, RetryPolicy
-from wrasse.jobs.worker.outcome import RELEASES_MAX, Cut, ended_badly
-from wrasse.ports.jobs import Budget, Bury, Hold, Job, Reason, Requeue, TakenJob
+from wrasse.jobs.worker.outcome import RELEASES_MAX, CancelReason, ended_badly
+from wrasse.ports.jobs import Budget, Claim, ClaimedJob, DeadLetterJob, Job, Reason, Requeue
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT)
 
 
-def taken(interruptions: int = 0) -> TakenJob:
-    return TakenJob(Job("a"), Hold("a", 1, "n"), 1, 0, 0, interruptions, AT, AT)
+def taken(interruptions: int = 0) -> ClaimedJob:
+    return ClaimedJob(Job("a"), Claim("a", 1, "n"), 1, 0, 0, interruptions, AT, AT)
 
 
-def ended(error: BaseException, interruptions: int = 0, own: Retry | None = None) -> Requeue | Bury | None:
+def ended(error: BaseException, interruptions: int = 0, own: Retry | None = None) -> Requeue | DeadLetterJob | None:
     return ended_badly(taken(interruptions), None, error, 1.0, RetryPolicy(failures_max=0), 0.0, own)
 
 
@@ -53,7 +53,7 @@ def test_a_resource_that_ran_out_in_a_handler_is_an_interruption_a_few_times(err
             delays.append(released.delay)
         assert delays == sorted(delays)
         assert delays[0] >= timedelta(seconds=1)
-        assert isinstance(ended(each, RELEASES_MAX), Bury)
+        assert isinstance(ended(each, RELEASES_MAX), DeadLetterJob)
 
 
 @pytest.mark.parametrize("error", [OutOfResources("no thread"), StoreFull("full")])
@@ -67,9 +67,9 @@ def test_a_resource_that_ran_out_in_our_own_code_is_always_an_interruption(error
     "error", [OSError(errno.ENOENT, "x"), OSError("x"), JobFailed("x"), StoreUnavailable("x"), GiveUp("x")]
 )
 def test_any_other_error_is_a_failure(error: Exception) -> None:
-    assert isinstance(ended(error), Bury)
+    assert isinstance(ended(error), DeadLetterJob)
 
 
 def test_an_attempt_that_was_cut_ended_for_that_reason() -> None:
-    timeout = ended_badly(taken(), Cut.TIMEOUT, MemoryError(), 1.0, RetryPolicy(failures_max=0), 0.0)
-    assert isinstance(timeout, Bury)
+    timeout = ended_badly(taken(), CancelReason.TIMEOUT, MemoryError(), 1.0, RetryPolicy(failures_max=0), 0.0)
+    assert isinstance(timeout, DeadLetterJob)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.errors import ConfigError
-from wrasse.jobs.worker.queue_selector import Turns, parse_rate, parse_weight
+from wrasse.jobs.worker.queue_selector import QueueSelector, parse_rate, parse_weight
 from wrasse.ports.jobs import Rate
 
 
@@ -33,13 +33,13 @@ def test_what_is_no_weight_is_refused(text: str) -> None:
 
 
 def test_without_weights_the_order_is_strict() -> None:
-    turns = Turns(("high", "low"), {})
+    turns = QueueSelector(("high", "low"), {})
     assert {turns.following() for _ in range(10)} == {("high", "low")}
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 20), min_size=1))
 def test_each_queue_comes_first_in_proportion_to_its_weight(weights: dict[str, int]) -> None:
-    turns = Turns(tuple(weights), weights)
+    turns = QueueSelector(tuple(weights), weights)
     rounds = [turns.following() for _ in range(sum(weights.values()))]
     assert Counter(order[0] for order in rounds) == Counter(weights)
     assert all(sorted(order) == sorted(weights) for order in rounds)

@@ -14,7 +14,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
 from wrasse.leases.core import leases_in
-from wrasse.leases.lease_scope import Holding, hold_key, kept
+from wrasse.leases.lease_scope import RenewedLease, hold_key, kept
 from wrasse.leases.leases import Leases
 from wrasse.leases.manager import LeaseManager
 from wrasse.leases.refusal import KeyRefused
@@ -61,7 +61,7 @@ async def _until(so: Callable[[], bool], pause: float = 0.005) -> None:
             await asyncio.sleep(pause)
 
 
-async def _renewals(holding: Holding, count: int) -> None:
+async def _renewals(holding: RenewedLease, count: int) -> None:
     """Until the lease was renewed so many times."""
     seen = [holding.lease]
 
@@ -213,7 +213,7 @@ async def test_a_body_that_looks_for_itself_is_not_cancelled_but_told_by_alive(d
     manager = LeaseManager(desk.memory.records(leases_in(".wrasse")), desk.clock)
     lease = await manager.acquire("k", "me", TTL)
     assert lease is not None
-    async with kept(Holding(manager, lease, TTL, desk.clock)) as holding:
+    async with kept(RenewedLease(manager, lease, TTL, desk.clock)) as holding:
         await _renewals(holding, 1)
         desk.clock.advance(TTL)
         assert not holding.alive

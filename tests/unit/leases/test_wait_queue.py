@@ -13,7 +13,7 @@ from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.wait_queue import POLL_MAX, Lines
+from wrasse.leases.wait_queue import POLL_MAX, WaitQueues
 
 NS = "default"
 TTL = timedelta(seconds=30)
@@ -41,7 +41,7 @@ def now() -> float:
 
 
 async def test_a_line_serves_in_order_and_forgets_who_left() -> None:
-    lines, served = Lines(), []
+    lines, served = WaitQueues(), []
 
     async def wait(n: int) -> None:
         async with lines.place("k") as place:

@@ -12,18 +12,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exposition import complaints
-from wrasse.archives.tally import Tally as ArchiveTally
+from wrasse.archives.tally import ArchiverTally as ArchiveTally
 from wrasse.breaker import BreakerState
 from wrasse.engine.report import Totals
-from wrasse.engine.state import Held
+from wrasse.engine.state import PausedBy
 from wrasse.jobs.tally import QUEUES_MAX, Labels, Tally
 from wrasse.jobs.worker.breakers import BreakerFacts
 from wrasse.leases.store import LeaseTally
 from wrasse.observability.logs import LogTally
-from wrasse.observability.metrics import METRICS, Facts, LeaseFacts, OrphanFacts, SweepFacts, exposition
+from wrasse.observability.metrics import METRICS, LeaseFacts, MetricInputs, OrphanFacts, SweepFacts, exposition
 from wrasse.observability.tracing import SpanTally
 from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
-from wrasse.ports.sightings import Round
+from wrasse.ports.sightings import CompleteScan
 from wrasse.streams.tally import StreamTally
 from wrasse.streams.trimmer import RetentionTally
 
@@ -42,7 +42,7 @@ SEED = {
 }
 
 
-def facts(queues: int = 2) -> Facts:
+def facts(queues: int = 2) -> MetricInputs:
     tally = Tally()
     counted = []
     for n in range(queues):
@@ -57,9 +57,9 @@ def facts(queues: int = 2) -> Facts:
     totals.stopped["traffic"] = 1
     messages = StreamTally()
     messages.acked = 7
-    held = Held("mass_death", "5 of 6 workers fell silent", NOW)
+    held = PausedBy("mass_death", "5 of 6 workers fell silent", NOW)
     workers = (WorkerState(WorkerInfo("w"), NOW, NOW + timedelta(seconds=1)), WorkerState(WorkerInfo("v"), NOW, NOW))
-    return Facts(
+    return MetricInputs(
         tally,
         {"stuck_jobs": SweepFacts(totals, held), "finished_jobs": SweepFacts(Totals(), None)},
         LogTally(),
@@ -76,13 +76,13 @@ def facts(queues: int = 2) -> Facts:
     )
 
 
-LOOKED = Round(
+LOOKED = CompleteScan(
     "archives", "01", 3, NOW, NOW, 0,
     {"listed": 100, "found": 2, "waiting": 3, "due": 4, "in_quarantine": 5, "lag_4h": 6},
 )  # fmt: skip
 
 
-def samples(of: Facts) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(of: MetricInputs) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(exposition(of).decode())
@@ -150,7 +150,7 @@ def test_workers_skew_and_ages_are_told() -> None:
 
 def test_a_backend_that_does_not_answer_leaves_its_numbers_out_and_says_so() -> None:
     known = facts()
-    found = samples(Facts(known.tally, known.sweeps, known.logs))
+    found = samples(MetricInputs(known.tally, known.sweeps, known.logs))
     assert found["wrasse_backend_up", ()] == 0
     assert not [name for name, _ in found if name == "queue_length"]
     assert found["jobs_produced_total", (("queue", "q0"),)] == 1
@@ -168,7 +168,7 @@ def test_a_look_at_orphans_is_told_by_root() -> None:
 def test_an_odd_queue_name_cannot_break_the_text() -> None:
     tally = Tally()
     tally.produced.add('a"b\\c\nd')
-    found = samples(Facts(tally, {}, LogTally()))
+    found = samples(MetricInputs(tally, {}, LogTally()))
     assert found["jobs_produced_total", (("queue", 'a"b\\c\nd'),)] == 1
 
 PROMTOOL = shutil.which("promtool")
@@ -180,7 +180,7 @@ def test_there_is_nothing_to_complain_about(queues: int) -> None:
 
 
 def test_nothing_to_complain_about_where_nothing_is_known_yet() -> None:
-    assert complaints(exposition(Facts(Tally(), {}, LogTally())).decode()) == []
+    assert complaints(exposition(MetricInputs(Tally(), {}, LogTally())).decode()) == []
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,6 @@ def test_a_configured_queue_has_a_label_of_its_own_however_many_others_came_firs
     for n in range(100):
         tally.produced.add(f"q{n}")
     tally.produced.add("configured")
-    found = samples(Facts(tally, {}, LogTally()))
+    found = samples(MetricInputs(tally, {}, LogTally()))
     assert found["jobs_produced_total", (("queue", "configured"),)] == 1
     assert found["jobs_produced_total", (("queue", "other"),)] == 51

@@ -24,7 +24,7 @@ from wrasse.errors import ConfigError
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.observability.logs import LogHandler, LogTally
 from wrasse.observability.tracing import WAITING_MAX, SpanTally, Traces, endpoint, open_traces
-from wrasse.ports.jobs import Hold, Job, TakenJob
+from wrasse.ports.jobs import Claim, ClaimedJob, Job
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SECRET = "PLANTED-7f3a"
@@ -181,9 +181,9 @@ async def test_the_span_is_current_in_async_handlers_in_threads_in_logs_and_over
         def threaded(job: RunningJob) -> None:
             seen["threaded"] = current()
 
-        from wrasse.jobs.http_handler import Post
+        from wrasse.jobs.http_handler import HttpHandler
 
-        app.registry.add("posted", Post(url, SystemClock()))
+        app.registry.add("posted", HttpHandler(url, SystemClock()))
         for kind in ("looped", "threaded", "posted"):
             await app.jobs.put(kind, id=kind)
         await app.run_pending()
@@ -236,7 +236,7 @@ def test_what_is_more_than_may_wait_is_dropped_and_counted() -> None:
     traces = Traces(TracerProvider(shutdown_on_exit=False), tally)
     now = SystemClock().now()
     for number in range(WAITING_MAX + 5):
-        job = TakenJob(Job(str(number)), Hold(str(number), 1, ""), 1, 0, 0, 0, now, now + timedelta(seconds=1))
+        job = ClaimedJob(Job(str(number)), Claim(str(number), 1, ""), 1, 0, 0, 0, now, now + timedelta(seconds=1))
         traces.start(job).end("done", "")
     assert (tally.ended, tally.dropped, tally.waiting) == (WAITING_MAX + 5, 5, WAITING_MAX)
 

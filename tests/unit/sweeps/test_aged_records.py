@@ -16,7 +16,7 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.report import Report
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action
 from wrasse.ids import Ids
 from wrasse.leases import expiry_index
@@ -53,7 +53,7 @@ class Place:
         await self.leases.close()
 
     async def run(self) -> Report:
-        report = await run_once(self.sweep, Frame(self.journal, self.clock, Ids(self.clock)))
+        report = await run_once(self.sweep, RunContext(self.journal, self.clock, Ids(self.clock)))
         assert not report.errors, report.errors
         return report
 
@@ -154,7 +154,7 @@ async def test_what_a_crash_left_after_the_record_went_is_taken_away_by_the_next
         place.store.records, FaultyObjects(place.store.objects, Network(Script({1: LOST_REQUEST}))), place.clock
     )
     sweep = AgedRecords(broken, place.store.namespaces, KEPT)
-    frame = Frame(place.journal, place.clock, Ids(place.clock))
+    frame = RunContext(place.journal, place.clock, Ids(place.clock))
     assert (await run_once(sweep, frame)).unknown == 1
     assert (await place.keys(), len(await place.objects())) == ([], 1)
     place.clock.advance(HOUR)

@@ -15,10 +15,10 @@ from wrasse.leases.leases import Leases
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import Job, WorkerInfo
 from wrasse.runtime.engine import JOB_SWEEPS, build_engine, build_sweep
-from wrasse.runtime.open_ports import Opened
+from wrasse.runtime.open_ports import OpenPorts
 from wrasse.runtime.worker import DEFAULT_LEASES as LEASES
 from wrasse.web.pages import page
-from wrasse.web.snapshot import Snapshot, Subject, Watch
+from wrasse.web.snapshot import ProcessSnapshot, Subject, SubjectWatch
 
 NASTY = "<script>alert(1)</script>&\"'"
 SILENCE = timedelta(seconds=30)
@@ -32,7 +32,7 @@ class Shown:
         self.store = Memory(self.clock)
         settings = load("/dev/null", environ={}).settings
         stores: dict[str, Backend] = dict.fromkeys(("jobs", "records", "engine"), self.store)
-        opened = Opened(stores, engine_journal=self.store.journal)
+        opened = OpenPorts(stores, engine_journal=self.store.journal)
         self.engine = build_engine(settings, opened, self.clock, "me")
         self.engine.add([build_sweep(name, settings, opened, self.clock) for name in JOB_SWEEPS])
         self.leases = Leases(self.store.records, self.store.objects, self.clock)
@@ -52,7 +52,7 @@ class Shown:
             shut=self.store.records(SHUT_QUEUES),
             breakers=self.breakers,
         )
-        self.watch = Watch(lambda: subject, kept)
+        self.watch = SubjectWatch(lambda: subject, kept)
 
     async def leave_behind(self, id: str, worker: str = "w") -> None:
         """A job that a worker took; nobody beats for it from here on."""
@@ -60,7 +60,7 @@ class Shown:
         await self.store.jobs.beat(WorkerInfo(worker), (), silence=SILENCE)
         await self.store.jobs.take([NASTY], 1, worker=worker, silence=SILENCE, request=f"take {id}")
 
-    async def look(self) -> Snapshot:
+    async def look(self) -> ProcessSnapshot:
         """A fresh look."""
         self.clock.advance(self.watch.kept)
         return await self.watch.look()

@@ -11,19 +11,19 @@ import pytest
 from unit.jobs.working import eventually
 from unit.web.status_scene import SILENCE, Shown
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, ShutQueues
-from wrasse.jobs.worker.in_flight import Work
+from wrasse.jobs.worker.in_flight import InFlightJob
 from wrasse.observability.json_format import to_json
 from wrasse.observability.metrics import exposition
 from wrasse.ports.jobs import (
     Budget,
+    Claim,
+    ClaimedJob,
     Delete,
-    Hold,
     Job,
     JobFilter,
     Place,
     Reason,
     Requeue,
-    TakenJob,
     WorkerInfo,
 )
 from wrasse.web.server import snapshot_json
@@ -38,8 +38,10 @@ async def shown() -> Shown:
 def failed(shown: Shown, queue: str, times: int) -> None:
     """Jobs of a queue that fail in the worker of the process that is looked at."""
     for number in range(times):
-        job = TakenJob(Job("x", queue=queue), Hold("x", number, ""), 1, 0, 0, 0, shown.clock.now(), shown.clock.now())
-        work = Work(job, 0, 0.0, 1.0)
+        job = ClaimedJob(
+            Job("x", queue=queue), Claim("x", number, ""), 1, 0, 0, 0, shown.clock.now(), shown.clock.now()
+        )
+        work = InFlightJob(job, 0, 0.0, 1.0)
         assert shown.breakers.admit(work)
         shown.breakers.hear(work, Requeue(job.hold, Budget.FAILURES, Reason.FAILED))
 

@@ -23,7 +23,7 @@ from wrasse.backends.directory.files import Files, Mount
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.namespaces import DirectoryNamespaces
-from wrasse.backends.directory.object_paths import Exchange, InTurns, Places, inside
+from wrasse.backends.directory.object_paths import Exchange, InTurns, ObjectPaths, inside
 from wrasse.backends.directory.objects import DirectoryObjects, ObjectFiles
 from wrasse.backends.directory.records import RecordFiles, ThreadedRecords
 from wrasse.backends.directory.temp_files import Stamps, Temps
@@ -33,7 +33,7 @@ from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.backend import ObjectStore
 from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.health_check import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
 from wrasse.ports.rules.check_result import WARN, Finding
 from wrasse.private_files import make_private_folders
@@ -156,7 +156,7 @@ class Directory(ObjectStore):
         self._mount = files.mount()
         self.margin = self._mount.margin  # how far the time it tells may be off
         self.conditions = _found(self._mount, exchanges)
-        self._places = Places(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
+        self._places = ObjectPaths(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
         objects = ObjectFiles(files, self._locks, self._temps, stamps, self._places)
         objects.clean()
         self.objects = DirectoryObjects(threads, files, self._temps, stamps, objects)
@@ -201,13 +201,13 @@ class Directory(ObjectStore):
             )
         return self._records[collection]
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """That the directory is there, and the host's clock."""
         if await self._threads.run(lambda: self._files.state(WORKPLACE)) is None:
             raise StoreUnavailable(
                 f"{self._files.root} was moved or deleted while it was open", do="put it back, or start again"
             )
-        return Pulse(f"directory-{self._files.inode}", self._clock.now())
+        return HealthSample(f"directory-{self._files.inode}", self._clock.now())
 
     async def examine(self) -> Sequence[Finding]:
         """Whether several hosts could share it as it is mounted."""

@@ -30,14 +30,14 @@ TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectPath:
     """An object that is there: where its file is now, and what the file system says of it."""
 
     path: bytes
     state: FileState
 
 
-class Places:
+class ObjectPaths:
     """Finds objects, and makes and removes the directories they stand in."""
 
     def __init__(self, files: Files, turns: Exchange | InTurns) -> None:
@@ -48,13 +48,13 @@ class Places:
         """Look for objects, and change them, inside this."""
         return self._turns.settled()
 
-    def find(self, path: bytes) -> Place | None:
+    def find(self, path: bytes) -> ObjectPath | None:
         """The object of this path, if it is there."""
         state = self._files.state(path)
         if state is not None and state.is_folder:
             path = inside(path)
             state = self._files.state(path)
-        return Place(path, state) if state is not None and state.is_file else None
+        return ObjectPath(path, state) if state is not None and state.is_file else None
 
     def free(self, path: bytes) -> bytes | None:
         """Where an object may get its name; None if there is one already."""

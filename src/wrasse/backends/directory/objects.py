@@ -36,10 +36,10 @@ from typing import TypeVar
 from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import SIDECAR, path_of, prefix_path, segment_of
-from wrasse.backends.directory.object_paths import TRIES, Place, Places, parent, unsteady
+from wrasse.backends.directory.object_paths import TRIES, ObjectPath, ObjectPaths, parent, unsteady
 from wrasse.backends.directory.temp_files import Blank, Stamps, Temp, Temps, instant
 from wrasse.backends.directory.threads import Threads
-from wrasse.backends.directory.walk import Listings, Slice, Sort, Walk
+from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import (
@@ -50,7 +50,7 @@ from wrasse.ports.objects import (
     ObjectDelete,
     ObjectHead,
     ObjectInfo,
-    Stored,
+    WriteResult,
     check_deletes,
     check_metadata,
     check_object_key,
@@ -67,7 +67,7 @@ _SUFFIX = b".meta"
 class Sidecars:
     """Writes, reads and removes the metadata of objects. Objects are named by their path."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, places: Places) -> None:
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths) -> None:
         self._files = files
         self._locks = locks
         self._temps = temps
@@ -99,7 +99,7 @@ class Sidecars:
         return any(self._files.state(name) is not None for name in sidecars(path, stamp))
 
     @contextmanager
-    def after(self, path: bytes, place: Place) -> Iterator[None]:
+    def after(self, path: bytes, place: ObjectPath) -> Iterator[None]:
         """Inside, the object that stands there goes; afterwards its metadata is gone, too."""
         stamp = place.state.stamp
         name = next((name for name in sidecars(path, stamp) if self._files.state(name) is not None), None)
@@ -168,7 +168,7 @@ _OBJECTS = Sort(segment_of, nested=True)
 class ObjectFiles:
     """The objects of one root, by the path of their key."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, stamps: Stamps, places: Places) -> None:
+    def __init__(self, files: Files, locks: Locks, temps: Temps, stamps: Stamps, places: ObjectPaths) -> None:
         self._files = files
         self._locks = locks
         self._temps = temps
@@ -267,7 +267,7 @@ class ObjectFiles:
                 self._places.prune(emptied)
         return outcomes
 
-    def page(self, prefix: bytes, after: bytes | None, limit: int) -> Slice[FileState]:
+    def page(self, prefix: bytes, after: bytes | None, limit: int) -> WalkedPage[FileState]:
         """Objects whose key starts with `prefix`, in the order of their keys."""
         folder, key = prefix_path(prefix)
 
@@ -370,7 +370,7 @@ class DirectoryObjects:
         self._stamps = stamps
         self._objects = objects
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         check_object_key(key)
         check_metadata(metadata)
         path = path_of(raw_key(key))
@@ -381,7 +381,7 @@ class DirectoryObjects:
             lambda temp: self._objects.create(path, temp, metadata),
         )
 
-    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         check_object_key(key)
         check_metadata(metadata)
         path = path_of(raw_key(key))
@@ -441,7 +441,7 @@ class DirectoryObjects:
 
     async def _store(
         self, data: Data, fits: Callable[[], bool], begin: Callable[[], F], place: Callable[[F], FileState | None]
-    ) -> Stored:
+    ) -> WriteResult:
         """Writes the bytes and gives them their name, unless it is plain beforehand that this will not do."""
         if isinstance(data, bytes):
             state = await self._threads.run(
@@ -453,8 +453,8 @@ class DirectoryObjects:
         else:
             state = None
         if state is None:
-            return Stored(Outcome.LOST, None, self._stamps.now())
-        return Stored(Outcome.DONE, version_of(state), self._stamps.now())
+            return WriteResult(Outcome.LOST, None, self._stamps.now())
+        return WriteResult(Outcome.DONE, version_of(state), self._stamps.now())
 
     def _store_whole(
         self, data: bytes, begin: Callable[[], F], place: Callable[[F], FileState | None]

@@ -30,14 +30,14 @@ from datetime import datetime
 from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import RECORD_SUFFIX, folder_path, record_path, stored_part
-from wrasse.backends.directory.object_paths import TRIES, Places, parent, unsteady
+from wrasse.backends.directory.object_paths import TRIES, ObjectPaths, parent, unsteady
 from wrasse.backends.directory.temp_files import Temps
 from wrasse.backends.directory.threads import Threads
-from wrasse.backends.directory.tombstones import GoneKeys
-from wrasse.backends.directory.walk import Listings, Slice, Sort, Walk
+from wrasse.backends.directory.tombstones import Tombstones
+from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
 from wrasse.backends.record_files.due_bucket import Calendar
-from wrasse.backends.record_files.envelope import DAMAGED, Kept, listed, pack, unpack
-from wrasse.backends.record_files.named_records import Answer, Change, DueSpot
+from wrasse.backends.record_files.envelope import DAMAGED, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.named_records import Answer, DueCursor, RecordChange
 from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
@@ -50,7 +50,7 @@ LASTING_MAX = 4_096
 class Buckets:
     """The due index of one collection. Entries are changed by whoever is alone with the record."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, places: Places, collection: Collection) -> None:
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths, collection: Collection) -> None:
         self._files = files
         self._locks = locks
         self._temps = temps
@@ -216,22 +216,22 @@ _RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 class RecordFiles:
     """The records of one collection, by stored name."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, places: Places, collection: Collection) -> None:
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths, collection: Collection) -> None:
         self._files = files
         self._locks = locks
         self._temps = temps
         self._places = places
         self._folder = folder_path(collection.data)
         self._buckets = Buckets(files, locks, temps, places, collection)
-        self._gone = GoneKeys(files, temps)
+        self._gone = Tombstones(files, temps)
         self._listings = Listings(files)
         self._tended = collection.tended
 
-    def get(self, stored: bytes) -> Kept | None:
+    def get(self, stored: bytes) -> StoredRecord | None:
         """The record as it is now."""
         return self._load(self._path(stored))
 
-    def write(self, change: Change) -> Answer:
+    def write(self, change: RecordChange) -> Answer:
         """Makes the change, if it fits."""
         for _ in range(TRIES):
             try:
@@ -248,20 +248,22 @@ class RecordFiles:
         """Takes away an entry that a change left, unless the record needs it again."""
         self._remove_stale(stored, self._buckets.calendar.bucket(due_at))
 
-    def page(self, prefix: bytes, after: bytes | None, limit: int) -> Slice[Kept]:
+    def page(self, prefix: bytes, after: bytes | None, limit: int) -> WalkedPage[StoredRecord]:
         """Records whose stored name starts with `prefix`, in order."""
 
         def begin() -> Walk:
             return Walk(self._files, _RECORDS, self._folder, b"", prefix, after)
 
-        def look(stored: bytes, path: bytes) -> Kept | None:
+        def look(stored: bytes, path: bytes) -> StoredRecord | None:
             return self._listed(path) if path == self._path(stored) else None
 
         return self._listings.cut(prefix, after, limit, begin, look)
 
-    def due(self, horizon: datetime, after: DueSpot | None, limit: int) -> tuple[list[tuple[DueSpot, Kept]], bool]:
+    def due(
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
         """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
-        found: list[tuple[DueSpot, Kept]] = []
+        found: list[tuple[DueCursor, StoredRecord]] = []
         for bucket in self._buckets.over(horizon, "" if after is None else after.bucket):
             start = after.stored if after is not None and after.bucket == bucket else None
             empty = start is None
@@ -274,7 +276,7 @@ class RecordFiles:
                 self._buckets.retire(bucket)
         return found, False
 
-    def _due_in(self, bucket: str, after: bytes | None) -> Iterator[tuple[DueSpot, Kept]]:
+    def _due_in(self, bucket: str, after: bytes | None) -> Iterator[tuple[DueCursor, StoredRecord]]:
         walk = self._buckets.walk(bucket, after)
         while (spot := walk.next()) is not None:
             stored, path = spot
@@ -282,9 +284,9 @@ class RecordFiles:
                 continue
             kept = self._listed(self._path(stored))
             if kept is not None and self._bucket_of(kept) == bucket:
-                yield DueSpot(bucket, stored), kept
+                yield DueCursor(bucket, stored), kept
             elif kept is not None and (self._tended or kept.version == DAMAGED):
-                yield DueSpot(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
+                yield DueCursor(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
             else:
                 self._remove_stale(stored, bucket)
 
@@ -294,7 +296,7 @@ class RecordFiles:
             if self._bucket_of(self._load(self._path(stored))) != bucket:
                 self._buckets.leave(stored, bucket)
 
-    def _write(self, change: Change) -> Answer:
+    def _write(self, change: RecordChange) -> Answer:
         path = self._path(change.stored)
         before = self._load(path)
         writes = self._gone.writes(path) if before is None else before.writes
@@ -305,11 +307,11 @@ class RecordFiles:
             assert before is not None, "a delete names the version of a record"
             return self._delete(change, before)
         version = secrets.token_hex(12)
-        after = Kept(change.value, version, change.due_at, writes.and_then(change.nonce, version))
+        after = StoredRecord(change.value, version, change.due_at, writes.and_then(change.nonce, version))
         self._store(change.stored, before, after, change.entry_stays)
         return Outcome.DONE, version
 
-    def _store(self, stored: bytes, before: Kept | None, after: Kept, entry_stays: bool) -> None:
+    def _store(self, stored: bytes, before: StoredRecord | None, after: StoredRecord, entry_stays: bool) -> None:
         path, old, new = self._path(stored), self._bucket_of(before), self._bucket_of(after)
         if new is not None and (new != old or not self._buckets.has(stored, new)):
             self._buckets.enter(stored, new)
@@ -320,7 +322,7 @@ class RecordFiles:
         if old is not None and old != new and not entry_stays:
             self._buckets.leave(stored, old)
 
-    def _delete(self, change: Change, before: Kept) -> Answer:
+    def _delete(self, change: RecordChange, before: StoredRecord) -> Answer:
         path, old = self._path(change.stored), self._bucket_of(before)
         self._gone.keep(path, before.writes.and_then(change.nonce, None))
         self._files.unlink(path)
@@ -330,16 +332,16 @@ class RecordFiles:
         self._places.prune(parent(path), self._folder)
         return Outcome.DONE, None
 
-    def _bucket_of(self, kept: Kept | None) -> str | None:
+    def _bucket_of(self, kept: StoredRecord | None) -> str | None:
         if kept is None or kept.due_at is None:
             return None
         return self._buckets.calendar.bucket(kept.due_at)
 
-    def _listed(self, path: bytes) -> Kept | None:
+    def _listed(self, path: bytes) -> StoredRecord | None:
         packed = self._files.load(path)
         return None if packed is None else listed(packed)
 
-    def _load(self, path: bytes) -> Kept | None:
+    def _load(self, path: bytes) -> StoredRecord | None:
         packed = self._files.load(path)
         if packed is None:
             return None
@@ -361,20 +363,22 @@ class ThreadedRecords:
     def __init__(self, threads: Threads, files: RecordFiles) -> None:
         self._threads, self._files = threads, files
 
-    async def get(self, stored: bytes, entering: datetime | None = None) -> Kept | None:
+    async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
         return await self._threads.run(lambda: self._files.get(stored))
 
-    async def write(self, change: Change) -> Answer:
+    async def write(self, change: RecordChange) -> Answer:
         return await self._threads.run(lambda: self._files.write(change))
 
     async def leave(self, stored: bytes, due_at: datetime) -> None:
         await self._threads.run(lambda: self._files.leave(stored, due_at))
 
-    async def page(self, prefix: bytes, after: bytes | None, limit: int) -> tuple[Sequence[tuple[bytes, Kept]], bool]:
+    async def page(
+        self, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[Sequence[tuple[bytes, StoredRecord]], bool]:
         found = await self._threads.run(lambda: self._files.page(prefix, after, limit))
         return found.found, found.more
 
     async def due(
-        self, horizon: datetime, after: DueSpot | None, limit: int
-    ) -> tuple[Sequence[tuple[DueSpot, Kept]], bool]:
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[Sequence[tuple[DueCursor, StoredRecord]], bool]:
         return await self._threads.run(lambda: self._files.due(horizon, after, limit))

@@ -14,7 +14,7 @@ import msgspec
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.temp_files import Temps
-from wrasse.backends.record_files.envelope import Write, Writes
+from wrasse.backends.record_files.envelope import LastWrites, Write
 
 FOLDER = WORKPLACE + b"/gone"
 GONE_MAX = 40
@@ -34,22 +34,22 @@ class _Lot(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Lot).decode
 
 
-class GoneKeys:
+class Tombstones:
     """What is known of keys without a record. The caller is alone with the key."""
 
     def __init__(self, files: Files, temps: Temps) -> None:
         self._files = files
         self._temps = temps
 
-    def writes(self, path: bytes) -> Writes:
+    def writes(self, path: bytes) -> LastWrites:
         """The last writes to the record that had this path."""
         hash, lot = _hash(path), self._load(_file(path))
         for key in lot.keys:
             if key.hash == hash:
-                return Writes(tuple(key.writes), key.whole)
-        return Writes(whole=not lot.forgot)
+                return LastWrites(tuple(key.writes), key.whole)
+        return LastWrites(whole=not lot.forgot)
 
-    def keep(self, path: bytes, writes: Writes) -> None:
+    def keep(self, path: bytes, writes: LastWrites) -> None:
         """Remembers them, on the disk."""
         hash, file = _hash(path), _file(path)
         lot = self._load(file)

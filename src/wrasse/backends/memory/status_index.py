@@ -17,15 +17,15 @@ from itertools import chain, islice
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import EPOCH, to_micros
-from wrasse.ports.jobs import Hold, JobFilter, JobState, Place
+from wrasse.ports.jobs import Claim, JobFilter, JobState, Place
 from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_listing
-from wrasse.ports.rules.job_transitions import Shelf, StoredJob
+from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
 
 Position = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Row(StoredJob):
+class JobRow(StoredJob):
     """A stored job. `seq` tells rows apart for ever; `ready_at` is since when it is ready, or when it will be."""
 
     seq: int = 0
@@ -44,23 +44,23 @@ class Shelves:
     __slots__ = ("_orders", "_rows", "_seqs")
 
     def __init__(self) -> None:
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, JobRow] = {}
         self._seqs: dict[str, int] = {}
-        self._orders: dict[tuple[Shelf, str | None], Ordered[Position]] = {}
+        self._orders: dict[tuple[JobStatus, str | None], Ordered[Position]] = {}
 
-    def find(self, id: str) -> Row | None:
+    def find(self, id: str) -> JobRow | None:
         """The row of this job."""
         seq = self._seqs.get(id)
         return None if seq is None else self._rows[seq]
 
-    def current(self, hold: Hold, place: Place) -> Row | None:
+    def current(self, hold: Claim, place: Place) -> JobRow | None:
         """The row that this hold names, if the job is in this place and nobody else was given it since."""
         row = self.find(hold.id)
         if row is None or row.state.place is not place or row.state.hold != hold:
             return None
         return row
 
-    def set(self, row: Row) -> None:
+    def set(self, row: JobRow) -> None:
         """Puts the row where it belongs, whether it is new or was elsewhere before."""
         before = self._rows.get(row.seq)
         if before is not None:
@@ -74,12 +74,12 @@ class Shelves:
                 order = self._orders[shelf, queue] = Ordered()
             order.add(position)
 
-    def drop(self, row: Row) -> None:
+    def drop(self, row: JobRow) -> None:
         """Forgets the row."""
         self._unlist(row)
         del self._rows[row.seq], self._seqs[row.job.id]
 
-    def count(self, shelf: Shelf, queue: str | None = None) -> int:
+    def count(self, shelf: JobStatus, queue: str | None = None) -> int:
         """How many jobs are there."""
         order = self._orders.get((shelf, queue))
         return 0 if order is None else len(order)
@@ -89,19 +89,19 @@ class Shelves:
         return sorted({queue for _, queue in self._orders if queue is not None})
 
     def walk(
-        self, shelf: Shelf, queue: str | None = None, after: Position | None = None, *, newest: bool = False
-    ) -> Iterator[Row]:
+        self, shelf: JobStatus, queue: str | None = None, after: Position | None = None, *, newest: bool = False
+    ) -> Iterator[JobRow]:
         """The rows of a shelf in its order."""
         order = self._orders.get((shelf, queue))
         return iter(()) if order is None else (self._rows[at[1]] for at in order.walk(after, newest=newest))
 
     def first(
-        self, shelf: Shelf, queue: str | None = None, after: Position | None = None, *, newest: bool = False
-    ) -> Row | None:
+        self, shelf: JobStatus, queue: str | None = None, after: Position | None = None, *, newest: bool = False
+    ) -> JobRow | None:
         """The row that `walk` would begin with."""
         return next(self.walk(shelf, queue, after, newest=newest), None)
 
-    def _unlist(self, row: Row) -> None:
+    def _unlist(self, row: JobRow) -> None:
         for queue in (row.job.queue, None):
             order = self._orders[row.shelf, queue]
             order.remove(row.position)
@@ -125,16 +125,18 @@ def page(
 def overdue(shelves: Shelves, after: str | None, limit: int, *, at: datetime) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first."""
     start = None if after is None else _position(after)[1]
-    return _cut(_until(shelves.walk(Shelf.HELD, after=start), lambda row: row.position[0] > to_micros(at)), limit, at)
+    return _cut(
+        _until(shelves.walk(JobStatus.HELD, after=start), lambda row: row.position[0] > to_micros(at)), limit, at
+    )
 
 
 def _shelves(
     place: Place, where: JobFilter, after: str | None, newest: bool
-) -> Iterator[tuple[Shelf, Position | None]]:
+) -> Iterator[tuple[JobStatus, Position | None]]:
     """The shelves of a place that are still to be read, each with where to begin."""
-    shelves = [Shelf.READY, Shelf.DELAYED] if place is Place.READY else [Shelf(place)]
+    shelves = [JobStatus.READY, JobStatus.DELAYED] if place is Place.READY else [JobStatus(place)]
     if place is Place.READY and where.delayed is not None:
-        shelves = [Shelf.DELAYED if where.delayed else Shelf.READY]
+        shelves = [JobStatus.DELAYED if where.delayed else JobStatus.READY]
     if newest:
         shelves.reverse()
     begun, start = (shelves[0], None) if after is None else _position(after)
@@ -144,9 +146,11 @@ def _shelves(
         yield shelf, start if shelf is begun else None
 
 
-def _within(shelves: Shelves, shelf: Shelf, where: JobFilter, start: Position | None, *, newest: bool) -> Iterator[Row]:
+def _within(
+    shelves: Shelves, shelf: JobStatus, where: JobFilter, start: Position | None, *, newest: bool
+) -> Iterator[JobRow]:
     """The rows of a shelf between the filter's instants: finished jobs stand in the order they finished."""
-    if shelf not in (Shelf.DONE, Shelf.DEAD):
+    if shelf not in (JobStatus.DONE, JobStatus.DEAD):
         return shelves.walk(shelf, where.queue, start, newest=newest)
     low = None if where.finished_after is None else (to_micros(where.finished_after), _BEYOND)
     high = None if where.finished_before is None else (to_micros(where.finished_before), -1)
@@ -159,22 +163,22 @@ def _within(shelves: Shelves, shelf: Shelf, where: JobFilter, start: Position | 
     return rows if high is None else _until(rows, lambda row: row.position >= high)
 
 
-def _until(rows: Iterable[Row], ends: Callable[[Row], bool]) -> Iterator[Row]:
+def _until(rows: Iterable[JobRow], ends: Callable[[JobRow], bool]) -> Iterator[JobRow]:
     for row in rows:
         if ends(row):
             return
         yield row
 
 
-def _cut(rows: Iterable[Row], limit: int, at: datetime) -> Page[JobState]:
+def _cut(rows: Iterable[JobRow], limit: int, at: datetime) -> Page[JobState]:
     check_limit(limit, "jobs")
     found = [(f"{row.shelf}:{row.position[0]}:{row.position[1]}", row.state) for row in islice(rows, limit + 1)]
     return Page.cut(found, limit, at)
 
 
-def _position(cursor: str) -> tuple[Shelf, Position]:
+def _position(cursor: str) -> tuple[JobStatus, Position]:
     try:
         shelf, order, seq = cursor.split(":")
-        return Shelf(shelf), (number_in(cursor, order), number_in(cursor, seq))
+        return JobStatus(shelf), (number_in(cursor, order), number_in(cursor, seq))
     except ValueError:
         raise no_cursor(cursor) from None

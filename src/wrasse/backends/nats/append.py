@@ -24,14 +24,22 @@ from itertools import count, groupby
 from typing import TypeVar
 from urllib.parse import quote
 
-from wrasse.backends.nats.client.connection import Link
+from wrasse.backends.nats.client.connection import NatsConnection
 from wrasse.backends.nats.client.jetstream import NO_BATCHES, JsError
 from wrasse.backends.nats.client.server_clock import ServerTime
 from wrasse.backends.nats.client.transport import HEADERS_MAX
 from wrasse.backends.nats.message_codec import written_fields
-from wrasse.backends.nats.publish_batches import STEP_MAX, Batch, Begun, NotConfirmed, Outdated, Steps, Vanished
+from wrasse.backends.nats.publish_batches import (
+    STEP_MAX,
+    AppendConflict,
+    Begun,
+    NotConfirmed,
+    PublishBatch,
+    PublishSteps,
+    Vanished,
+)
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
-from wrasse.backends.nats.stream_map import NOTE_SECONDS, Lane, Lanes, Note, Waiting
+from wrasse.backends.nats.stream_map import NOTE_SECONDS, StreamMap, SubjectNote, SubjectStream, WaitingDrafts
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.ports.streams import Draft, EntryId, draft_bytes
@@ -41,16 +49,16 @@ CHAIN_MIN = 64  # shorter batches are not worth a pen
 _OTHERS_KNOW = NOTE_SECONDS * 1.5
 
 
-class Pens:
+class SingleWriters:
     """The pens of one process."""
 
-    def __init__(self, lanes: Lanes, clock: Clock) -> None:
+    def __init__(self, lanes: StreamMap, clock: Clock) -> None:
         self._lanes = lanes
         self._clock = clock
         self._name = secrets.token_hex(8)
         self._taken: dict[str, float] = {}  # by subject: when others may still have believed otherwise
 
-    async def mine(self, subject: str, lane: Lane, count: int) -> bool:
+    async def mine(self, subject: str, lane: SubjectStream, count: int) -> bool:
         """Whether nobody else writes to it now; takes the pen for a long batch if it is free."""
         if not lane.own or count < CHAIN_MIN:
             return False
@@ -62,7 +70,7 @@ class Pens:
             return False
         return self._clock.monotonic() - self._taken.get(subject, self._clock.monotonic()) > _OTHERS_KNOW
 
-    async def respect(self, subject: str, lane: Lane) -> None:
+    async def respect(self, subject: str, lane: SubjectStream) -> None:
         """Before anything is written: takes the pen from another, and waits until he knows."""
         pen = (await self._lanes.note(subject, lane)).pen
         if pen not in ("", SHARED, self._name):
@@ -70,10 +78,10 @@ class Pens:
             await asyncio.sleep(_OTHERS_KNOW)
             lane.tip = None
 
-    def _take(self, note: Note) -> Note:
+    def _take(self, note: SubjectNote) -> SubjectNote:
         return note if note.pen else replace(note, pen=self._name)
 
-    async def share(self, subject: str, lane: Lane) -> None:
+    async def share(self, subject: str, lane: SubjectStream) -> None:
         """From now on it has several writers."""
         await self._lanes.change(subject, lane, lambda note: replace(note, pen=SHARED))
 
@@ -91,15 +99,15 @@ _NEVER = str(1 << 62)
 class Appender:
     """Appends for one backend."""
 
-    def __init__(self, lanes: Lanes, time: ServerTime, clock: Clock, *, atomic: bool | None = None) -> None:
+    def __init__(self, lanes: StreamMap, time: ServerTime, clock: Clock, *, atomic: bool | None = None) -> None:
         self._lanes = lanes
         self._time = time
-        self._link: Link = lanes.js.link
+        self._link: NatsConnection = lanes.js.link
         self._batches = count(1)
         self._salt = b"%x." % random.getrandbits(40)
         self._keys = KeyMemory(lanes, time)
-        self._pens = Pens(lanes, clock)
-        self._steps = Steps(lanes, time, atomic=atomic)
+        self._pens = SingleWriters(lanes, clock)
+        self._steps = PublishSteps(lanes, time, atomic=atomic)
 
     async def append(self, drafts: Sequence[Draft]) -> tuple[EntryId, ...]:
         """Appends, in order; a draft whose key is known answers with the first entry's id."""
@@ -145,9 +153,9 @@ class Appender:
     async def _plain(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
         """Entries without keys. Those of callers who wait for the same turn go together."""
         lane = await self._lanes.make(subject)
-        mine = Waiting(drafts)
+        mine = WaitingDrafts(drafts)
         lane.waiting.append(mine)
-        taken: list[Waiting] = []
+        taken: list[WaitingDrafts] = []
         try:
             async with lane.turn:
                 if mine in lane.waiting:  # nobody took it along
@@ -164,7 +172,7 @@ class Appender:
             raise
         return await mine.future
 
-    def _taken(self, lane: Lane) -> tuple[list[Waiting], Batch]:
+    def _taken(self, lane: SubjectStream) -> tuple[list[WaitingDrafts], PublishBatch]:
         """What waits, as much as one step takes and at least the first."""
         taken = [lane.waiting.pop(0)]
         size = len(taken[0].drafts)
@@ -172,9 +180,9 @@ class Appender:
             taken.append(lane.waiting.pop(0))
             size += len(taken[-1].drafts)
         drafts = taken[0].drafts if len(taken) == 1 else [draft for each in taken for draft in each.drafts]
-        return taken, Batch(drafts, self._salt + b"%x" % next(self._batches))
+        return taken, PublishBatch(drafts, self._salt + b"%x" % next(self._batches))
 
-    async def _settled(self, taken: Sequence[Waiting], work: Awaitable[T], *, answers: bool = False) -> T:
+    async def _settled(self, taken: Sequence[WaitingDrafts], work: Awaitable[T], *, answers: bool = False) -> T:
         """Tells all whose drafts were taken what became of them."""
         try:
             done = await work
@@ -194,7 +202,7 @@ class Appender:
                 at += len(each.drafts)
         return done
 
-    async def _alone(self, subject: str, batch: Batch) -> Begun | None:
+    async def _alone(self, subject: str, batch: PublishBatch) -> Begun | None:
         """Sends a whole batch if it is one step and nobody else writes; None if that is not so."""
         if not CHAIN_MIN <= len(batch.drafts) <= STEP_MAX:
             return None
@@ -209,23 +217,23 @@ class Appender:
             await self._steps.find(subject, lane, batch)
             return None
 
-    async def _finished(self, subject: str, lane: Lane, batch: Batch, begun: Begun) -> list[EntryId]:
+    async def _finished(self, subject: str, lane: SubjectStream, batch: PublishBatch, begun: Begun) -> list[EntryId]:
         try:
             batch.stored(range(len(batch.drafts)), await self._steps.end(begun))
             return batch.whole()
-        except (Outdated, Vanished, NotConfirmed) as failure:
+        except (AppendConflict, Vanished, NotConfirmed) as failure:
             async with lane.turn:
                 lane.tip = None
                 if isinstance(failure, Vanished):
                     self._lanes.forget(subject)
                     batch.since = None
                 else:
-                    if isinstance(failure, Outdated):
+                    if isinstance(failure, AppendConflict):
                         await self._pens.share(subject, lane)
                     await self._steps.find(subject, lane, batch)
                 return await self._in_steps(subject, batch)
 
-    async def _in_steps(self, subject: str, batch: Batch) -> list[EntryId]:
+    async def _in_steps(self, subject: str, batch: PublishBatch) -> list[EntryId]:
         drafts, unknown = batch.drafts, 0
         for attempt in range(_TRIES_MAX + len(drafts) // STEP_MAX):
             places = batch.left(STEP_MAX)
@@ -238,7 +246,7 @@ class Appender:
             try:
                 batch.stored(places, await self._steps.take(lane, batch, places, alone=alone))
                 continue
-            except Outdated:
+            except AppendConflict:
                 if alone:
                     await self._pens.share(subject, lane)
             except Vanished:
@@ -265,10 +273,10 @@ class Appender:
                 known = await self._keys.known(subject, lane, draft.key, probe=attempt > 0)
                 if known is not None:
                     return known
-                one = Batch([draft], self._salt + b"%x" % next(self._batches))
+                one = PublishBatch([draft], self._salt + b"%x" % next(self._batches))
                 try:
                     ids = await self._steps.take(lane, one, [0], msg_id=self._keys.header(subject, lane, draft.key))
-                except Outdated:
+                except AppendConflict:
                     continue
                 except Vanished:
                     self._lanes.forget(subject)
@@ -287,7 +295,7 @@ class Appender:
                 # By our clock its window is over: once more, under another name.
         raise _crowded(subject)
 
-    async def _ready(self, subject: str, attempt: int) -> Lane:
+    async def _ready(self, subject: str, attempt: int) -> SubjectStream:
         """A lane whose tip is known."""
         if attempt > _PATIENCE:
             await asyncio.sleep(random.random() * min(_PAUSE_MAX, 0.001 * attempt))
@@ -321,13 +329,13 @@ class KeyMemory:
     it is used once more under a name of its own, which is the sequence of the entry it stood for.
     """
 
-    def __init__(self, lanes: Lanes, time: ServerTime) -> None:
+    def __init__(self, lanes: StreamMap, time: ServerTime) -> None:
         self._lanes = lanes
         self._time = time
         self._ids: OrderedDict[tuple[str, str], EntryId] = OrderedDict()
         self._again: OrderedDict[tuple[str, str], int] = OrderedDict()  # a key whose window is over: of which entry
 
-    def header(self, subject: str, lane: Lane, key: str) -> bytes:
+    def header(self, subject: str, lane: SubjectStream, key: str) -> bytes:
         """The header that names it to the server."""
         return b"Nats-Msg-Id:%b\r\n" % self._name(subject, lane, key).encode()
 
@@ -335,7 +343,7 @@ class KeyMemory:
         """It stands for this entry now."""
         _put(self._ids, (subject, key), id)
 
-    async def known(self, subject: str, lane: Lane, key: str, *, probe: bool = True) -> EntryId | None:
+    async def known(self, subject: str, lane: SubjectStream, key: str, *, probe: bool = True) -> EntryId | None:
         """The entry that a key stands for, asked without storing anything: the server looks at keys first, and the
         condition of this question never holds."""
         id = self._ids.get((subject, key))
@@ -352,7 +360,7 @@ class KeyMemory:
             raise
         return await self.first(subject, lane, key, seq)
 
-    async def first(self, subject: str, lane: Lane, key: str, seq: int) -> EntryId | None:
+    async def first(self, subject: str, lane: SubjectStream, key: str, seq: int) -> EntryId | None:
         """The entry at this sequence, as the one that the key stands for; None if its window is over."""
         id = self._ids.get((subject, key))
         if id is None or id.seq != seq:
@@ -365,7 +373,7 @@ class KeyMemory:
         self.note(subject, key, id)
         return id
 
-    def _name(self, subject: str, lane: Lane, key: str) -> str:
+    def _name(self, subject: str, lane: SubjectStream, key: str) -> str:
         again = self._again.get((subject, key))
         named = quote(key, safe="") if lane.own else quote(f"{subject} {key}", safe="")
         return named if again is None else f"{named}@{again}"

@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 
 from wrasse.backends.nats.client.jetstream import STREAM_NOT_FOUND, JetStream, JsError
-from wrasse.backends.nats.layout import Layout, text_of, token
-from wrasse.backends.nats.page_reader import Reader
+from wrasse.backends.nats.layout import NatsNames, text_of, token
+from wrasse.backends.nats.page_reader import PageReader
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 from wrasse.ports.streams import EntryId
@@ -19,7 +19,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class GroupCursor:
     """Where a group is, and the revision of what says so."""
 
     at: EntryId
@@ -29,12 +29,12 @@ class Mark:
 class Marks:
     """The marks of one backend."""
 
-    def __init__(self, js: JetStream, layout: Layout, reader: Reader) -> None:
+    def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader) -> None:
         self._js = js
         self._layout = layout
         self._reader = reader
 
-    async def get(self, subject: str, group: str) -> Mark | None:
+    async def get(self, subject: str, group: str) -> GroupCursor | None:
         """The mark of a group, as the leader has it."""
         asked = {"last_by_subj": self._layout.mark(subject, group)}
         message = await self._reader.one(self._layout.books, asked, leader=True)
@@ -44,7 +44,7 @@ class Marks:
             version, ms, seq = json.loads(message.body)
             if version != _VERSION:
                 raise ValueError
-            return Mark(EntryId(int(ms), int(seq)), message.seq)
+            return GroupCursor(EntryId(int(ms), int(seq)), message.seq)
         except UNREADABLE as error:
             raise StoreBroken(
                 f"how far the group {group} of {subject} has read cannot be read in {self._layout.books}",

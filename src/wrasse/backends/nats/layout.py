@@ -20,7 +20,7 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NatsNames:
     """The names of one backend."""
 
     root: str
@@ -30,7 +30,7 @@ class Layout:
     storage: str = "file"
 
     @classmethod
-    def of(cls, options: NatsOptions, patterns: tuple[str, ...] = ()) -> Layout:
+    def of(cls, options: NatsOptions, patterns: tuple[str, ...] = ()) -> NatsNames:
         """As the options say."""
         return cls(options.root, options.streams_prefix, patterns, options.replicas, options.storage)
 

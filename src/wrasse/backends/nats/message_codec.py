@@ -33,7 +33,7 @@ _ADDED = frozenset(
 _FRACTION = re.compile(r"\.\d+")
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """One message of a stream. `ms` is what its id has; `number` and `total` are 0 where another program wrote it."""
 
     seq: int
@@ -49,27 +49,27 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
         return EntryId(self.ms, self.seq)
 
 
-def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> Stored:
+def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> StoredMessage:
     """A message as it was read; `written` is the server's timestamp."""
     found = _OURS.search(header) if header else None
     if found is None:
         ms = millis(written or server_field_of(header, b"Nats-Time-Stamp"))
-        return Stored(seq, ms, 0, 0, header, body)
-    return Stored(seq, int(found[1]), int(found[2]), int(found[3]), header, body)
+        return StoredMessage(seq, ms, 0, 0, header, body)
+    return StoredMessage(seq, int(found[1]), int(found[2]), int(found[3]), header, body)
 
 
-def pulled(seq: bytes, rest: bytes, header: bytes, body: bytes) -> Stored:
+def pulled(seq: bytes, rest: bytes, header: bytes, body: bytes) -> StoredMessage:
     """A message as a consumer gives it; `rest` is what follows the sequence in its reply subject: a count, nanoseconds,
     what is pending; empty where it was read without a consumer."""
     if not rest:
         return stored(int(seq), header, body)
     found = _OURS.search(header) if header else None
     if found is None:
-        return Stored(int(seq), int(rest.split(b".")[1]) // 1_000_000, 0, 0, header, body)
-    return Stored(int(seq), int(found[1]), int(found[2]), int(found[3]), header, body)
+        return StoredMessage(int(seq), int(rest.split(b".")[1]) // 1_000_000, 0, 0, header, body)
+    return StoredMessage(int(seq), int(found[1]), int(found[2]), int(found[3]), header, body)
 
 
-def stored_of(frame: Frame) -> Stored:
+def stored_of(frame: Frame) -> StoredMessage:
     """The message of a frame."""
     return pulled(frame[2], frame[3], frame[5], frame[7])
 
@@ -117,7 +117,7 @@ def fields_of(header: bytes) -> dict[str, bytes] | None:
     return found or None
 
 
-def entry(subject: str, message: Stored, ms: int) -> Entry:
+def entry(subject: str, message: StoredMessage, ms: int) -> Entry:
     """The entry; `ms` is its id's, never lower than that of the entry before."""
     return Entry(EntryId(ms, message.seq), subject, message.body, fields_of(message.header))
 

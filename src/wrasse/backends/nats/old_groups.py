@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from wrasse.backends.nats.client.jetstream import JetStream
-from wrasse.backends.nats.layout import Layout
-from wrasse.backends.nats.page_reader import Reader
+from wrasse.backends.nats.layout import NatsNames
+from wrasse.backends.nats.page_reader import PageReader
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
 from wrasse.ports.streams import EntryId
@@ -26,7 +26,7 @@ _ACK = 0
 class LedgerGroups:
     """The ledgers that are left in the stream of books."""
 
-    def __init__(self, js: JetStream, layout: Layout, reader: Reader) -> None:
+    def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader) -> None:
         self._js = js
         self._layout = layout
         self._reader = reader

@@ -20,7 +20,7 @@ _BYTES_MAX = 8 << 20  # of one question
 _ENVELOPE = 64 << 10  # what a message may take beyond its payload
 
 
-class Ending:
+class PageEnd:
     """The end of an answer in many pieces, and whether more would follow."""
 
     __slots__ = ("_future",)
@@ -53,7 +53,7 @@ class Ending:
             ) from None
 
 
-class Budget:
+class PageBudget:
     """What a page may hold: a server that sends more than it was asked for breaks the protocol."""
 
     __slots__ = ("_bytes", "_count")
@@ -81,9 +81,9 @@ class Puller:
         self._inbox = inbox
         self._bytes = max(_BYTES_MAX, js.link.server.max_payload + _ENVELOPE)
         self._found: list[Frame] = []
-        self._budget = Budget(0, 0)
+        self._budget = PageBudget(0, 0)
         self._number = 0  # of the last one at the consumer
-        self._ending: Ending | None = None
+        self._ending: PageEnd | None = None
         self._wanted = 0
         self.position = position
         self.listening: Subscription = None  # type: ignore[assignment]  # `open` sets it
@@ -110,8 +110,8 @@ class Puller:
     async def pull(self, limit: int) -> tuple[list[Frame], bool]:
         """Up to so many messages, and whether there are more; fewer where they are large."""
         self._found, self._wanted = [], limit
-        self._budget = Budget(limit, self._bytes + ANSWER_MAX)
-        self._ending = ending = Ending()
+        self._budget = PageBudget(limit, self._bytes + ANSWER_MAX)
+        self._ending = ending = PageEnd()
         watch = self._link.open_inbox(lambda *_: None, ending.cut)
         try:
             asked = b'{"batch":%d,"no_wait":true,"max_bytes":%d}' % (limit, self._bytes)

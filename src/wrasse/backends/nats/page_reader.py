@@ -14,8 +14,8 @@ from wrasse.backends.nats.client.connection import NoResponders, field_of, packe
 from wrasse.backends.nats.client.jetstream import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
 from wrasse.backends.nats.client.parser import Frame
 from wrasse.backends.nats.client.transport import ANSWER_MAX
-from wrasse.backends.nats.message_codec import Stored, stored, stored_of
-from wrasse.backends.nats.page_consumer import Budget, Ending, Puller
+from wrasse.backends.nats.message_codec import StoredMessage, stored, stored_of
+from wrasse.backends.nats.page_consumer import PageBudget, PageEnd, Puller
 from wrasse.errors import StoreUnavailable
 
 _PAGE_MAX = 1_000
@@ -26,7 +26,7 @@ _STOPPED_MAX = 1_000
 _OF_QUEUES = (10084, 10099, 10100)  # a work queue has consumers that ack, and one for each message
 
 
-class Reader:
+class PageReader:
     """Reads what streams hold."""
 
     __slots__ = ("_batches", "_direct", "_js", "_link", "_pullers", "_queues", "_stopped")
@@ -40,7 +40,7 @@ class Reader:
         self._stopped: dict[tuple[str, str], int] = {}  # where long pages ended
         self._queues: set[str] = set()  # streams that have consumers for work only
 
-    async def page(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Stored], bool]:
+    async def page(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[StoredMessage], bool]:
         """Up to `limit` messages of the subject beyond this sequence, and whether there are more."""
         found, more = await self.frames(stream, subject, after, limit)
         return [*map(stored_of, found)], more
@@ -64,7 +64,7 @@ class Reader:
             if len(self._stopped) > _STOPPED_MAX:
                 self._stopped.pop(next(iter(self._stopped)))
 
-    async def one(self, stream: str, asked: Mapping[str, object], *, leader: bool = False) -> Stored | None:
+    async def one(self, stream: str, asked: Mapping[str, object], *, leader: bool = False) -> StoredMessage | None:
         """One message: `{"seq": n}`, `{"last_by_subj": s}` or `{"seq": n, "next_by_subj": s}`."""
         if leader or not await self._answers_directly(stream):
             return await self._from_leader(stream, asked)
@@ -101,7 +101,7 @@ class Reader:
                 self._direct.pop(next(iter(self._direct)))
         return known
 
-    async def _from_leader(self, stream: str, asked: Mapping[str, object]) -> Stored | None:
+    async def _from_leader(self, stream: str, asked: Mapping[str, object]) -> StoredMessage | None:
         try:
             answer = await self._js.call(f"STREAM.MSG.GET.{stream}", asked)
         except JsError as refused:
@@ -159,8 +159,8 @@ class Reader:
     async def _batch(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
         asked = {"seq": after + 1, "next_by_subj": subject, "batch": limit, "max_bytes": _PAGE_BYTES_MAX}
         found: list[Frame] = []
-        ended = Ending()
-        budget = Budget(limit, _PAGE_BYTES_MAX + ANSWER_MAX)
+        ended = PageEnd()
+        budget = PageBudget(limit, _PAGE_BYTES_MAX + ANSWER_MAX)
 
         def heard(_: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
             status = status_of(header) if header.startswith(b"NATS/1.0 ") else 0
@@ -209,7 +209,7 @@ _DIGITS_MAX = 20
 _SEQUENCE = b"\r\nNats-Sequence: "
 
 
-def _direct(header: bytes, payload: bytes) -> Stored:
+def _direct(header: bytes, payload: bytes) -> StoredMessage:
     return stored(int(_sequence(header)), header, payload)
 
 

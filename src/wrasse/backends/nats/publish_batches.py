@@ -16,13 +16,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from wrasse.backends.nats.client.connection import Link, status_of
+from wrasse.backends.nats.client.connection import NatsConnection, status_of
 from wrasse.backends.nats.client.jetstream import STORE_FAILED, JsError, number, parsed, refusal
 from wrasse.backends.nats.client.server_clock import ServerTime
-from wrasse.backends.nats.client.transport import Wire
+from wrasse.backends.nats.client.transport import NatsTransport
 from wrasse.backends.nats.message_codec import name_of, written_fields
-from wrasse.backends.nats.stream_map import Lane, Lanes, Tip
-from wrasse.backends.tcp import Cut
+from wrasse.backends.nats.stream_map import StreamMap, SubjectStream, Tip
+from wrasse.backends.tcp import ConnectionLost
 from wrasse.errors import StoreFull, StoreUnavailable, WrasseError
 from wrasse.ports.streams import Draft, EntryId, draft_bytes
 
@@ -34,7 +34,7 @@ _LOOK_SECONDS = 0.02
 _PAGE = 1_000
 
 
-class Outdated(Exception):
+class AppendConflict(Exception):
     """Another entry was stored first; nothing of this step was, or only a part."""
 
 
@@ -57,7 +57,7 @@ class Acks:
         "_answers", "_entries", "_failure", "_future", "_last", "_link", "_ms", "_wanted", "duplicate", "inbox",
     )  # fmt: skip
 
-    def __init__(self, link: Link, subject: str, ms: int, entries: int, wanted: int) -> None:
+    def __init__(self, link: NatsConnection, subject: str, ms: int, entries: int, wanted: int) -> None:
         self._link = link
         self._ms = ms
         self._entries = entries
@@ -109,7 +109,7 @@ class Acks:
             self._failure = NotConfirmed(unreadable)
             return
         if refused is None or refused.wrong_sequence:
-            self._failure = self._failure or Outdated()
+            self._failure = self._failure or AppendConflict()
         elif refused.code == STORE_FAILED:
             self._failure = StoreFull(refused.message, do="trim the stream, or raise its limit")
         else:
@@ -128,7 +128,7 @@ class Acks:
             self._future.set_result(None)
 
 
-class Batch:
+class PublishBatch:
     """Drafts of one append to one stream, the name they have in common, and which are stored."""
 
     __slots__ = ("_at_once", "_ids", "drafts", "duplicate", "name", "since")
@@ -176,17 +176,23 @@ class Begun:
     after: Tip
 
 
-class Steps:
+class PublishSteps:
     """Takes steps for one backend. `atomic` says whether batches are used: always, never, or None, as it pays."""
 
-    def __init__(self, lanes: Lanes, time: ServerTime, *, atomic: bool | None = None) -> None:
+    def __init__(self, lanes: StreamMap, time: ServerTime, *, atomic: bool | None = None) -> None:
         self._lanes = lanes
         self._link = lanes.js.link
         self._time = time
         self._atomic = atomic
 
     async def take(
-        self, lane: Lane, batch: Batch, places: Sequence[int], *, alone: bool = False, msg_id: bytes = b""
+        self,
+        lane: SubjectStream,
+        batch: PublishBatch,
+        places: Sequence[int],
+        *,
+        alone: bool = False,
+        msg_id: bytes = b"",
     ) -> list[EntryId]:
         """Stores drafts behind the tip; may stop after some where the stream is shared. Raises Outdated, Vanished,
         StoreFull, or NotConfirmed: then nobody knows."""
@@ -199,7 +205,13 @@ class Steps:
         return ids
 
     async def begin(
-        self, lane: Lane, batch: Batch, places: Sequence[int], *, alone: bool = False, msg_id: bytes = b""
+        self,
+        lane: SubjectStream,
+        batch: PublishBatch,
+        places: Sequence[int],
+        *,
+        alone: bool = False,
+        msg_id: bytes = b"",
     ) -> Begun:
         """Sends a step, and takes it that it will be stored."""
         wire = await self._link.ready()
@@ -214,7 +226,7 @@ class Steps:
         try:
             send = self._batch if whole else self._chain
             lane.tip = send(wire, lane, batch, places, tip, stamp, acks.inbox, msg_id)
-        except Cut as cut:
+        except ConnectionLost as cut:
             acks.close()
             raise NotConfirmed(StoreUnavailable(str(cut), do="look whether it was stored")) from cut
         return Begun(acks, lane.tip)
@@ -226,7 +238,7 @@ class Steps:
         finally:
             begun.acks.close()
 
-    async def find(self, subject: str, lane: Lane, batch: Batch) -> None:
+    async def find(self, subject: str, lane: SubjectStream, batch: PublishBatch) -> None:
         """Looks which of a batch are stored, as the leader has it."""
         assert batch.since is not None, "it was sent behind a tip"
         for _ in range(_LOOKS):
@@ -247,7 +259,7 @@ class Steps:
         raise StoreUnavailable(f"the end of {subject!r} cannot be read", do="check the replicas of its stream")
 
     def _chain(
-        self, wire: Wire, lane: Lane, batch: Batch, places: Sequence[int],
+        self, wire: NatsTransport, lane: SubjectStream, batch: PublishBatch, places: Sequence[int],
         tip: Tip, ms: int, inbox: bytes, msg_id: bytes,
     ) -> Tip:  # fmt: skip
         """Each on condition that the one before it is the last; all are answered."""
@@ -272,7 +284,7 @@ class Steps:
         return Tip(tip.seq + len(places), ms, number, total, expected)
 
     def _batch(
-        self, wire: Wire, lane: Lane, batch: Batch, places: Sequence[int],
+        self, wire: NatsTransport, lane: SubjectStream, batch: PublishBatch, places: Sequence[int],
         tip: Tip, ms: int, inbox: bytes, msg_id: bytes,
     ) -> Tip:  # fmt: skip
         """All or none; only the last is answered."""

@@ -20,7 +20,7 @@ from itertools import count
 from wrasse.backends.nats.client.connection import NoResponders, Subscription, packed, status_of
 from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.client.transport import ANSWER_MAX
-from wrasse.backends.nats.page_consumer import Budget
+from wrasse.backends.nats.page_consumer import PageBudget
 from wrasse.errors import StoreUnavailable
 
 NAK = b"-NAK"
@@ -33,7 +33,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PulledMessage:
     """One message as it was delivered; `reply` is where its answer goes."""
 
     reply: bytes
@@ -47,10 +47,10 @@ class _Pull:
     __slots__ = ("budget", "ended", "found", "outnumbered", "wanted")
 
     def __init__(self, wanted: int, size: int) -> None:
-        self.found: list[Given] = []
+        self.found: list[PulledMessage] = []
         self.wanted = wanted
         self.outnumbered = False  # others wait already for more than there is
-        self.budget = Budget(wanted, size)
+        self.budget = PageBudget(wanted, size)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end(self, error: StoreUnavailable | None = None) -> None:
@@ -97,7 +97,7 @@ class _Inbox:
             return
         elif not status:
             asked.budget.spend(len(header) + len(payload))
-            asked.found.append(Given(reply, header, payload))
+            asked.found.append(PulledMessage(reply, header, payload))
             if len(asked.found) >= asked.wanted:
                 asked.end()
         elif status == 503:
@@ -121,7 +121,7 @@ class Pulls:
         self._base = js.link.open_inbox(lambda *_: None, lambda _: None)
         js.link.close_inbox(self._base)
 
-    async def ask(self, stream: str, name: str, limit: int, wait: timedelta) -> list[Given]:
+    async def ask(self, stream: str, name: str, limit: int, wait: timedelta) -> list[PulledMessage]:
         """Up to `limit` messages, waiting for the first for as long as `wait`. NoResponders: the durable is gone, or
         has no leader now."""
         found = await self._once(stream, name, limit, wait, b',"no_wait":true')
@@ -129,7 +129,9 @@ class Pulls:
             found = await self._once(stream, name, 1, wait, b"")
         return found or []
 
-    async def _once(self, stream: str, name: str, limit: int, wait: timedelta, how: bytes) -> list[Given] | None:
+    async def _once(
+        self, stream: str, name: str, limit: int, wait: timedelta, how: bytes
+    ) -> list[PulledMessage] | None:
         """One question; None if the server did not let it wait behind those who wait already."""
         inbox = self._free.pop() if self._free else await self._open()
         largest = self._link.server.max_payload + _ENVELOPE

@@ -20,9 +20,9 @@ from wrasse.backends.nats.client.jetstream import (
     JetStream,
     JsError,
 )
-from wrasse.backends.nats.layout import Layout, stream_name
-from wrasse.backends.nats.message_codec import Stored, fields_of, millis
-from wrasse.backends.nats.page_reader import Reader
+from wrasse.backends.nats.layout import NatsNames, stream_name
+from wrasse.backends.nats.message_codec import StoredMessage, fields_of, millis
+from wrasse.backends.nats.page_reader import PageReader
 from wrasse.backends.nats.stream_config import new_config, server_age
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import Clock
@@ -53,7 +53,7 @@ class Tip:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class SubjectNote:
     """What is noted about a subject: who writes to it, and its newest entry where a trim took that away."""
 
     last: Tip = Tip()
@@ -74,7 +74,7 @@ class Note:
         ).encode()
 
     @classmethod
-    def read(cls, message: Stored) -> Note | None:
+    def read(cls, message: StoredMessage) -> SubjectNote | None:
         """What `packed` wrote; None where another program wrote something else."""
         try:
             told = json.loads(message.body)
@@ -84,7 +84,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneState:
+class StreamNumbers:
     """The stream behind a lane in numbers."""
 
     count: int  # messages of the subject
@@ -98,7 +98,7 @@ class LaneState:
     work_queue: bool  # an ack removes a message
 
 
-class Waiting:
+class WaitingDrafts:
     """Drafts that wait for their turn, and what became of them."""
 
     __slots__ = ("drafts", "future")
@@ -108,7 +108,7 @@ class Waiting:
         self.future: asyncio.Future[list[EntryId]] = asyncio.get_running_loop().create_future()
 
 
-class Lane:
+class SubjectStream:
     """One subject and the stream that holds it."""
 
     __slots__ = ("batches", "note", "note_at", "own", "stream", "subject", "tip", "turn", "waiting")
@@ -119,10 +119,10 @@ class Lane:
         self.own = own  # the stream has no other subject
         self.batches = True  # False once it was seen to take no atomic ones
         self.tip: Tip | None = None  # None: to be asked for
-        self.note = Note()
+        self.note = SubjectNote()
         self.note_at = -NOTE_SECONDS
         self.turn = asyncio.Lock()  # appends of this process go one after the other: each names the one it follows
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitingDrafts] = []
 
     def condition(self, expected: int) -> bytes:
         """The header of an entry that must follow this sequence."""
@@ -130,7 +130,7 @@ class Lane:
         return b"Nats-Expected-Last%b-Sequence:%d\r\n" % (what, expected)
 
 
-def size_between(first: Stored, last: Tip, state: LaneState) -> int:
+def size_between(first: StoredMessage, last: Tip, state: StreamNumbers) -> int:
     """The bytes of the entries from first to last: exact where all are ours, else what they take in the stream."""
     if not first.number or last.total < first.total:
         return state.bytes
@@ -139,22 +139,22 @@ def size_between(first: Stored, last: Tip, state: LaneState) -> int:
     return last.total - first.total + size
 
 
-class Lanes:
+class StreamMap:
     """All lanes that this process has met."""
 
-    def __init__(self, js: JetStream, layout: Layout, reader: Reader, clock: Clock) -> None:
+    def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader, clock: Clock) -> None:
         self.js = js
         self.layout = layout
         self.reader = reader
         self._clock = clock
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, SubjectStream] = {}
 
     async def open(self) -> None:
         """Makes the stream of books."""
         books = self._config(self.layout.books, self.layout.books_subjects)
         await self._make({**books, "allow_rollup_hdrs": True, "allow_atomic": False})
 
-    async def find(self, subject: str) -> Lane | None:
+    async def find(self, subject: str) -> SubjectStream | None:
         """The lane of a subject that some stream takes."""
         lane = self._lanes.get(subject)
         if lane is not None:
@@ -165,9 +165,9 @@ class Lanes:
         if not names:
             return None
         home, takes = self.layout.home(subject)
-        return self._met(subject, Lane(names[0], stored, own=names[0] == home and takes == stored))
+        return self._met(subject, SubjectStream(names[0], stored, own=names[0] == home and takes == stored))
 
-    async def make(self, subject: str) -> Lane:
+    async def make(self, subject: str) -> SubjectStream:
         """The lane of a subject, with a stream if there is none."""
         lane = await self.find(subject)
         if lane is not None:
@@ -188,20 +188,20 @@ class Lanes:
             name = stream_name(takes)
             await self._make(self._config(name, takes))
         stored = self.layout.stored(subject)
-        return self._met(subject, Lane(name, stored, own=takes == stored))
+        return self._met(subject, SubjectStream(name, stored, own=takes == stored))
 
     def forget(self, subject: str) -> None:
         """The stream is not there any more."""
         self._lanes.pop(subject, None)
 
-    async def note(self, subject: str, lane: Lane, *, leader: bool = False) -> Note:
+    async def note(self, subject: str, lane: SubjectStream, *, leader: bool = False) -> SubjectNote:
         """What is noted about the subject, at most a moment old."""
         now = self._clock.monotonic()
         if not leader and lane.note_at + NOTE_SECONDS > now >= lane.note_at:
             return lane.note
         asked = {"last_by_subj": self.layout.lane_note(subject)}
         message = await self.reader.one(self.layout.books, asked, leader=leader)
-        note = Note() if message is None else Note.read(message)
+        note = SubjectNote() if message is None else SubjectNote.read(message)
         if note is None:
             books = self.layout.books
             raise StoreBroken(
@@ -213,11 +213,11 @@ class Lanes:
         lane.note_at = now
         return lane.note
 
-    async def remember(self, subject: str, lane: Lane, last: Tip) -> None:
+    async def remember(self, subject: str, lane: SubjectStream, last: Tip) -> None:
         """Notes the newest entry, before a trim takes it away."""
         await self.change(subject, lane, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq)))
 
-    async def state(self, lane: Lane) -> LaneState | None:
+    async def state(self, lane: SubjectStream) -> StreamNumbers | None:
         """The stream behind a lane; None if it is gone."""
         try:
             told = await self.js.call(f"STREAM.INFO.{lane.stream}", {"subjects_filter": lane.subject})
@@ -239,9 +239,9 @@ class Lanes:
         age = replace(age, ours=age.ours and lane.own)
         at, consumers = str(told.get("ts", "")), int(state.get("consumer_count", 0))
         queue = told["config"].get("retention") == "workqueue"
-        return LaneState(count, size, last_seq, max(last_ms, 0), at, history, age, consumers, queue)
+        return StreamNumbers(count, size, last_seq, max(last_ms, 0), at, history, age, consumers, queue)
 
-    async def tip_of(self, subject: str, lane: Lane, *, leader: bool = False) -> Tip:
+    async def tip_of(self, subject: str, lane: SubjectStream, *, leader: bool = False) -> Tip:
         """The newest entry there is or was, from the server."""
         last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=leader)
         if last is not None:
@@ -258,7 +258,7 @@ class Lanes:
         # Somebody else emptied it: the server's own numbers are what is left.
         return Tip(state.last_seq, max(state.last_ms, note.last.ms), state.last_seq, note.last.total, state.last_seq)
 
-    async def last_upto(self, lane: Lane, upto: EntryId, first: int, last: int) -> EntryId | None:
+    async def last_upto(self, lane: SubjectStream, upto: EntryId, first: int, last: int) -> EntryId | None:
         """The newest entry from sequence `first` to `last` whose id is not above `upto`, found by halving, since ids
         only grow; None if there is none. Where the subject shares its stream, these need not be its own."""
         found: EntryId | None = None
@@ -274,7 +274,7 @@ class Lanes:
                 last = middle - 1
         return found
 
-    async def place_after(self, lane: Lane, seq: int, tip: EntryId | None = None) -> EntryId:
+    async def place_after(self, lane: SubjectStream, seq: int, tip: EntryId | None = None) -> EntryId:
         """The highest id that everything up to this sequence has or is below of, also where that is not stored any
         more: the one before the entry that follows; of the last entry its own."""
         if not seq:
@@ -288,7 +288,9 @@ class Lanes:
                 return following.id.previous
         return EntryId(tip.ms, max(tip.seq, seq))
 
-    async def change(self, subject: str, lane: Lane, changed: Callable[[Note], Note]) -> Note:
+    async def change(
+        self, subject: str, lane: SubjectStream, changed: Callable[[SubjectNote], SubjectNote]
+    ) -> SubjectNote:
         """Changes what is noted, whoever else does."""
         for _ in range(_TRIES):
             note = await self.note(subject, lane, leader=True)
@@ -319,7 +321,7 @@ class Lanes:
     def _config(self, name: str, takes: str) -> dict[str, object]:
         return new_config(self.layout, name, takes, self.js.link.server)
 
-    def _met(self, subject: str, lane: Lane) -> Lane:
+    def _met(self, subject: str, lane: SubjectStream) -> SubjectStream:
         if len(self._lanes) >= _LANES_MAX:
             self._lanes.clear()
         return self._lanes.setdefault(subject, lane)

@@ -35,15 +35,15 @@ _decode = msgspec.json.Decoder(_File).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Writes:
+class LastWrites:
     """The last writes to one key, oldest first. `whole` while none has been forgotten."""
 
     kept: tuple[Write, ...] = ()
     whole: bool = True
 
-    def and_then(self, nonce: str | None, version: str | None) -> Writes:
+    def and_then(self, nonce: str | None, version: str | None) -> LastWrites:
         """One more write."""
-        return Writes((*self.kept, (nonce, version))[-NONCES_KEPT:], self.whole and len(self.kept) < NONCES_KEPT)
+        return LastWrites((*self.kept, (nonce, version))[-NONCES_KEPT:], self.whole and len(self.kept) < NONCES_KEPT)
 
     def answer(self, nonce: str | None, at: str | None, current: str | None) -> tuple[Outcome, str | None] | None:
         """The answer to a write that expects version `at` (None: no record) and finds `current`, with the version made;
@@ -60,17 +60,17 @@ class Writes:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredRecord:
     """A record as its file holds it."""
 
     value: bytes
     version: str
     due_at: datetime | None
-    writes: Writes
+    writes: LastWrites
     gone: bool = False  # deleted: only its writes count
 
 
-def pack(kept: Kept) -> bytes:
+def pack(kept: StoredRecord) -> bytes:
     """The bytes of the file."""
     file = _File(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
     if _stands_as_it_is(kept.value):
@@ -80,16 +80,16 @@ def pack(kept: Kept) -> bytes:
     return msgspec.json.encode(file)
 
 
-def listed(packed: bytes) -> Kept:
+def listed(packed: bytes) -> StoredRecord:
     """The record in these bytes for a listing, which goes past one that is damaged: its value is then the bytes as they
     are, which the reader of the value finds invalid, under a version that no write matches."""
     try:
         return unpack(packed)
     except ValueError:
-        return Kept(packed, DAMAGED, None, Writes(whole=False))
+        return StoredRecord(packed, DAMAGED, None, LastWrites(whole=False))
 
 
-def unpack(packed: bytes) -> Kept:
+def unpack(packed: bytes) -> StoredRecord:
     """The record in these bytes; ValueError if they are none of ours."""
     try:
         file = _decode(packed)
@@ -101,7 +101,7 @@ def unpack(packed: bytes) -> Kept:
         value = file.base64
     else:
         raise ValueError("neither value nor base64")
-    return Kept(value, file.version, file.due_at, Writes(tuple(file.writes), file.whole), file.gone)
+    return StoredRecord(value, file.version, file.due_at, LastWrites(tuple(file.writes), file.whole), file.gone)
 
 
 def _stands_as_it_is(value: bytes) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from wrasse.backends.record_files.envelope import Kept
+from wrasse.backends.record_files.envelope import StoredRecord
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import Record, Written, key_of, stored_name
@@ -21,7 +21,7 @@ Answer = tuple[Outcome, str | None]  # to a change: how it ended, and the versio
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordChange:
     """A write to one record: at this version (None: there is none), to this value (None: delete it)."""
 
     stored: bytes
@@ -33,7 +33,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class DueSpot:
+class DueCursor:
     """A place in the due index: after this name in this bucket."""
 
     bucket: str
@@ -43,7 +43,7 @@ class DueSpot:
         return f"{self.bucket}:{self.stored.decode()}"
 
     @classmethod
-    def parse(cls, cursor: str) -> DueSpot:
+    def parse(cls, cursor: str) -> DueCursor:
         """The place that a cursor names."""
         bucket, colon, stored = cursor.partition(":")
         number_in(cursor, bucket if colon else "")
@@ -53,11 +53,11 @@ class DueSpot:
 class NamedRecords(Protocol):
     """How a store is asked, by stored names."""
 
-    async def get(self, stored: bytes, entering: datetime | None = None) -> Kept | None:
+    async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
         """The record of this name."""
         ...
 
-    async def write(self, change: Change) -> Answer:
+    async def write(self, change: RecordChange) -> Answer:
         """Makes one change."""
         ...
 
@@ -65,13 +65,15 @@ class NamedRecords(Protocol):
         """Takes away an entry that a change left, unless the record needs it again."""
         ...
 
-    async def page(self, prefix: bytes, after: bytes | None, limit: int) -> tuple[Sequence[tuple[bytes, Kept]], bool]:
+    async def page(
+        self, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[Sequence[tuple[bytes, StoredRecord]], bool]:
         """Records whose stored name starts with `prefix`, in order; and whether there are more."""
         ...
 
     async def due(
-        self, horizon: datetime, after: DueSpot | None, limit: int
-    ) -> tuple[Sequence[tuple[DueSpot, Kept]], bool]:
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[Sequence[tuple[DueCursor, StoredRecord]], bool]:
         """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
         ...
 
@@ -98,7 +100,7 @@ class BucketRecords(ConditionalRecords):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit, "records")
-        spot = None if after is None else DueSpot.parse(after)
+        spot = None if after is None else DueCursor.parse(after)
         found, more = await self._records.due(before or self._now(), spot, limit)
         shown = tuple(self._record(spot.stored, kept) for spot, kept in found)
         return Page(shown, tuple(str(spot) for spot, _ in found), self._now(), more)
@@ -108,12 +110,12 @@ class BucketRecords(ConditionalRecords):
         if value is not None:
             value = bytes(value)
             self._check_name(name)
-        change = Change(name, asked.at, value, asked.due_at, asked.nonce, asked.entry_stays)
+        change = RecordChange(name, asked.at, value, asked.due_at, asked.nonce, asked.entry_stays)
         outcome, version = await self._records.write(change)
         return Written(outcome, version, self._now())
 
     def _check_name(self, name: bytes) -> None:
         """Refuses a name that the store would not keep."""
 
-    def _record(self, name: bytes, kept: Kept) -> Record:
+    def _record(self, name: bytes, kept: StoredRecord) -> Record:
         return Record(key_of(name.decode()), kept.value, kept.version, kept.due_at)

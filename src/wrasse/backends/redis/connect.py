@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 from wrasse.backends.redis import streams
 from wrasse.backends.redis.advice import health, judge
-from wrasse.backends.redis.client.client import Link, sections
-from wrasse.backends.redis.client.connection import OwnLink
+from wrasse.backends.redis.client.client import RedisClient, sections
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.flat_records import RedisFlatRecords
-from wrasse.backends.redis.fsck.check import RedisDamages
+from wrasse.backends.redis.fsck.check import RedisFsck
 from wrasse.backends.redis.groups import RedisGroups
 from wrasse.backends.redis.jobs.lists import RedisLists
 from wrasse.backends.redis.jobs.queue import RedisJobs
 from wrasse.backends.redis.jobs.strays import RedisStrays
 from wrasse.backends.redis.key_types import DO, KeyTypes
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.named_locks import RedisPlainLocks
 from wrasse.backends.redis.namespaces import RedisNamespaces
@@ -31,7 +31,7 @@ from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.backend import JobStore, StreamStore
 from wrasse.ports.capabilities import Capabilities, full_groups
 from wrasse.ports.groups import Groups
-from wrasse.ports.health_check import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
 from wrasse.ports.rules.check_result import FAIL, WARN, Finding
 from wrasse.ports.streams import Streams
@@ -60,7 +60,7 @@ class Redis(JobStore, StreamStore):
         )
     )
 
-    def __init__(self, link: Link, clock: Clock, *, done_max: int) -> None:
+    def __init__(self, link: RedisClient, clock: Clock, *, done_max: int) -> None:
         self.link = self._link = link
         self.jobs: RedisJobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
@@ -71,7 +71,7 @@ class Redis(JobStore, StreamStore):
         self.surveys: Surveys = streams
         self._nameless = streams.nameless
         self.strays = RedisStrays(link)
-        self.damages = RedisDamages(link)
+        self.damages = RedisFsck(link)
         self.plain_locks = RedisPlainLocks(link)
         self.lists = RedisLists(link)
 
@@ -96,7 +96,7 @@ class Redis(JobStore, StreamStore):
         """The records of one collection."""
         return RedisFlatRecords(self.link, collection) if collection.flat else RedisRecords(self.link, collection)
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
         asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
         try:
@@ -108,12 +108,12 @@ class Redis(JobStore, StreamStore):
         known = sections(server + replication + stats)
         now = from_micros(self.link.time_in(time))
         identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
-        return Pulse(identity, now, int(known.get("evicted_keys", "0")))
+        return HealthSample(identity, now, int(known.get("evicted_keys", "0")))
 
     async def examine(self) -> Sequence[Finding]:
         """What this server's settings cost, and what waits where nothing is taken from."""
         found = judge(await health(self.link), cluster=self.link.options.cluster)
-        misfits = await KeyTypes(self.link, Keys(self.link.options)).everywhere()
+        misfits = await KeyTypes(self.link, RedisKeys(self.link.options)).everywhere()
         wrong = [Finding("keys", FAIL, str(each), DO) for each in misfits]
         return (*found, *wrong, *await self._old_places(), *await self._passed_over())
 
@@ -140,9 +140,9 @@ class Redis(JobStore, StreamStore):
         await self.link.close()
 
 
-async def _link(options: RedisOptions, time: Clock | None) -> Link:
+async def _link(options: RedisOptions, time: Clock | None) -> RedisClient:
     if options.client == OWN_CLIENT:
-        return await OwnLink.open(options, time)
-    from wrasse.backends.redis.client.redis_py import RedisPyLink  # an extra of its own
+        return await OwnRedisClient.open(options, time)
+    from wrasse.backends.redis.client.redis_py import RedisPyClient  # an extra of its own
 
-    return await RedisPyLink.open(options, time)
+    return await RedisPyClient.open(options, time)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from wrasse.backends.redis.client.client import Link
-from wrasse.backends.redis.client.transport import ELEMENT_BYTES, Refusal, Word
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import ELEMENT_BYTES, RedisRefusal, Word
 from wrasse.backends.redis.failure import ReplyTooLarge, ours
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import deliveries_of, new_deliveries
@@ -34,7 +34,7 @@ _TURN_SECONDS_MAX = 0.02
 _SIZES_MAX = 10_000
 
 
-class Asking:
+class DeliveryRequest:
     """One question for deliveries."""
 
     __slots__ = ("args", "consumer", "group", "limit", "logs", "names", "subjects", "until")
@@ -55,7 +55,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DeliveryAnswer:
     """The answer: deliveries, or when the next is due (-1: never) and the positions to wait from."""
 
     now: int
@@ -72,7 +72,7 @@ class _Size:
     longest: int
 
 
-class Places:
+class ScriptKeys:
     """KEYS of a script that names several groups, each once."""
 
     __slots__ = ("_bases", "_keys", "names")
@@ -96,7 +96,7 @@ class Handouts:
 
     __slots__ = ("_keys", "_link", "_most", "_sizes", "_taught", "_travelling")
 
-    def __init__(self, link: Link, keys: StreamKeys) -> None:
+    def __init__(self, link: RedisClient, keys: StreamKeys) -> None:
         self._link = link
         self._keys = keys
         # Bytes of a page, and of the entry that ends it: other programs append longer ones than a publish accepts.
@@ -106,7 +106,7 @@ class Handouts:
         self._taught = 0  # the connection whose server is known to know the scripts
         self._travelling = asyncio.Lock()
 
-    async def ask(self, asking: Asking) -> Given:
+    async def ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
         """What is due and what is new, up to the limit."""
         native = len(asking.subjects) == 1 and asking.limit and asking.subjects[0] in self._sizes
         given = await self._natively(asking) if native else None
@@ -119,20 +119,20 @@ class Handouts:
         """Makes it as if these had not been handed out."""
         if not deliveries:
             return
-        places = Places(self._keys)
+        places = ScriptKeys(self._keys)
         args: list[Word] = [deliveries[0].group, deliveries[0].consumer]
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.wake))
             args += (base, str(each.entry.id), each.number)
         await self._link.run(load("group_return"), places.names, args)
 
-    async def _by_script(self, asking: Asking) -> Given:
+    async def _by_script(self, asking: DeliveryRequest) -> DeliveryAnswer:
         answer = await self._link.run(load("group_deliver"), asking.names, [*asking.args, "all", *self._most])
         _check_group(answer, asking)
         now, due, count, words = answer
-        return Given(now, _read(words, asking, now)) if count else Given(now, [], due, words)
+        return DeliveryAnswer(now, _read(words, asking, now)) if count else DeliveryAnswer(now, [], due, words)
 
-    async def _natively(self, asking: Asking) -> Given | None:
+    async def _natively(self, asking: DeliveryRequest) -> DeliveryAnswer | None:
         """None where the server did not know the scripts; nothing has been handed out then."""
         (subject,), link = asking.subjects, self._link
         due, noted = load("group_deliver"), load("group_noted")
@@ -153,20 +153,20 @@ class Handouts:
             # Handed out, and due again after their time; the script that hands them out then counts their bytes.
             self._sizes.pop(subject, None)
             raise
-        if not isinstance(first, Refusal):
+        if not isinstance(first, RedisRefusal):
             _check_group(first, asking)
-        now, _, _, words = (0, -1, 0, ()) if isinstance(first, Refusal) else first
+        now, _, _, words = (0, -1, 0, ()) if isinstance(first, RedisRefusal) else first
         found = read[0][1] if isinstance(read, list) else ()
         until = from_micros(now + asking.until)
         given = _read(words, asking, now) + new_deliveries(found, subject, asking.group, asking.consumer, until)
-        refusals = [each for each in (first, read, last) if isinstance(each, Refusal)]
+        refusals = [each for each in (first, read, last) if isinstance(each, RedisRefusal)]
         await self.give_back(given if refusals else given[asking.limit :])
         if any(refusal.code == "NOSCRIPT" for refusal in refusals):
             await self._teach()
             return None
         for refusal in refusals:
             raise ours(refusal, link.options.where, asking.names) from refusal
-        return Given(now, given[: asking.limit], last[0], last[1:])
+        return DeliveryAnswer(now, given[: asking.limit], last[0], last[1:])
 
     async def _teach(self) -> None:
         connection = self._link.connections
@@ -193,7 +193,7 @@ class Handouts:
                 return await self._travelling.acquire()
         return False
 
-    def _note_size(self, asking: Asking, deliveries: Sequence[Delivery]) -> None:
+    def _note_size(self, asking: DeliveryRequest, deliveries: Sequence[Delivery]) -> None:
         if len(asking.subjects) > 1 or not asking.limit:
             return
         subject = asking.subjects[0]
@@ -210,10 +210,10 @@ def _size_of(entry: Entry) -> int:
     return len(entry.body) + sum(len(name) + len(value) + 2 * ELEMENT_BYTES for name, value in beside)
 
 
-def _read(words: Sequence[Any], asking: Asking, now: int) -> list[Delivery]:
+def _read(words: Sequence[Any], asking: DeliveryRequest, now: int) -> list[Delivery]:
     return deliveries_of(words, asking.subjects, asking.group, asking.consumer, from_micros(now + asking.until))
 
 
-def _check_group(answer: Sequence[Any], asking: Asking) -> None:
+def _check_group(answer: Sequence[Any], asking: DeliveryRequest) -> None:
     if answer[0] == b"none":
         raise no_group(asking.group, asking.subjects[answer[1] - 1])

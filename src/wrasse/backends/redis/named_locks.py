@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 
@@ -15,7 +15,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 class RedisPlainLocks:
     """The port."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisClient) -> None:
         self._link = link
 
     async def hold(self, key: str, owner: str, ttl: timedelta) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     GONE_MAX as GONE_MAX,
@@ -34,7 +34,7 @@ class RedisRecords(ConditionalRecords):
 
     emits = True
 
-    def __init__(self, link: Link, collection: Collection) -> None:
+    def __init__(self, link: RedisClient, collection: Collection) -> None:
         self._link = link
         self._writer = RecordWriter(link, collection)
 

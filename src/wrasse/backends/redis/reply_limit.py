@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.failure import ReplyTooLarge
 
 T = TypeVar("T")
@@ -50,10 +50,10 @@ async def _first(
 
 
 async def scanned(
-    link: Link, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
+    link: RedisClient, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
 ) -> AsyncIterator[list[bytes]]:
     """What the steps of SCAN, HSCAN or ZSCAN find, each as large as fits into a reply."""
-    cursor, rounds = b"0", Rounds(link.options.where, " ".join(command))
+    cursor, rounds = b"0", PageLoop(link.options.where, " ".join(command))
     while True:
         rounds.turn(cursor)
         (cursor, found), _ = await fitting(

@@ -95,7 +95,7 @@ def draft_words(draft: Draft) -> list[Word]:
     return [draft.key, draft.body, len(beside), *beside]
 
 
-class Batch:
+class AppendBatch:
     """The drafts of one append, by stream."""
 
     __slots__ = ("_by_subject", "_drafts", "_plain")

@@ -23,18 +23,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link, sections
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient, sections
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.reply_limit import fitting
 from wrasse.backends.redis.scripts import Script, load
-from wrasse.backends.redis.stream_entries import Batch, columns_of, entry_of, id_of, read_state
+from wrasse.backends.redis.stream_entries import AppendBatch, columns_of, entry_of, id_of, read_state
 from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError, StoreBroken
-from wrasse.ports.entry_chunks import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.rules.subjects import check_pattern, check_subject, fixed_part, is_wild, matches, subject_of
 from wrasse.ports.streams import Draft, Entry, EntryId, StreamState, Trimmed, check_drafts
@@ -53,7 +53,7 @@ class Discovery:
 
     __slots__ = ("_began", "_clock", "_cursor", "_keys", "_link", "_lock", "_nameless", "_told")
 
-    def __init__(self, link: Link, keys: StreamKeys, clock: Clock) -> None:
+    def __init__(self, link: RedisClient, keys: StreamKeys, clock: Clock) -> None:
         self._link = link
         self._clock = clock
         self._keys = keys
@@ -135,7 +135,7 @@ _STEADY = 3  # attempts to be answered twice over one connection
 class RedisStreams:
     """All streams of one Redis."""
 
-    def __init__(self, link: Link, clock: Clock) -> None:
+    def __init__(self, link: RedisClient, clock: Clock) -> None:
         self._link = link
         self._keys = StreamKeys(link.options)
         self._discovery = Discovery(link, self._keys, clock)
@@ -150,7 +150,7 @@ class RedisStreams:
         check_drafts(drafts)
         if not drafts:
             return ()
-        batch = Batch(drafts)
+        batch = AppendBatch(drafts)
         return batch.ids(await self._link.run(load("stream_append"), batch.keys(self._keys), batch.args()))
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
@@ -159,12 +159,12 @@ class RedisStreams:
         self._note_size(subject, [sum(map(len, words)) for _, words in found])
         return Page(tuple(shown), tuple(id.decode() for id, _ in found), at, more)
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, as the port promises."""
         found, at, more = await self._found(subject, after, limit)
         ids, bodies, beside = columns_of(found)
         self._note_size(subject, [*map(len, bodies), *(sum(map(len, each.values())) for each in beside.values())])
-        return Stretch(subject, ids, bodies, beside, at, more)
+        return EntryChunk(subject, ids, bodies, beside, at, more)
 
     async def _found(self, subject: str, after: EntryId, limit: int) -> tuple[list[Any], datetime, bool]:
         """Entries as the server gives them, its clock, and whether there are more."""
@@ -256,7 +256,7 @@ class RedisStreams:
     async def _registered(self, pattern: str, after: str | None, at_once: int) -> AsyncIterator[list[str]]:
         """Registered subjects that match, in order."""
         start, at = fixed_part(pattern).encode(), None if after is None else after.encode()
-        rounds = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
+        rounds = PageLoop(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while True:
             rounds.turn(at)
             low = b"(" + at if at is not None and at >= start else b"[" + start
@@ -303,7 +303,7 @@ def _unreadable(subject: str, after: EntryId, why: ReplyTooLarge) -> StoreBroken
     )
 
 
-async def check_streams(link: Link) -> None:
+async def check_streams(link: RedisClient) -> None:
     """Refuses a server that is too old: what trims and groups rely on came with Redis 7.0."""
     version = sections(await link.ask("INFO", "server")).get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:

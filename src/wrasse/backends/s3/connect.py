@@ -24,13 +24,13 @@ from wrasse.backends.s3.namespaces import S3Namespaces
 from wrasse.backends.s3.object_listing import Lister
 from wrasse.backends.s3.objects import S3Objects
 from wrasse.backends.s3.records import S3Records
-from wrasse.backends.s3.transport import MARGIN, NoAnswer, Wire
-from wrasse.backends.s3.versions import Versions
+from wrasse.backends.s3.transport import MARGIN, NoAnswer, S3Transport
+from wrasse.backends.s3.versions import BucketVersions
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
 from wrasse.ports.backend import ObjectStore
 from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.health_check import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
 
 PROBE_MAX = 60.0
@@ -63,7 +63,7 @@ async def probe(client: Client, prefix: bytes) -> Conditions:
 async def _remove_left(client: Client, place: bytes) -> None:
     """Removes what probes of killed processes left. What cannot be removed now is tried again at the next start."""
     before = client.wire.time.now() - LEFT_AFTER
-    versions = Versions(client)
+    versions = BucketVersions(client)
 
     async def remove(key: bytes) -> None:
         await client.remove(key)
@@ -170,7 +170,7 @@ class _Probe:
     async def _remove(self) -> None:
         # Also what a store made of odd names; and each by name too, for a store that cannot list.
         names = [b"c", b"u", b"n", b"d", b"b1", b"b2", b"m", *_ORDERED, _ODD, _PLAIN]
-        versions = Versions(self._client)
+        versions = BucketVersions(self._client)
         for name in names:
             with suppress(StoreUnavailable, UsageError):
                 await self._client.remove(self._key(name))
@@ -189,7 +189,7 @@ class S3(ObjectStore):
     capabilities = Capabilities(jobs=True, objects=True, billed=True, copies=True, multipart=True, versions=True)
     margin = MARGIN  # how far the time it tells may be off
 
-    def __init__(self, wire: Wire, conditions: Conditions) -> None:
+    def __init__(self, wire: S3Transport, conditions: Conditions) -> None:
         self._wire = wire
         self.conditions: Conditions = conditions
         self._client = Client(wire)
@@ -200,9 +200,9 @@ class S3(ObjectStore):
         self._records: dict[Collection, S3Records] = {}
 
     @classmethod
-    async def open(cls, address: S3Address, clock: Clock = _SYSTEM, *, wire: Wire | None = None) -> S3:
+    async def open(cls, address: S3Address, clock: Clock = _SYSTEM, *, wire: S3Transport | None = None) -> S3:
         """Opens the bucket, which must be there. `wire` is what sends its requests."""
-        wire = wire if wire is not None else Wire(address, clock)
+        wire = wire if wire is not None else S3Transport(address, clock)
         try:
             client = Client(wire)
             await client.bucket_is_there()
@@ -222,10 +222,10 @@ class S3(ObjectStore):
             self._records[collection] = S3Records(self._client, self.conditions, self._prefix, collection)
         return self._records[collection]
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """That the bucket answers, and the store's clock."""
         try:
-            return Pulse(f"s3-{self._wire.address}", await self._client.bucket_is_there())
+            return HealthSample(f"s3-{self._wire.address}", await self._client.bucket_is_there())
         except StoreUnavailable:
             raise
         except WrasseError as why:

@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from wrasse.backends.page_loop import Rounds
+from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.s3.client import PAGE_MAX, Client
-from wrasse.backends.s3.xml import Listed, ListedPage
+from wrasse.backends.s3.xml import ListedObject, ListedPage
 from wrasse.errors import StoreBroken
 
 STALE_PAGES_MAX = 1_000
@@ -22,7 +22,7 @@ STALE_PAGES_MAX = 1_000
 FOLDERS_MAX = 1_000_000
 """Folders of one level that are kept in memory at once."""
 
-Part = tuple[tuple[Listed, ...], bool]  # some objects, and whether there are more
+Part = tuple[tuple[ListedObject, ...], bool]  # some objects, and whether there are more
 
 
 class Lister:
@@ -68,7 +68,7 @@ class Lister:
         error: each listing has its own count, since tokens of different folders may be the same."""
         token: str | None = None
         stale, furthest = 0, b""
-        rounds = Rounds(self._client.where, "a listing")
+        rounds = PageLoop(self._client.where, "a listing")
         while True:
             rounds.turn(token)
             page = await self._client.list(prefix, after=after, token=token, limit=limit, by_folder=by_folder)
@@ -82,7 +82,7 @@ class Lister:
                 return
 
     async def _by_level(self, prefix: bytes, after: bytes | None, limit: int) -> Part:
-        found: list[Listed] = []
+        found: list[ListedObject] = []
         if not nameable(prefix.rpartition(b"/")[0]):
             return (), False
         async with aclosing(self._walk(prefix, after, limit + 1)) as walk:
@@ -92,7 +92,7 @@ class Lister:
                 found.append(each)
         return tuple(found), False
 
-    async def _walk(self, prefix: bytes, after: bytes | None, limit: int) -> AsyncGenerator[Listed, None]:
+    async def _walk(self, prefix: bytes, after: bytes | None, limit: int) -> AsyncGenerator[ListedObject, None]:
         """Everything below one folder, in order. `prefix` is the folder, or a beginning of names in it.
 
         A folder is walked once the next name on its level is past it, so only few of them wait at a time.
@@ -126,13 +126,15 @@ class Lister:
         items = await opened.enter_async_context(aclosing(self._level(prefix, start, limit)))
         return _OpenLevel(items, waiting)
 
-    async def _level(self, prefix: bytes, start: bytes | None, limit: int) -> AsyncGenerator[Listed | bytes, None]:
+    async def _level(
+        self, prefix: bytes, start: bytes | None, limit: int
+    ) -> AsyncGenerator[ListedObject | bytes, None]:
         """Objects and folders of one level in the order of their names; folders end in a slash."""
         last = b""
         seen: set[bytes] = set()
         async with aclosing(self._pages(prefix, start, limit, by_folder=True)) as pages:
             async for page in pages:
-                both: list[Listed | bytes] = [*page.objects, *(each for each in page.folders if each not in seen)]
+                both: list[ListedObject | bytes] = [*page.objects, *(each for each in page.folders if each not in seen)]
                 seen = set(page.folders)
                 for each in sorted(both, key=_place):
                     if _place(each) < last:
@@ -146,13 +148,13 @@ class Lister:
 class _OpenLevel:
     """One level while it is listed: what comes next, and the folders that wait for their turn."""
 
-    items: AsyncGenerator[Listed | bytes, None]
+    items: AsyncGenerator[ListedObject | bytes, None]
     waiting: list[bytes]
-    next: Listed | bytes | None = None
+    next: ListedObject | bytes | None = None
     ended: bool = False
 
 
-def _place(each: Listed | bytes) -> bytes:
+def _place(each: ListedObject | bytes) -> bytes:
     """Where a level shows it: a folder by its name without the slash."""
     return each.rstrip(b"/") if isinstance(each, bytes) else each.key
 
@@ -167,9 +169,9 @@ def _folders_around(level: bytes, name: bytes, after: bytes) -> list[bytes]:
     return found
 
 
-def _is_folder(each: Listed | bytes) -> bool:
+def _is_folder(each: ListedObject | bytes) -> bool:
     """Whether this is the folder itself, which such a store shows like an object but without a tag."""
-    return isinstance(each, Listed) and not each.etag
+    return isinstance(each, ListedObject) and not each.etag
 
 
 def nameable(key: bytes) -> bool:
@@ -183,7 +185,7 @@ def nameable(key: bytes) -> bool:
     return all(0 < len(part) <= 255 and part not in (b".", b"..") for part in key.split(b"/")) if key else True
 
 
-def _check_order(objects: tuple[Listed, ...], after: bytes | None, where: str) -> None:
+def _check_order(objects: tuple[ListedObject, ...], after: bytes | None, where: str) -> None:
     last = after
     for each in objects:
         if last is not None and each.key <= last:

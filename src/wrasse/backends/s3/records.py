@@ -32,15 +32,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.backends.page_loop import Rounds
+from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.record_files.due_bucket import Calendar
-from wrasse.backends.record_files.envelope import DAMAGED, Kept, Writes, listed, pack, unpack
-from wrasse.backends.record_files.named_records import Answer, BucketRecords, Change, DueSpot
+from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.named_records import Answer, BucketRecords, DueCursor, RecordChange
 from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast, together
 from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.object_listing import Lister, nameable
 from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
-from wrasse.backends.s3.xml import Listed
+from wrasse.backends.s3.xml import ListedObject
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, unsettled
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record
@@ -56,7 +56,7 @@ Place = tuple[str, bytes]  # a due bucket, and the name of an entry in it
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BucketEntry:
     """An entry that we wrote or saw. `used` once a record was written after it. `record` is the version that the record
     had when we wrote the entry: whoever takes it away has changed the record since then."""
 
@@ -71,7 +71,7 @@ class Entry:
         return (self.ours and self.used) or now - self.at >= STALE
 
 
-class DueIndex:
+class S3DueIndex:
     """The due index of one collection."""
 
     def __init__(self, client: Client, lister: Lister, prefix: bytes, collection: Collection) -> None:
@@ -81,7 +81,7 @@ class DueIndex:
         self._folder = prefix + collection.index.strip("/").encode() + b"/"
         self._list_key = prefix + collection.buckets.strip("/").encode()
         self._listed: set[str] = set()
-        self._entries: OrderedDict[Place, Entry] = OrderedDict()
+        self._entries: OrderedDict[Place, BucketEntry] = OrderedDict()
         self._discovered_at: datetime | None = None
 
     async def enter(self, name: bytes, bucket: str, record: str | None) -> bool:
@@ -97,7 +97,7 @@ class DueIndex:
         # Its bytes differ from those of any other entry, so that its tag does, too.
         etag = await self._client.put(self._key(bucket, name), secrets.token_hex(8).encode(), None)
         assert etag is not None, "a write without a condition cannot fail it"
-        self._note((bucket, name), Entry(etag, now, ours=True, record=record))
+        self._note((bucket, name), BucketEntry(etag, now, ours=True, record=record))
         # A bucket leaves the list when a listing, RETIRED_AFTER its end, shows it empty. Up to FRESH before that a
         # listing is bound to show this entry, which is there by now.
         if self.calendar.is_over(bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
@@ -132,7 +132,7 @@ class DueIndex:
         if (bucket, name) not in self._entries:
             seen = await self._client.head(self._key(bucket, name))
             if seen is not None:
-                self._note((bucket, name), Entry(seen.etag, seen.modified_at))
+                self._note((bucket, name), BucketEntry(seen.etag, seen.modified_at))
 
     async def over(self, horizon: datetime, first: str) -> list[str]:
         """Buckets that are over, earliest first, from `first` on."""
@@ -205,13 +205,13 @@ class DueIndex:
             self._discovered_at = None
         return listed or [], Condition(got.etag)
 
-    def _saw(self, bucket: str, each: Listed, name: bytes) -> bytes:
+    def _saw(self, bucket: str, each: ListedObject, name: bytes) -> bytes:
         known = self._entries.get((bucket, name))
         if known is None or known.etag != each.etag:
-            self._note((bucket, name), Entry(each.etag, each.modified_at))
+            self._note((bucket, name), BucketEntry(each.etag, each.modified_at))
         return name
 
-    def _note(self, place: Place, entry: Entry) -> None:
+    def _note(self, place: Place, entry: BucketEntry) -> None:
         self._entries[place] = entry
         self._entries.move_to_end(place)
         while len(self._entries) > ENTRIES_KNOWN_MAX:
@@ -229,11 +229,11 @@ _UNDOTTED = {name: stored for stored, name in _DOTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TaggedRecord:
     """A record and the tag of its object."""
 
     etag: str
-    kept: Kept
+    kept: StoredRecord
 
 
 class RecordObjects:
@@ -243,11 +243,11 @@ class RecordObjects:
         self._client = client
         self._lister = lister
         self._folder = prefix + collection.data.strip("/").encode() + b"/"
-        self._index = DueIndex(client, lister, prefix, collection)
+        self._index = S3DueIndex(client, lister, prefix, collection)
         self._tended = collection.tended
-        self._known: OrderedDict[bytes, Held] = OrderedDict()
+        self._known: OrderedDict[bytes, TaggedRecord] = OrderedDict()
 
-    async def get(self, stored: bytes, entering: datetime | None = None) -> Kept | None:
+    async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
         """The record as it is now; an entry for a write that is announced is made beside it."""
         if entering is None:
             return _there(await self._load(_name(stored)))
@@ -259,7 +259,7 @@ class RecordObjects:
             self._index.entered(name, bucket, _stored_version(load.result()))
         return _there(load.result())
 
-    async def write(self, change: Change) -> Answer:
+    async def write(self, change: RecordChange) -> Answer:
         """Makes the change, if it fits."""
         name, version = _name(change.stored), secrets.token_hex(12)
         before = self._known.get(name)
@@ -267,7 +267,7 @@ class RecordObjects:
             before = None if change.at is None and before is None else await self._load(name)
         unknown: NoAnswer | None = None
         for attempt in range(1, TRIES + 1):
-            writes = Writes() if before is None else before.kept.writes
+            writes = LastWrites() if before is None else before.kept.writes
             if any(made == version for _, made in writes.kept) or _is(before, version):
                 self._wrote(name, before)
                 return Outcome.DONE, version if change.value is not None else None
@@ -296,11 +296,13 @@ class RecordObjects:
         if self._bucket_of(held) != bucket:
             await self._index.leave(name, bucket)
 
-    async def page(self, prefix: bytes, after: bytes | None, limit: int) -> tuple[list[tuple[bytes, Kept]], bool]:
+    async def page(
+        self, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[list[tuple[bytes, StoredRecord]], bool]:
         """Records whose stored name starts with `prefix`, in order, each with its name; and whether there are more."""
-        found: list[tuple[bytes, Kept]] = []
+        found: list[tuple[bytes, StoredRecord]] = []
         start = None if after is None else self._folder + after
-        rounds = Rounds(self._client.where, "a listing")
+        rounds = PageLoop(self._client.where, "a listing")
         while True:
             rounds.turn(start)
             listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
@@ -316,13 +318,13 @@ class RecordObjects:
             start = listed[-1].key
 
     async def due(
-        self, horizon: datetime, after: DueSpot | None, limit: int
-    ) -> tuple[list[tuple[DueSpot, Kept]], bool]:
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
         """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
-        found: list[tuple[DueSpot, Kept]] = []
+        found: list[tuple[DueCursor, StoredRecord]] = []
         for bucket in await self._index.over(horizon, "" if after is None else after.bucket):
             start = after.stored if after is not None and after.bucket == bucket else None
-            empty, more, rounds = start is None, True, Rounds(self._client.where, "a listing")
+            empty, more, rounds = start is None, True, PageLoop(self._client.where, "a listing")
             while more:
                 rounds.turn(start)
                 names, more = await self._index.page(bucket, start, limit + 1 - len(found))
@@ -332,13 +334,13 @@ class RecordObjects:
                     if kept is not None and len(found) == limit:
                         return found, True
                     if kept is not None:
-                        found.append((DueSpot(bucket, name), kept))
+                        found.append((DueCursor(bucket, name), kept))
                 start = names[-1] if names else start
             if empty:
                 await self._index.retire(bucket)
         return found, False
 
-    async def _seen(self, bucket: str, name: bytes, held: Held | None) -> Kept | None:
+    async def _seen(self, bucket: str, name: bytes, held: TaggedRecord | None) -> StoredRecord | None:
         """What an entry stands for; one that stands for nothing goes, and so does what was deleted long enough ago."""
         here = self._bucket_of(held) == bucket
         if held is not None and not held.kept.gone:
@@ -355,20 +357,20 @@ class RecordObjects:
         await self._index.leave(name, bucket)
         return None
 
-    async def _send(self, name: bytes, change: Change, version: str, before: Held | None) -> bool:
-        writes = Writes() if before is None else before.kept.writes
+    async def _send(self, name: bytes, change: RecordChange, version: str, before: TaggedRecord | None) -> bool:
+        writes = LastWrites() if before is None else before.kept.writes
         if change.value is None:
             assert before is not None, "a delete names the version of a record"
             named = change.nonce is not None or any(nonce is not None for nonce, _ in writes.kept)
             if not named:
                 return await self._delete(name, before)
             due_at = self._client.wire.time.now() + GONE_KEPT
-            after = Kept(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
+            after = StoredRecord(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
         else:
-            after = Kept(change.value, version, change.due_at, writes.and_then(change.nonce, version))
+            after = StoredRecord(change.value, version, change.due_at, writes.and_then(change.nonce, version))
         return await self._store(name, before, after, change.entry_stays)
 
-    async def _store(self, name: bytes, before: Held | None, after: Kept, entry_stays: bool) -> bool:
+    async def _store(self, name: bytes, before: TaggedRecord | None, after: StoredRecord, entry_stays: bool) -> bool:
         old, new = self._bucket_of(before), self._bucket_of(after)
         if new is not None and new != old:
             await self._index.enter(name, new, _stored_version(before))
@@ -376,12 +378,12 @@ class RecordObjects:
         etag = await self._client.put(self._folder + name, pack(after), condition, _JSON)
         if etag is None:
             return False
-        self._wrote(name, Held(etag, after))
+        self._wrote(name, TaggedRecord(etag, after))
         if old is not None and old != new and not entry_stays:
             await self._index.leave(name, old)
         return True
 
-    async def _delete(self, name: bytes, before: Held) -> bool:
+    async def _delete(self, name: bytes, before: TaggedRecord) -> bool:
         old = self._bucket_of(before)
         if not await self._client.delete(self._folder + name, before.etag):
             return False
@@ -390,32 +392,32 @@ class RecordObjects:
             await self._index.leave(name, old)
         return True
 
-    def _wrote(self, name: bytes, held: Held | None) -> None:
+    def _wrote(self, name: bytes, held: TaggedRecord | None) -> None:
         assert held is not None, "what was written is there"
         self._note(name, held)
         bucket = self._bucket_of(held)
         if bucket is not None:
             self._index.use(name, bucket)
 
-    def _bucket_of(self, held: Held | Kept | None) -> str | None:
-        kept = held.kept if isinstance(held, Held) else held
+    def _bucket_of(self, held: TaggedRecord | StoredRecord | None) -> str | None:
+        kept = held.kept if isinstance(held, TaggedRecord) else held
         return None if kept is None or kept.due_at is None else self._index.calendar.bucket(kept.due_at)
 
-    async def _listed(self, name: bytes) -> Held | None:
+    async def _listed(self, name: bytes) -> TaggedRecord | None:
         """For a listing, which goes past a record that is damaged."""
         try:
             return await self._load(name)
         except StoreBroken:
             got = await self._client.get(self._folder + name)
-            return None if got is None else Held(got.etag, listed(got.data))
+            return None if got is None else TaggedRecord(got.etag, listed(got.data))
 
-    async def _load(self, name: bytes) -> Held | None:
+    async def _load(self, name: bytes) -> TaggedRecord | None:
         got = await self._client.get(self._folder + name)
         if got is None:
             self._known.pop(name, None)
             return None
         try:
-            held = Held(got.etag, unpack(got.data))
+            held = TaggedRecord(got.etag, unpack(got.data))
         except ValueError:
             raise StoreBroken(
                 f"a record in {self._client.where} is damaged or foreign",
@@ -424,9 +426,9 @@ class RecordObjects:
         self._note(name, held)
         return held
 
-    def _note(self, name: bytes, held: Held) -> None:
+    def _note(self, name: bytes, held: TaggedRecord) -> None:
         # Without its value: only what a next write needs.
-        self._known[name] = Held(held.etag, replace(held.kept, value=b""))
+        self._known[name] = TaggedRecord(held.etag, replace(held.kept, value=b""))
         self._known.move_to_end(name)
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
@@ -441,19 +443,19 @@ def _name(stored: bytes) -> bytes:
     return _DOTS.get(stored, stored)
 
 
-def _there(held: Held | None) -> Kept | None:
+def _there(held: TaggedRecord | None) -> StoredRecord | None:
     return None if held is None or held.kept.gone else held.kept
 
 
-def _version(held: Held | None) -> str | None:
+def _version(held: TaggedRecord | None) -> str | None:
     return None if held is None or held.kept.gone else held.kept.version
 
 
-def _stored_version(held: Held | None) -> str | None:
+def _stored_version(held: TaggedRecord | None) -> str | None:
     return None if held is None else held.kept.version
 
 
-def _is(held: Held | None, version: str) -> bool:
+def _is(held: TaggedRecord | None, version: str) -> bool:
     return held is not None and held.kept.version == version
 
 
@@ -472,5 +474,5 @@ class S3Records(BucketRecords):
                 do="use no backslash, and at most 255 bytes, counting % and / three times",
             )
 
-    def _record(self, name: bytes, kept: Kept) -> Record:
+    def _record(self, name: bytes, kept: StoredRecord) -> Record:
         return super()._record(stored_of(name), kept)

@@ -30,7 +30,7 @@ from yarl import URL
 
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.credentials import EMPTY_HASH, Signer, Unsigned, Wallet, query_of, quoted
-from wrasse.backends.s3.failures import Denied, Failure, failure_of, unavailable
+from wrasse.backends.s3.failures import S3Denied, S3Failure, failure_of, unavailable
 from wrasse.backends.s3.xml import XML_BYTES_MAX, parse_date
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError, reason_of
@@ -107,7 +107,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class S3Request:
     """One request. `twice` says that making it two times does no harm."""
 
     method: str
@@ -184,7 +184,7 @@ class Body:
         return b"".join(pieces)
 
 
-class Wire:
+class S3Transport:
     """The requests of one bucket, over a bounded number of connections."""
 
     def __init__(
@@ -211,7 +211,7 @@ class Wire:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, ask: S3Request) -> Reply:
         """The reply. Raises NoAnswer for a change whose fate is unknown, and our errors for what failed."""
         tries = self._tries if ask.twice else 1
         for attempt in range(1, tries + 1):
@@ -226,15 +226,15 @@ class Wire:
                     return self._good(ask, reply, failure)
                 raise unavailable(str(self.address), reply.status, failure)
             except (StoreUnavailable, StoreBroken) as why:
-                if not ask.twice and not isinstance(why, Denied):
+                if not ask.twice and not isinstance(why, S3Denied):
                     raise NoAnswer(why) from why
-                if attempt == tries or isinstance(why, Denied | StoreBroken):
+                if attempt == tries or isinstance(why, S3Denied | StoreBroken):
                     raise
             await asyncio.sleep(pause(attempt))
         raise AssertionError("the last try returns or raises")
 
     @asynccontextmanager
-    async def stream(self, ask: Ask) -> AsyncIterator[tuple[Reply, Body]]:
+    async def stream(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
         """A reply whose body is read piece by piece; one try. Errors while reading are StoreUnavailable."""
         async with self._send(ask) as (reply, body):
             if reply.status >= 300:
@@ -252,17 +252,17 @@ class Wire:
             await self._session.close()
             self._session = None
 
-    def _good(self, ask: Ask, reply: Reply, failure: Failure | None) -> Reply:
+    def _good(self, ask: S3Request, reply: Reply, failure: S3Failure | None) -> Reply:
         if failure is not None and (error := failure.error(self.address, ask.key is not None)) is not None:
             raise error
         return reply
 
-    async def _once(self, ask: Ask) -> Reply:
+    async def _once(self, ask: S3Request) -> Reply:
         async with self._send(ask) as (reply, body):
             return replace(reply, body=await body.all())
 
     @asynccontextmanager
-    async def _send(self, ask: Ask) -> AsyncIterator[tuple[Reply, Body]]:
+    async def _send(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
         who = await self._wallet.credentials()
         path = self._origin.path + ("" if ask.key is None else f"/{quoted(ask.key)}")
         query = query_of(ask.query)

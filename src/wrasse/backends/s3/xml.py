@@ -42,7 +42,7 @@ _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedObject:
     """One object of a listing, by its whole raw key in the bucket."""
 
     key: bytes
@@ -55,7 +55,7 @@ class Listed:
 class ListedPage:
     """One page of a listing: objects, and what lies below a delimiter; `token` while there is more."""
 
-    objects: tuple[Listed, ...]
+    objects: tuple[ListedObject, ...]
     folders: tuple[bytes, ...]
     token: str | None
 
@@ -70,7 +70,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class DeleteRefusal:
     """Why one key of a batch was not deleted."""
 
     key: bytes
@@ -149,12 +149,12 @@ def _without_usual(body: bytes, where: str) -> tuple[ElementTree.Element, Iterab
     return _tree(body, "ListBucketResult", where), None
 
 
-def _of_usual(row: _Row, raw: _Raw) -> Listed:
+def _of_usual(row: _Row, raw: _Raw) -> ListedObject:
     key, at, tag, size = row
-    return Listed(raw(key), parse_size(size), tag, parse_instant(at))
+    return ListedObject(raw(key), parse_size(size), tag, parse_instant(at))
 
 
-def _listed(root: ElementTree.Element, raw: _Raw) -> list[Listed]:
+def _listed(root: ElementTree.Element, raw: _Raw) -> list[ListedObject]:
     """The objects of any other listing."""
     names = [_beside(root, name) for name in ("Key", "Size", "ETag", "LastModified")]
     found = []
@@ -166,14 +166,14 @@ def _listed(root: ElementTree.Element, raw: _Raw) -> list[Listed]:
             tag = tag[1:-1]
         elif (tag := etag_of(tag)) and not is_etag(tag):  # a folder that is listed like an object has none
             raise ValueError("not an entity tag")
-        found.append(Listed(raw(key), parse_size(size), tag, parse_instant(at)))
+        found.append(ListedObject(raw(key), parse_size(size), tag, parse_instant(at)))
     return found
 
 
-def parse_refusals(body: bytes, where: str) -> tuple[Refusal, ...]:
+def parse_refusals(body: bytes, where: str) -> tuple[DeleteRefusal, ...]:
     """The keys that DeleteObjects did not delete."""
     root = _tree(body, "DeleteResult", where)
-    return tuple(Refusal(_text(each, "Key").encode(), _text(each, "Code")) for each in _all(root, "Error"))
+    return tuple(DeleteRefusal(_text(each, "Key").encode(), _text(each, "Code")) for each in _all(root, "Error"))
 
 
 def parse_uploads(body: bytes, where: str) -> tuple[tuple[Upload, ...], tuple[str, str] | None]:

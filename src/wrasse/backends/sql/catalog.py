@@ -31,7 +31,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 
 from wrasse.backends.sql.address import POSTGRES, SqlAddress
-from wrasse.backends.sql.connection import Link, SqlThread
+from wrasse.backends.sql.connection import SqlConnection, SqlThread
 from wrasse.backends.sql.dialect import Params
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.catalog import Query, Reference
@@ -56,7 +56,7 @@ class SqlLeader(Guard):
 
     name = "leader"
 
-    def __init__(self, lock: str, link: Link, thread: SqlThread) -> None:
+    def __init__(self, lock: str, link: SqlConnection, thread: SqlThread) -> None:
         self._lock = lock
         self._id = lock_id(lock)
         self._link = link
@@ -121,11 +121,11 @@ class SqlLeader(Guard):
         self._session = 0
 
 
-def refuse_pooler(link: Link) -> None:
+def refuse_pooler(link: SqlConnection) -> None:
     """Raises if a session does not belong to us alone. Two connections of ours, each in a transaction and each again
     after it, are served by two sessions, always the same, unless somebody between us and the server hands them out
     by the transaction."""
-    other = Link(link.address)
+    other = SqlConnection(link.address)
     pid = "SELECT pg_backend_pid()"
     try:
         mine = link.rows(pid)
@@ -147,7 +147,7 @@ _SLASH = frozenset({"/"})
 _UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")  # what no text of a database holds: keys that are no UTF-8, and NUL
 
 
-class Asked:
+class ReferenceQuery:
     """Some keys, and the strongest reference to each of them that was found so far."""
 
     def __init__(self, keys: Sequence[str], endings: Endings, *, below: bool) -> None:
@@ -224,7 +224,7 @@ _DO = (
 )
 
 
-def examined(link: Link, sources: Sequence[Source]) -> Sequence[Finding]:
+def examined(link: SqlConnection, sources: Sequence[Source]) -> Sequence[Finding]:
     """One finding for each query."""
     try:
         return link.guarded(lambda: [*_all(link, sources)])
@@ -232,7 +232,7 @@ def examined(link: Link, sources: Sequence[Source]) -> Sequence[Finding]:
         return (Finding(CHECK, FAIL, why.message, why.do),)
 
 
-def _all(link: Link, sources: Sequence[Source]) -> Iterator[Finding]:
+def _all(link: SqlConnection, sources: Sequence[Source]) -> Iterator[Finding]:
     dialect = link.dialect
     dialect.begin(link, _LIMIT)
     for source in sources:
@@ -260,7 +260,7 @@ Parts = Generator[list[Shown], None, None]
 class SqlSnapshot:
     """The view. It has a connection of its own, and the thread of its catalog."""
 
-    def __init__(self, link: Link, sources: Sequence[Source], thread: SqlThread) -> None:
+    def __init__(self, link: SqlConnection, sources: Sequence[Source], thread: SqlThread) -> None:
         self._link = link
         self._sources = sources
         self._thread = thread
@@ -400,7 +400,7 @@ class SqlCatalog:
         self._address = address
         self._sources = tuple(Source.of(each, address.shown) for each in queries)
         self._thread = SqlThread("wrasse-sql")
-        self._link = Link(address)
+        self._link = SqlConnection(address)
         self._plain: tuple[str, ...] = ()
         self._indexed: tuple[bool, ...] = ()  # of each source, whether what is below a directory is found by an index
         self._endings: Endings = None
@@ -412,7 +412,7 @@ class SqlCatalog:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[SqlSnapshot]:
-        view = SqlSnapshot(Link(self._address), self._sources, self._thread)
+        view = SqlSnapshot(SqlConnection(self._address), self._sources, self._thread)
         try:
             await view.open()
             yield view
@@ -425,7 +425,7 @@ class SqlCatalog:
     async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
         found: list[Reference | None] = []
         for start in range(0, len(keys), KEYS_MAX):
-            asked = Asked(keys[start : start + KEYS_MAX], self._endings, below=below)
+            asked = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
             await self._thread.run(lambda asked=asked: self._ask(asked), self._link, LOOK_MAX)  # type: ignore[misc]
             found += asked.found
         return found
@@ -442,7 +442,7 @@ class SqlCatalog:
         await self._thread.run(self._link.close, self._link, LOOK_MAX)
         await self._thread.close()
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, asked: ReferenceQuery) -> None:
         kept = self._link.is_open
         try:
             self._link.guarded(lambda: self._ask_all(asked))
@@ -452,7 +452,7 @@ class SqlCatalog:
                 raise
             self._link.guarded(lambda: self._ask_all(asked))
 
-    def _ask_all(self, asked: Asked) -> None:
+    def _ask_all(self, asked: ReferenceQuery) -> None:
         link, dialect = self._link, self._link.dialect
         dialect.begin(link, LOOK_MAX)
         if not self._plain:

@@ -36,7 +36,7 @@ class SqlThread:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._closed = False
 
-    async def run(self, call: Callable[[], T], link: Link, limit: float) -> T:
+    async def run(self, call: Callable[[], T], link: SqlConnection, limit: float) -> T:
         """Runs a call there, to its end even if nobody waits any more."""
         if self._closed:
             raise closed(link.address.shown)
@@ -68,7 +68,7 @@ class SqlThread:
             await asyncio.to_thread(self._pool.shutdown)
 
 
-class Link:
+class SqlConnection:
     """One connection, opened when it is first needed. All methods but `shut` are for the thread."""
 
     def __init__(self, address: SqlAddress, *, writes: bool = False) -> None:

@@ -34,7 +34,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Generic[C]):
+class QueuedOperation(Generic[C]):
     """One operation that waits for its turn. `weight` is about how many rows it touches, `request` what it may have
     been asked under before."""
 
@@ -45,7 +45,7 @@ class Ask(Generic[C]):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AskResult:
     """The end of one ask: a value, or an error."""
 
     future: asyncio.Future[object]
@@ -53,7 +53,7 @@ class Answer:
     error: Exception | None = None
 
 
-class Lane(Generic[C]):
+class ConnectionThread(Generic[C]):
     """The thread. `connect` opens its connection, `serve` does a few asks on it and answers each through `tell`."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Lane(Generic[C]):
         file: File,
         name: str,
         connect: Callable[[], apsw.Connection],
-        serve: Callable[[apsw.Connection, Sequence[Ask[C]]], None],
+        serve: Callable[[apsw.Connection, Sequence[QueuedOperation[C]]], None],
         *,
         weight_max: int,
     ) -> None:
@@ -69,7 +69,7 @@ class Lane(Generic[C]):
         self._connect = connect
         self._serve = serve
         self._weight_max = weight_max
-        self._asks: queue.SimpleQueue[Ask[C] | None] = queue.SimpleQueue()
+        self._asks: queue.SimpleQueue[QueuedOperation[C] | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[object] = self._loop.create_future()
         self._ended: asyncio.Future[object] = self._loop.create_future()
@@ -90,18 +90,18 @@ class Lane(Generic[C]):
             raise UsageError(f"{self._file.where} was opened before a fork", do="open it in the process that uses it")
         assert self._loop is asyncio.get_running_loop(), "a store serves the event loop that opened it"
         answer: asyncio.Future[A] = self._loop.create_future()
-        self._asks.put(Ask(run, answer, weight, request))  # type: ignore[arg-type]  # one queue for answers of every type
+        self._asks.put(QueuedOperation(run, answer, weight, request))  # type: ignore[arg-type]  # one queue for answers of every type
         return answer
 
-    def tell(self, answers: Sequence[Answer], then: Callable[[], None] | None = None) -> None:
+    def tell(self, answers: Sequence[AskResult], then: Callable[[], None] | None = None) -> None:
         """Hands answers to the event loop; for `serve`."""
         with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(_give, answers, then)
 
-    def failed(self, asks: Iterable[Ask[C]], error: Exception, db: apsw.Connection | None) -> None:
+    def failed(self, asks: Iterable[QueuedOperation[C]], error: Exception, db: apsw.Connection | None) -> None:
         """Answers all of them with our form of this error."""
         failure = ours(error, self._file.where, db.system_errno if db is not None else 0)
-        self.tell([Answer(ask.answer, error=failure) for ask in asks])
+        self.tell([AskResult(ask.answer, error=failure) for ask in asks])
 
     async def close(self) -> None:
         """Serves what still waits, then ends the thread."""
@@ -116,10 +116,10 @@ class Lane(Generic[C]):
         db = None
         try:
             db = self._connect()
-            self.tell([Answer(self._opened)])
+            self.tell([AskResult(self._opened)])
             self._work(db)
         except Exception as error:
-            self.tell([Answer(self._opened, error=ours(error, self._file.where))])
+            self.tell([AskResult(self._opened, error=ours(error, self._file.where))])
         finally:
             self._end(db)
 
@@ -127,7 +127,7 @@ class Lane(Generic[C]):
         last = False
         while not last:
             ask = self._asks.get()
-            asks: list[Ask[C]] = []
+            asks: list[QueuedOperation[C]] = []
             weight = 0
             while ask is not None:
                 if not ask.answer.cancelled():
@@ -149,10 +149,10 @@ class Lane(Generic[C]):
             if (ask := self._asks.get()) is not None:
                 late.append(ask)
         self.failed(late, closed(self._file.where), None)
-        self.tell([Answer(self._ended)])
+        self.tell([AskResult(self._ended)])
 
 
-def _give(answers: Sequence[Answer], then: Callable[[], None] | None) -> None:
+def _give(answers: Sequence[AskResult], then: Callable[[], None] | None) -> None:
     for answer in answers:
         if not answer.future.done():
             if answer.error is None:
@@ -168,11 +168,11 @@ _ANSWERED_TOGETHER = 8
 A = TypeVar("A")
 
 
-class Reader:
+class SqliteReader:
     """Runs operations that change nothing."""
 
     def __init__(self, file: File) -> None:
-        self._lane: Lane[apsw.Connection] = Lane(
+        self._lane: ConnectionThread[apsw.Connection] = ConnectionThread(
             file, "reader", self._connect, self._serve, weight_max=_ANSWERED_TOGETHER
         )
         self._file = file
@@ -185,12 +185,12 @@ class Reader:
     def _connect(self) -> apsw.Connection:
         return self._file.open(reads_only=True)
 
-    def _serve(self, db: apsw.Connection, asks: Sequence[Ask[apsw.Connection]]) -> None:
+    def _serve(self, db: apsw.Connection, asks: Sequence[QueuedOperation[apsw.Connection]]) -> None:
         for ask in asks:
             try:
                 db.execute("BEGIN")
                 try:
-                    answer = Answer(ask.answer, ask.run(db))
+                    answer = AskResult(ask.answer, ask.run(db))
                 finally:
                     db.execute("ROLLBACK")
             except Exception as error:
@@ -205,7 +205,7 @@ GROUP_ROWS_MAX = 2_000  # about how many rows one transaction touches: others wa
 Ring = Callable[[frozenset[str]], None]
 
 
-class Writer:
+class SqliteWriter:
     """Runs operations on the database, each atomic, and durable when it is answered. `ring` hears of queues in which
     something became ready."""
 
@@ -214,7 +214,9 @@ class Writer:
         self._clock = clock
         self._ring = ring
         self._inode = (0, 0)
-        self._lane: Lane[Step] = Lane(file, "writer", self._connect, self._serve, weight_max=GROUP_ROWS_MAX)
+        self._lane: ConnectionThread[Step] = ConnectionThread(
+            file, "writer", self._connect, self._serve, weight_max=GROUP_ROWS_MAX
+        )
         self.open, self.close = self._lane.open, self._lane.close
 
     async def do(self, run: Callable[[Step], A], weight: int = 1, request: str = "") -> A:
@@ -231,7 +233,7 @@ class Writer:
         self._inode = self._file.inode()
         return db
 
-    def _serve(self, db: apsw.Connection, asks: Sequence[Ask[Step]]) -> None:
+    def _serve(self, db: apsw.Connection, asks: Sequence[QueuedOperation[Step]]) -> None:
         try:
             if self._file.inode() != self._inode:
                 raise moved(self._file.where)
@@ -241,7 +243,7 @@ class Writer:
             return
         step = Step(db, self._clock, [ask.request for ask in asks if ask.request])
         try:
-            answers = [Answer(ask.answer, ask.run(step)) for ask in asks]
+            answers = [AskResult(ask.answer, ask.run(step)) for ask in asks]
             step.close()
             db.execute("COMMIT")
         except Exception as error:
@@ -249,7 +251,7 @@ class Writer:
             return
         self._lane.tell(answers, partial(self._ring, frozenset(step.rung)) if step.rung else None)
 
-    def _undo(self, db: apsw.Connection, asks: Sequence[Ask[Step]], error: Exception) -> None:
+    def _undo(self, db: apsw.Connection, asks: Sequence[QueuedOperation[Step]], error: Exception) -> None:
         if len(asks) == 1:
             self._lane.failed(asks, error, db)
         if db.in_transaction:

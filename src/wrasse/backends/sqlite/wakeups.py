@@ -15,7 +15,7 @@ from datetime import timedelta
 import apsw
 
 from wrasse.backends.sqlite.connection import File
-from wrasse.backends.wakeup import Bell, hung
+from wrasse.backends.wakeup import Wakeup, hung
 from wrasse.clock import Clock, to_micros
 
 TICK = 0.025
@@ -23,20 +23,20 @@ CHANGED = "\0changed"  # rings with every change that anybody made; no queue has
 _PAUSE_AFTER_FAILURE = 1.0
 
 
-class Bells:
+class SqliteWakeups:
     """All bells of one process, and the thread that rings them for what happens outside it."""
 
     def __init__(self, file: File, clock: Clock) -> None:
         self._file = file
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._bells: set[Bell] = set()
+        self._bells: set[Wakeup] = set()
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wrasse-sqlite-watch", daemon=True)
 
     @contextmanager
-    def listen(self, queues: Iterable[str], wait: timedelta) -> Iterator[Bell]:
+    def listen(self, queues: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
         """A bell for these queues, which rings at the latest after `wait`."""
         try:
             with hung(self._bells, queues, wait) as bell:

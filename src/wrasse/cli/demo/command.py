@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from wrasse.cli.context import finish, write_json
-from wrasse.cli.demo.tour import Demo, Seen, Told, staged
+from wrasse.cli.demo.tour import Demo, DemoPromise, DemoText, staged
 from wrasse.cli.output import show_table
 
 
@@ -34,18 +34,18 @@ def demo(as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _play(*, quiet: bool) -> tuple[bool, float, Sequence[Seen]]:
+async def _play(*, quiet: bool) -> tuple[bool, float, Sequence[DemoPromise]]:
     async with staged() as stage:
         play = Demo(stage, _silent if quiet else _tell)
         ok = await play.play()
         return ok, stage.seconds, play.seen
 
 
-def _silent(told: Told) -> None:
+def _silent(told: DemoText) -> None:
     """With --json nothing but the summary is written."""
 
 
-def _tell(told: Told) -> None:
+def _tell(told: DemoText) -> None:
     if told.heading:
         click.echo()
         click.secho(f"── {told.text}", bold=True, fg="cyan")
@@ -56,13 +56,13 @@ def _tell(told: Told) -> None:
         click.echo(f"   {told.text}")
 
 
-def _summary(seen: Sequence[Seen], seconds: float) -> None:
+def _summary(seen: Sequence[DemoPromise], seconds: float) -> None:
     click.echo()
     show_table(
         ("", "promise", "seen", "took"),
         [("ok" if each.ok else "fail", each.promise, each.seen, f"{each.seconds:.1f} s") for each in seen],
     )
     if all(each.ok for each in seen):
-        click.echo(f"All of it happened, in {seconds:.0f} s. Next: `wrasse jobs put` and `wrasse run --help`.")
+        click.echo(f"All of it happened, in {seconds:.0f} s. Next: `wrasse jobs enqueue` and `wrasse run --help`.")
     else:
         click.echo("Not everything happened as promised; see the last line.")

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from wrasse.api.app import App
-from wrasse.archives.archive_list import Shelved, shelved
+from wrasse.archives.archive_list import ListedArchive, shelved
 from wrasse.archives.drain import GROUP
 from wrasse.archives.verify import Verified, verify
 from wrasse.cli.demo.work import LEASE
@@ -36,7 +36,7 @@ from wrasse.runtime.archiver import build_archiver, build_rules
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.forecast import outlook
 from wrasse.runtime.worker import owner_name
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds for any one thing to happen; it takes a few on an idle machine
@@ -64,7 +64,7 @@ class NotSeen(WrasseError):
     """Something the demo promised did not happen."""
 
 
-class Stage:
+class DemoStage:
     """One demo's directory, app and processes."""
 
     def __init__(self, folder: Path, app: App, url: str) -> None:
@@ -166,13 +166,13 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged() -> AsyncIterator[Stage]:
+async def staged() -> AsyncIterator[DemoStage]:
     """A stage, cleared and removed at the end."""
     with TemporaryDirectory(prefix="wrasse-demo-") as name:
         folder = Path(name)
         url = f"sqlite://{folder / 'demo.db'}"
         (folder / "demo.yaml").write_text(SETTINGS.format(url=url, folder=folder))
-        stage = Stage(folder, App(load(folder / "demo.yaml", environ={})), url)
+        stage = DemoStage(folder, App(load(folder / "demo.yaml", environ={})), url)
         try:
             yield stage
         finally:
@@ -184,10 +184,10 @@ MESSAGES = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ArchivedTotals:
     """What is in the archives in the end."""
 
-    archives: tuple[Shelved, ...]
+    archives: tuple[ListedArchive, ...]
     streams: tuple[Verified, ...]
 
     @property
@@ -196,11 +196,11 @@ class Kept:
         return sum(each.messages for each in self.streams if each.whole) == MESSAGES
 
 
-async def publish_and_archive(config: Config, clock: Clock) -> Kept:
+async def publish_and_archive(config: Config, clock: Clock) -> ArchivedTotals:
     """Publishes, archives all of it, and verifies what was written."""
     async with Stores.of(config.settings.worker, clock) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
-        messages = [Message(AUDIT, b'{"change": %d}' % number) for number in range(MESSAGES)]
+        messages = [Publication(AUDIT, b'{"change": %d}' % number) for number in range(MESSAGES)]
         await Publisher(streams, clock).publish_many(messages)
         await (await build_archiver(config, stores, clock, owner_name())).drain()
         (rule,) = await build_rules(config, stores)
@@ -208,14 +208,14 @@ async def publish_and_archive(config: Config, clock: Clock) -> Kept:
         proven = [
             each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)
         ]
-        return Kept(tuple(archives), tuple(proven))
+        return ArchivedTotals(tuple(archives), tuple(proven))
 
 
 JOBS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DemoPromise:
     """One promise of the demo, and what was seen of it."""
 
     promise: str
@@ -225,7 +225,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DemoText:
     """What a narrator says: a heading of a scene, a line of it, or a table."""
 
     text: str
@@ -237,10 +237,10 @@ class Told:
 class Demo:
     """The play. `tell` is whoever shows it."""
 
-    def __init__(self, stage: Stage, tell: Callable[[Told], None]) -> None:
+    def __init__(self, stage: DemoStage, tell: Callable[[DemoText], None]) -> None:
         self._stage = stage
         self._tell = tell
-        self.seen: list[Seen] = []
+        self.seen: list[DemoPromise] = []
 
     async def play(self) -> bool:
         """All scenes, in order; False if one did not end as promised."""
@@ -261,16 +261,16 @@ class Demo:
                 what, ok = await scene(), True
             except NotSeen as why:
                 what, ok = f"{why.message} ({why.do})", False
-            self.seen.append(Seen(promise, what, ok, self._stage.seconds - started))
+            self.seen.append(DemoPromise(promise, what, ok, self._stage.seconds - started))
             if not ok:
                 return False
         return True
 
     def _head(self, text: str) -> None:
-        self._tell(Told(text, heading=True))
+        self._tell(DemoText(text, heading=True))
 
     def _say(self, text: str) -> None:
-        self._tell(Told(text))
+        self._tell(DemoText(text))
 
     async def _jobs_run(self) -> str:
         stage = self._stage
@@ -353,7 +353,7 @@ class Demo:
         self._say(f"publishing {MESSAGES} messages to {AUDIT}, and archiving them ten at a time:")
         kept = await publish_and_archive(stage.app.config, stage.clock)
         rows = [(each.name, each.info.size) for each in kept.archives]
-        self._tell(Told("each is named after the entry it follows; `wrasse archives verify` walks the chain",
+        self._tell(DemoText("each is named after the entry it follows; `wrasse archives verify` walks the chain",
                         columns=("archive", "bytes"), rows=rows))  # fmt: skip
         if not kept.whole or len(kept.archives) != 3:
             found = [problem.what for each in kept.streams for problem in each.problems]
@@ -388,13 +388,13 @@ class Demo:
         engine = await self._stage.app.engine()
         plan = await self._stage.until(lambda: _planned(engine.plan("finished_jobs")), "a plan")
         rows = [(each.verb, each.suspect, each.reason) for each in plan[:4]]
-        self._tell(Told(f"... and {len(plan) - len(rows)} more", columns=("would", "to", "because"), rows=rows))
+        self._tell(DemoText(f"... and {len(plan) - len(rows)} more", columns=("would", "to", "because"), rows=rows))
         return f"{len(plan)} deletions planned, none made"
 
     async def _journal(self) -> str:
         self._head("The journal")
         lines = await self._stage.until(self._journaled, "lines of what happened to poison and slow-report")
-        self._tell(Told("", columns=("sweep", "did", "to", "outcome", "why"), rows=[_row(line) for line in lines]))
+        self._tell(DemoText("", columns=("sweep", "did", "to", "outcome", "why"), rows=[_row(line) for line in lines]))
         verbs = [line.intent.verb for line in lines]
         return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} buried"
 

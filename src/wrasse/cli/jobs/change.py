@@ -11,16 +11,16 @@ from datetime import timedelta
 
 import click
 
-from wrasse.cli.context import DURATION, Asked, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, asks, finish
 from wrasse.cli.jobs.inspect import PLACES, Span, died_within, job_filters, known_job, opened, opened_queue, place_of
 from wrasse.cli.output import counted, printable, progress, show_table
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused, UsageError
-from wrasse.jobs.replay import Plan, Replay, Replayed
+from wrasse.jobs.replay import JobReplay, ReplayPlan, ReplayResult
 from wrasse.jobs.worker.queue_selector import parse_rate
 from wrasse.observability.json_format import picked
-from wrasse.ports.inconsistency import Damage
-from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, Revive
+from wrasse.ports.inconsistency import Inconsistency
+from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -37,7 +37,7 @@ SHOWN_MAX = 20
 @click.option("--dry-run", is_flag=True, help="Show what would be requeued, and change nothing.")
 @asks
 def requeue(
-    asked: Asked, ids: Sequence[str], everything: bool, where: JobFilter, delay: timedelta, dry_run: bool
+    asked: CommandContext, ids: Sequence[str], everything: bool, where: JobFilter, delay: timedelta, dry_run: bool
 ) -> None:
     """Make dead jobs ready again, with their budgets full.
 
@@ -72,7 +72,9 @@ class _Changes:
                 ids.append(state.id)
 
 
-async def _requeue(asked: Asked, ids: Sequence[str], where: JobFilter, delay: timedelta, dry_run: bool) -> None:
+async def _requeue(
+    asked: CommandContext, ids: Sequence[str], where: JobFilter, delay: timedelta, dry_run: bool
+) -> None:
     changes = _Changes()
     async with opened_queue(asked.config(), create=not dry_run) as store:
         batches = _named(store.jobs, ids, Place.DEAD) if ids else _pages(store.jobs, Place.DEAD, where)
@@ -80,7 +82,7 @@ async def _requeue(asked: Asked, ids: Sequence[str], where: JobFilter, delay: ti
             if dry_run:
                 changes.planned(states)
             else:
-                changes.add(states, await store.jobs.move([Revive(state.hold, delay) for state in states]))
+                changes.add(states, await store.jobs.move([RequeueDead(state.hold, delay) for state in states]))
     _tell(asked, "requeue" if dry_run else "requeued", changes, dry_run)
 
 
@@ -105,7 +107,7 @@ async def _pages(queue: JobQueue, place: Place, where: JobFilter) -> AsyncIterat
                 yield [*page]
 
 
-def _tell(asked: Asked, verb: str, changes: _Changes, dry_run: bool) -> None:
+def _tell(asked: CommandContext, verb: str, changes: _Changes, dry_run: bool) -> None:
     def text() -> None:
         for id in changes.changed[:SHOWN_MAX] if dry_run else ():
             click.echo(f"would {verb} {printable(id)}")
@@ -125,7 +127,7 @@ def _tell(asked: Asked, verb: str, changes: _Changes, dry_run: bool) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--why", default="", help="Kept with the job.")
 @asks
-def cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
+def cancel(asked: CommandContext, ids: Sequence[str], why: str) -> None:
     """Stop jobs: those that wait never run, those that run are told and may not finish.
 
     They stay among the dead with the reason `cancelled`, and can be requeued.
@@ -138,7 +140,7 @@ def cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
     finish(_cancel(asked, ids, why))
 
 
-async def _cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
+async def _cancel(asked: CommandContext, ids: Sequence[str], why: str) -> None:
     changes = _Changes()
     async with opened_queue(asked.config(), create=True) as store:
         states = [(await known_job(store.jobs, id)).state for id in dict.fromkeys(ids)]
@@ -155,7 +157,7 @@ async def _cancel(asked: Asked, ids: Sequence[str], why: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
 @asks
 def purge(
-    asked: Asked, place: str, where: JobFilter, older: timedelta | None, yes: bool, dry_run: bool
+    asked: CommandContext, place: str, where: JobFilter, older: timedelta | None, yes: bool, dry_run: bool
 ) -> None:
     """Delete jobs of one PLACE for good. Held jobs are never deleted.
 
@@ -169,7 +171,7 @@ def purge(
     finish(_purge(asked, place, where, older, dry_run))
 
 
-async def _purge(asked: Asked, name: str, where: JobFilter, older: timedelta | None, dry_run: bool) -> None:
+async def _purge(asked: CommandContext, name: str, where: JobFilter, older: timedelta | None, dry_run: bool) -> None:
     place, delayed = place_of(name)
     if older is not None and place is Place.READY:
         raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
@@ -200,7 +202,7 @@ _MOMENT = timedelta(milliseconds=1)
 @click.option("--dry-run", is_flag=True, help="Show how many would be made ready, and change nothing.")
 @asks
 def replay(
-    asked: Asked,
+    asked: CommandContext,
     where: JobFilter,
     span: Span,
     rate: str | None,
@@ -221,15 +223,15 @@ def replay(
     """
     if not (yes or dry_run):
         raise Refused("a replay runs many jobs again", do="look with --dry-run, then say --yes")
-    plan = Plan(canary, watch, share, None if rate is None else parse_rate("", rate))
+    plan = ReplayPlan(canary, watch, share, None if rate is None else parse_rate("", rate))
     finish(_replay(asked, where, span, plan, dry_run))
 
 
-async def _replay(asked: Asked, where: JobFilter, span: Span, plan: Plan, dry_run: bool) -> None:
+async def _replay(asked: CommandContext, where: JobFilter, span: Span, plan: ReplayPlan, dry_run: bool) -> None:
     async with opened_queue(asked.config(), create=not dry_run) as store:
         # Dead letters that another program pushed are dated when they are first seen, which is in this call.
         now = (await store.jobs.counts()).at + _MOMENT
-        run = Replay(store.jobs, SystemClock(), died_within(where, now, *span), now, plan)
+        run = JobReplay(store.jobs, SystemClock(), died_within(where, now, *span), now, plan)
         if dry_run:
             count = 0
             async for page in run.pages():
@@ -246,12 +248,12 @@ async def _replay(asked: Asked, where: JobFilter, span: Span, plan: Plan, dry_ru
         )
 
 
-def _replayed_json(done: Replayed) -> dict[str, object]:
+def _replayed_json(done: ReplayResult) -> dict[str, object]:
     canaries = {"count": done.canaries.count, "done": done.canaries.done, "failed": done.canaries.failed}
     return {"revived": done.revived, "lost": done.lost, "canaries": canaries, "why": done.why, "dry_run": False}
 
 
-def _tell_replayed(done: Replayed) -> None:
+def _tell_replayed(done: ReplayResult) -> None:
     if done.canaries.count:
         click.echo(f"of {done.canaries.count} canaries {done.canaries.done} are done, {done.canaries.failed} failed")
     click.echo(f"replayed {counted(done.revived, 'job')}")
@@ -265,7 +267,7 @@ NOTHING_TO_CHECK = "this backend keeps a job in one record, which cannot contrad
 @click.command()
 @click.option("--repair", is_flag=True, help="Repair what is found. Without it, nothing is changed.")
 @asks
-def fsck(asked: Asked, repair: bool) -> None:
+def fsck(asked: CommandContext, repair: bool) -> None:
     """Look for damage in what is kept of jobs: what other programs, evictions or lost keys left contradictory.
 
     Safe while workers run; a repair loses no job, though one may run again. It ends with 1 if there is damage that was
@@ -280,7 +282,7 @@ def fsck(asked: Asked, repair: bool) -> None:
     finish(_fsck(asked, repair))
 
 
-async def _fsck(asked: Asked, repair: bool) -> None:
+async def _fsck(asked: CommandContext, repair: bool) -> None:
     config = asked.config()
     async with opened(config) as store:
         if store.damages is None:
@@ -298,7 +300,7 @@ async def _fsck(asked: Asked, repair: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _tell_damage(found: Sequence[Damage], repair: bool) -> None:
+def _tell_damage(found: Sequence[Inconsistency], repair: bool) -> None:
     rows = [(each.kind, each.count, each.about, each.repair) for each in found]
     columns = ("damage", "count", "what it is", "what was done" if repair else "what --repair does")
     show_table(columns, rows, empty="no damage")

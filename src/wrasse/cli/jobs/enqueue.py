@@ -1,4 +1,4 @@
-"""wrasse jobs put: one job from an argument, a file or stdin, or one per line."""
+"""wrasse jobs enqueue: one job from an argument, a file or stdin, or one per line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import click
 
-from wrasse.cli.context import DURATION, Asked, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, asks, finish
 from wrasse.cli.payload import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.clock import SystemClock
 from wrasse.config.new_job import NewJob, made
 from wrasse.errors import UsageError, WrasseError
-from wrasse.jobs.producer import Producer, Put
+from wrasse.jobs.producer import Enqueued, Producer
 from wrasse.jobs.tally import Tally
 from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job
 from wrasse.runtime.backends import Stores
@@ -28,21 +28,21 @@ FIELDS = ("data", "payload_b64", "kind", "id", "queue", "priority", "delay", "ti
 @click.command(context_settings={"allow_extra_args": True})
 @click.argument("payload", required=False)
 @click.option("--kind", default="", help="Which handler does it.")
-@click.option("--id", help="The job's id; an id that is known already is not put again.")
+@click.option("--id", help="The job's id; an id that is known already is not enqueued again.")
 @click.option("--queue", help="The queue.  [default: that of the priority]")
 @click.option("--priority", help="A name in worker.priorities.  [default: producer.default_priority]")
 @click.option("--delay", type=DURATION, default="0s", help="Not before this much later.")
 @click.option("--timeout", type=DURATION, help="How long its handler may take.  [default: worker.timeout]")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
-@click.option("--unique", default="", metavar="NAME", help="Not put while a job of this name is not finished.")
-@click.option("--window", type=DURATION, default="0s", help="With --unique: nor for this long after its put.")
+@click.option("--unique", default="", metavar="NAME", help="Not enqueued while a job of this name is not finished.")
+@click.option("--window", type=DURATION, default="0s", help="With --unique: nor for this long after it was enqueued.")
 @click.option("--keep", type=DURATION, help="How long its result is kept.  [default: worker.result_kept]")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Read the payload from this file; -: from stdin.")
 @click.option("--lines", is_flag=True, help="One job per line of the file or stdin, the line being the payload.")
 @click.option("--json-lines", is_flag=True, help=f"One job per line, as a JSON object with {', '.join(FIELDS)}.")
 @asks
-def put(
-    asked: Asked,
+def enqueue(
+    asked: CommandContext,
     payload: str | None,
     kind: str,
     id: str | None,
@@ -58,14 +58,14 @@ def put(
     lines: bool,
     json_lines: bool,
 ) -> None:
-    """Put a job. The PAYLOAD is stored byte for byte; without one it is read from stdin.
+    """Enqueue a job. The PAYLOAD is stored byte for byte; without one it is read from stdin.
 
     \b
     Examples:
-      wrasse jobs put --kind=resize '{"path": "a.png"}'
-      wrasse jobs put --kind=mail --delay=5m --id=welcome-42 --file=letter.txt
-      find . -name '*.png' | wrasse jobs put --kind=resize --lines
-      wrasse jobs put --json-lines --file=jobs.jsonl
+      wrasse jobs enqueue --kind=resize '{"path": "a.png"}'
+      wrasse jobs enqueue --kind=mail --delay=5m --id=welcome-42 --file=letter.txt
+      find . -name '*.png' | wrasse jobs enqueue --kind=resize --lines
+      wrasse jobs enqueue --json-lines --file=jobs.jsonl
     """
     _check_arguments(payload, click.get_current_context().args)
     check_sources(payload, path, lines=lines, json_lines=json_lines)
@@ -87,7 +87,7 @@ def _check_arguments(payload: str | None, more: Sequence[str]) -> None:
     kind = payload if payload is not None and payload.isidentifier() else "KIND"
     raise click.UsageError(
         f"there are {len(more) + 1} arguments, and a job has one payload\n"
-        f"do: name the kind with an option, as in: wrasse jobs put --kind={kind} PAYLOAD; quote a payload with spaces"
+        f"do: name the kind with an option: wrasse jobs enqueue --kind={kind} PAYLOAD; quote a payload with spaces"
     )
 
 
@@ -126,9 +126,9 @@ def _headers(value: object) -> Mapping[str, str]:
     return value
 
 
-async def _put(asked: Asked, jobs: Callable[[Producer], Iterator[Job]]) -> None:
+async def _put(asked: CommandContext, jobs: Callable[[Producer], Iterator[Job]]) -> None:
     config, clock = asked.config(), SystemClock()
-    answers: list[Put] = []
+    answers: list[Enqueued] = []
     count = known = 0
     try:
         async with Stores.of(config.settings.worker, clock) as stores:
@@ -141,16 +141,16 @@ async def _put(asked: Asked, jobs: Callable[[Producer], Iterator[Job]]) -> None:
     except WrasseError as why:
         if count:
             # Whoever puts all of them once more would put these twice.
-            why.message = f"{why.message}; {count} jobs before it were put and stay"
+            why.message = f"{why.message}; {count} jobs before it were enqueued and stay"
             why.do = why.do if isinstance(why, UsageError) else f"{why.do.partition(';')[0]}, then put the rest"
         raise
     listed = [{"id": each.id, "new": each.new} for each in answers]
     asked.answer({"put": count, "known": known, "jobs": listed}, lambda: _tell(answers, count, known))
 
 
-def _tell(answers: Sequence[Put], count: int, known: int) -> None:
+def _tell(answers: Sequence[Enqueued], count: int, known: int) -> None:
     if len(answers) <= SHOWN_MAX:
         for answer in answers:
             click.echo(f"{answer.id}" if answer.new else f"{answer.id} is known already and stays as it is")
         return
-    click.echo(f"put {count} jobs" + (f"; {known} were known already" if known else ""))
+    click.echo(f"enqueued {count} jobs" + (f"; {known} were known already" if known else ""))

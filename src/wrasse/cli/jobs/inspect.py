@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wrasse.cli.context import DURATION, Asked, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, asks, finish
 from wrasse.cli.output import show_pairs, show_table
 from wrasse.config.load import Config
 from wrasse.errors import UnknownName
@@ -134,7 +134,7 @@ def _near(id: str, seen: list[str]) -> list[str]:
 @click.option("--newest", is_flag=True, help="Newest first.")
 @asks
 def list_jobs(
-    asked: Asked, place: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
+    asked: CommandContext, place: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
     """List jobs of one PLACE, or of all places.
 
@@ -150,7 +150,7 @@ def list_jobs(
 
 
 async def _list(
-    asked: Asked, places: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
+    asked: CommandContext, places: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
     states: list[JobState] = []
     page: Page[JobState] | None = None
@@ -186,7 +186,7 @@ def _row(state: JobState, now: datetime) -> tuple[object, ...]:
 @click.option("--payload", is_flag=True, help="Write the payload's bytes to stdout and nothing else.")
 @click.option("--result", is_flag=True, help="Write the result's bytes to stdout and nothing else.")
 @asks
-def show(asked: Asked, id: str, payload: bool, result: bool) -> None:
+def show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
     """Show one job: where it is, what became of its attempts, how its payload begins.
 
     \b
@@ -197,7 +197,7 @@ def show(asked: Asked, id: str, payload: bool, result: bool) -> None:
     finish(_show(asked, id, payload, result))
 
 
-async def _show(asked: Asked, id: str, payload: bool, result: bool) -> None:
+async def _show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
     async with opened_queue(asked.config()) as store:
         record = await known_job(store.jobs, id)
         now = (await store.store.pulse()).at
@@ -247,7 +247,7 @@ def _progress(record: JobRecord) -> str:
 @click.argument("queue", required=False)
 @click.option("-n", "count", default=10, show_default=True, type=click.IntRange(1, 100), help="How many.")
 @asks
-def peek(asked: Asked, queue: str | None, count: int) -> None:
+def peek(asked: CommandContext, queue: str | None, count: int) -> None:
     """Show the jobs that are served next, the next one first, and how their payloads begin.
 
     \b
@@ -258,7 +258,7 @@ def peek(asked: Asked, queue: str | None, count: int) -> None:
     finish(_peek(asked, queue, count))
 
 
-async def _peek(asked: Asked, queue: str | None, count: int) -> None:
+async def _peek(asked: CommandContext, queue: str | None, count: int) -> None:
     config = asked.config()
     worker = config.settings.worker
     queues = [queue] if queue else [worker.queues[name] for name in worker.priorities]
@@ -280,7 +280,7 @@ async def _peek(asked: Asked, queue: str | None, count: int) -> None:
 
 @click.command()
 @asks
-def stats(asked: Asked) -> None:
+def stats(asked: CommandContext) -> None:
     """Show how many jobs are where, which workers beat, and which queues they leave alone.
 
     \b
@@ -291,7 +291,7 @@ def stats(asked: Asked) -> None:
     finish(_stats(asked))
 
 
-async def _stats(asked: Asked) -> None:
+async def _stats(asked: CommandContext) -> None:
     config = asked.config()
     async with opened_queue(config) as queue:
         counts = await queue.jobs.counts()
@@ -332,7 +332,7 @@ def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
 @click.option("--after", help="Go on after this cursor, which the last page gave.")
 @asks
-def dead(asked: Asked, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
+def dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
     """List dead jobs, the newest first, and why they died.
 
     \b
@@ -352,7 +352,7 @@ def died_within(where: JobFilter, now: datetime, since: timedelta | None, until:
     )
 
 
-async def _dead(asked: Asked, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
+async def _dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
     async with opened_queue(asked.config()) as store:
         where = died_within(where, (await store.store.pulse()).at, *span)
         page = await store.jobs.page(Place.DEAD, where, after, limit, newest=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from wrasse.cli.context import DURATION, Asked, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, asks, finish
 from wrasse.cli.leases.inspect import NAMESPACE, lease_operations
 from wrasse.cli.output import progress, show_pairs, show_table
 from wrasse.errors import UsageError
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LeaseProof:
     """What a holder shows of its lease."""
 
     lease: str
@@ -56,7 +56,7 @@ def holder_options(*, required: bool = True) -> Callable[[Callable[..., T]], Cal
                       help="The transaction, as acquire gave it; needed where leases.server is set.")
         @functools.wraps(function)
         def wrapper(*args: Any, lease: str, token: int | None, transaction: str, **options: Any) -> T:
-            return function(*args, holder=Holder(lease, token, transaction), **options)
+            return function(*args, holder=LeaseProof(lease, token, transaction), **options)
 
         return wrapper
 
@@ -76,7 +76,7 @@ HOLDER = holder_options()
 @NAMESPACE
 @asks
 def acquire(
-    asked: Asked, key: str, owner: str, ttl: timedelta, wait: timedelta, if_not_exists: bool, transaction: str,
+    asked: CommandContext, key: str, owner: str, ttl: timedelta, wait: timedelta, if_not_exists: bool, transaction: str,
     namespace: str,
 ) -> None:  # fmt: skip
     """Take the lease of KEY; fails if somebody else holds it for all of --wait.
@@ -105,7 +105,7 @@ def acquire(
 @click.option("--ttl", type=DURATION, default="30s", show_default=True, help="How long from now.")
 @NAMESPACE
 @asks
-def keep(asked: Asked, key: str, holder: Holder, ttl: timedelta, namespace: str) -> None:
+def keep(asked: CommandContext, key: str, holder: LeaseProof, ttl: timedelta, namespace: str) -> None:
     """Renew the lease of KEY: it then lasts --ttl from now.
 
     \b
@@ -130,7 +130,7 @@ def keep(asked: Asked, key: str, holder: Holder, ttl: timedelta, namespace: str)
 @NAMESPACE
 @asks
 def update(
-    asked: Asked, key: str, data: str, holder: Holder, if_version: int | None, namespace: str
+    asked: CommandContext, key: str, data: str, holder: LeaseProof, if_version: int | None, namespace: str
 ) -> None:
     """Stage DATA, which is JSON, as the new state of KEY; - reads it from stdin. `release` commits it.
 
@@ -154,7 +154,7 @@ def update(
 @HOLDER
 @NAMESPACE
 @asks
-def remove(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
+def remove(asked: CommandContext, key: str, holder: LeaseProof, namespace: str) -> None:
     """Stage the removal of the state of KEY. `release` commits it.
 
     \b
@@ -175,7 +175,7 @@ def remove(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
 @click.option("--rollback", is_flag=True, help="Throw away what is staged.")
 @NAMESPACE
 @asks
-def release(asked: Asked, key: str, holder: Holder, rollback: bool, namespace: str) -> None:
+def release(asked: CommandContext, key: str, holder: LeaseProof, rollback: bool, namespace: str) -> None:
     """Give KEY back and commit what is staged. Says so if the lease was over before, and then nothing is changed.
 
     \b
@@ -197,7 +197,7 @@ def release(asked: Asked, key: str, holder: Holder, rollback: bool, namespace: s
     asked.answer({"key": key, "released": released, "version": version}, lambda: click.echo(said))
 
 
-async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder) -> Lease:
+async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder: LeaseProof) -> Lease:
     """What the holder would show. The store has what was not typed; a server does not tell it."""
     name = checked_namespace(namespace)
     stored = checked_key(key, name)
@@ -215,7 +215,7 @@ async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder
     return shown(name, stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction)
 
 
-def _tell(asked: Asked, lease: Lease, version: int) -> None:
+def _tell(asked: CommandContext, lease: Lease, version: int) -> None:
     facts: Mapping[str, object] = {
         "namespace": lease.namespace, "key": lease.key, "lease": lease.id, "token": lease.token,
         "owner": lease.owner, "until": lease.until, "version": version, "transaction": lease.transaction,
@@ -223,7 +223,7 @@ def _tell(asked: Asked, lease: Lease, version: int) -> None:
     asked.answer(facts, lambda: show_pairs([(name, value) for name, value in facts.items()]))
 
 
-def _staged(asked: Asked, key: str, version: int | None) -> None:
+def _staged(asked: CommandContext, key: str, version: int | None) -> None:
     said = f"{key} will have version {version}" if version is not None else f"{key} has no state"
     asked.answer({"key": key, "staged": version is not None, "version": version}, lambda: click.echo(said))
 
@@ -248,7 +248,7 @@ AS_HOLDER = holder_options(required=False)  # as the holder of a lease sees it
 @NAMESPACE
 @asks
 def attach(
-    asked: Asked, key: str, source: Path, holder: Holder, name: str, content_type: str, keep: bool,
+    asked: CommandContext, key: str, source: Path, holder: LeaseProof, name: str, content_type: str, keep: bool,
     namespace: str,
 ) -> None:
     """Stage FILE as an attachment of KEY; - reads stdin and needs --name. `release` commits it.
@@ -287,7 +287,7 @@ def attach(
 @HOLDER
 @NAMESPACE
 @asks
-def detach(asked: Asked, key: str, name: str, holder: Holder, namespace: str) -> None:
+def detach(asked: CommandContext, key: str, name: str, holder: LeaseProof, namespace: str) -> None:
     """Stage the removal of the attachment NAME of KEY. `release` commits it.
 
     \b
@@ -309,7 +309,7 @@ def detach(asked: Asked, key: str, name: str, holder: Holder, namespace: str) ->
 @AS_HOLDER
 @NAMESPACE
 @asks
-def attachments(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
+def attachments(asked: CommandContext, key: str, holder: LeaseProof, namespace: str) -> None:
     """List the attachments of KEY as they were committed last.
 
     \b
@@ -336,7 +336,7 @@ def attachments(asked: Asked, key: str, holder: Holder, namespace: str) -> None:
 @AS_HOLDER
 @NAMESPACE
 @asks
-def fetch(asked: Asked, key: str, name: str, output: Path | None, holder: Holder, namespace: str) -> None:
+def fetch(asked: CommandContext, key: str, name: str, output: Path | None, holder: LeaseProof, namespace: str) -> None:
     """Write the attachment NAME of KEY to stdout, or to a file that is then whole or not there.
 
     \b
@@ -359,7 +359,7 @@ def fetch(asked: Asked, key: str, name: str, output: Path | None, holder: Holder
         asked.answer(facts, lambda: click.echo(f"{output}: {found.object.size} bytes, sha256 {found.sha256}"))
 
 
-async def _whose(leases: Leases | LeaseClient, namespace: str, key: str, holder: Holder) -> Lease:
+async def _whose(leases: Leases | LeaseClient, namespace: str, key: str, holder: LeaseProof) -> Lease:
     if holder.lease:
         return await held_by(leases, namespace, key, holder)
     space = checked_namespace(namespace)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wrasse.cli.context import Asked, asks, finish
+from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.cli.output import progress, show_pairs, show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
-from wrasse.lease_server.queues.service import QueueDesk
-from wrasse.leases.fsck import Damage, Fsck, TransactionsFsck
+from wrasse.lease_server.queues.service import QueueService
+from wrasse.leases.fsck import Fsck, KeyInconsistency, TransactionsFsck
 from wrasse.leases.lease import KeyRecord, shown
-from wrasse.leases.leases import Leases, Seen
+from wrasse.leases.leases import KeyStateRead, Leases
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.transactions.states import Decision, Transaction
 from wrasse.leases.xid import checked_transaction
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def opened_leases(asked: Asked, command: str) -> AsyncIterator[Leasing]:
+async def opened_leases(asked: CommandContext, command: str) -> AsyncIterator[Leasing]:
     """The store of leases itself, for the length of a command; refused where `leases.server` has them."""
     config = asked.config()
     home = config.homes.ports["leases"]
@@ -48,7 +48,7 @@ async def opened_leases(asked: Asked, command: str) -> AsyncIterator[Leasing]:
 
 
 @asynccontextmanager
-async def lease_operations(asked: Asked, *, create: bool = True) -> AsyncIterator[Leases | LeaseClient]:
+async def lease_operations(asked: CommandContext, *, create: bool = True) -> AsyncIterator[Leases | LeaseClient]:
     """Leases where this configuration has them: at `leases.server`, or in the store of records, which a command that
     only reads does not create."""
     config = asked.config()
@@ -76,7 +76,7 @@ NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="Where 
 @click.option("--after", metavar="CURSOR", help="Go on after the last page.")
 @click.option("--namespaces", "spaces", is_flag=True, help="List namespaces instead.")
 @asks
-def list_(asked: Asked, prefix: str, namespace: str, limit: int, after: str | None, spaces: bool) -> None:
+def list_(asked: CommandContext, prefix: str, namespace: str, limit: int, after: str | None, spaces: bool) -> None:
     """List keys that begin with PREFIX, and who holds them.
 
     \b
@@ -87,14 +87,14 @@ def list_(asked: Asked, prefix: str, namespace: str, limit: int, after: str | No
     finish(_spaces(asked, after, limit) if spaces else _list(asked, prefix, namespace, limit, after))
 
 
-async def _spaces(asked: Asked, after: str | None, limit: int) -> None:
+async def _spaces(asked: CommandContext, after: str | None, limit: int) -> None:
     async with opened_leases(asked, "list --namespaces") as leasing:
         page = await leasing.namespaces.page(after, limit)
     answer = {"namespaces": list(page.items), "cursor": page.cursor}
     asked.answer(answer, lambda: click.echo("\n".join(page.items)))
 
 
-async def _list(asked: Asked, prefix: str, namespace: str, limit: int, after: str | None) -> None:
+async def _list(asked: CommandContext, prefix: str, namespace: str, limit: int, after: str | None) -> None:
     async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
         page = await leases.page(name, prefix.lower(), after, limit)
@@ -133,7 +133,7 @@ def invalid_json(key: str, namespace: str, broken: StoreBroken) -> dict[str, str
 @click.argument("key")
 @NAMESPACE
 @asks
-def show(asked: Asked, key: str, namespace: str) -> None:
+def show(asked: CommandContext, key: str, namespace: str) -> None:
     """Show everything about KEY: who holds it, its token, its version.
 
     \b
@@ -143,7 +143,7 @@ def show(asked: Asked, key: str, namespace: str) -> None:
     finish(_show(asked, key, namespace))
 
 
-async def _show(asked: Asked, key: str, namespace: str) -> None:
+async def _show(asked: CommandContext, key: str, namespace: str) -> None:
     async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
         try:
@@ -169,7 +169,7 @@ async def _show(asked: Asked, key: str, namespace: str) -> None:
 @click.option("--lease", default="", metavar="ID", help="As the holder of this lease sees it, staged changes included.")
 @NAMESPACE
 @asks
-def get(asked: Asked, key: str, lease: str, namespace: str) -> None:
+def get(asked: CommandContext, key: str, lease: str, namespace: str) -> None:
     """Write the state of KEY as it was committed last to stdout. Fails if there is none.
 
     \b
@@ -181,7 +181,7 @@ def get(asked: Asked, key: str, lease: str, namespace: str) -> None:
     asked.answer(answer, lambda: _write(seen.data))
 
 
-async def _get(asked: Asked, key: str, lease: str, namespace: str) -> Seen:
+async def _get(asked: CommandContext, key: str, lease: str, namespace: str) -> KeyStateRead:
     async with lease_operations(asked, create=False) as leases:
         name = checked_namespace(namespace)
         stored = checked_key(key, name)
@@ -229,7 +229,7 @@ def _write(data: bytes) -> None:
 @click.option("--commit", is_flag=True, help="Commit it, on all of its keys.")
 @click.option("--rollback", is_flag=True, help="Roll it back, on all of its keys.")
 @asks
-def transaction(asked: Asked, id: str, commit: bool, rollback: bool) -> None:
+def transaction(asked: CommandContext, id: str, commit: bool, rollback: bool) -> None:
     """Show what became of the transaction ID, or decide it. What was decided before stays, and is what is shown; if
     that is not what was asked for, it ends with 3. It is remembered for 24 hours after it was carried out. Fails if
     nobody knows it.
@@ -252,7 +252,7 @@ def transaction(asked: Asked, id: str, commit: bool, rollback: bool) -> None:
 
 
 async def _transaction(
-    asked: Asked, id: str, commit: bool, rollback: bool
+    asked: CommandContext, id: str, commit: bool, rollback: bool
 ) -> tuple[Decision | None, Transaction | None]:
     if commit or rollback:
         async with lease_operations(asked) as operations:
@@ -289,7 +289,14 @@ PLACES = (Place.DEAD, Place.READY, Place.HELD)
 @click.option("--delete", default="", metavar="ID", help="Delete this dead message and its state. There is no undo.")
 @asks
 def messages(
-    asked: Asked, queue: str, namespace: str, place: str, limit: int, after: str | None, requeue: str, delete: str
+    asked: CommandContext,
+    queue: str,
+    namespace: str,
+    place: str,
+    limit: int,
+    after: str | None,
+    requeue: str,
+    delete: str,
 ) -> None:
     """List the messages of QUEUE, dead ones unless you say otherwise; or requeue or delete a dead one.
 
@@ -313,9 +320,9 @@ def messages(
 
 
 @asynccontextmanager
-async def _desk(asked: Asked) -> AsyncIterator[QueueDesk]:
+async def _desk(asked: CommandContext) -> AsyncIterator[QueueService]:
     async with opened_leases(asked, "messages") as leasing:
-        desk = QueueDesk(leasing.leases, leasing.leases.clock)
+        desk = QueueService(leasing.leases, leasing.leases.clock)
         try:
             yield desk
         finally:
@@ -323,13 +330,13 @@ async def _desk(asked: Asked) -> AsyncIterator[QueueDesk]:
 
 
 async def _message_page(
-    asked: Asked, namespace: str, queue: str, place: Place, limit: int, after: str | None
+    asked: CommandContext, namespace: str, queue: str, place: Place, limit: int, after: str | None
 ) -> Page[JobState]:
     async with _desk(asked) as desk:
         return await desk.jobs(namespace).page(place, JobFilter(queue=queue), after, limit)
 
 
-async def _change(asked: Asked, namespace: str, queue: str, requeue: str, delete: str) -> None:
+async def _change(asked: CommandContext, namespace: str, queue: str, requeue: str, delete: str) -> None:
     id = requeue or delete
     async with _desk(asked) as desk:
         if not await (desk.revive if requeue else desk.bin)(namespace, queue, id):
@@ -372,7 +379,7 @@ class _Found:
 @click.option("--repair", is_flag=True, help="Put right what can be: loose and stale things, entries, transactions.")
 @NAMESPACE
 @asks
-def fsck(asked: Asked, repair: bool, namespace: str) -> None:
+def fsck(asked: CommandContext, repair: bool, namespace: str) -> None:
     """Look at every key, every state object and every index entry, in all namespaces or in one; without a namespace
     also at transactions and what was decided. Changes nothing without --repair. Fails if something is wrong afterwards.
     It reads everything: on a bucket that costs a request per key.
@@ -392,8 +399,8 @@ def fsck(asked: Asked, repair: bool, namespace: str) -> None:
     raise click.exceptions.Exit(0 if found.wrong == found.repaired else 1)
 
 
-async def _fsck(asked: Asked, repair: bool, namespace: str) -> tuple[_Found, list[Damage]]:
-    found, damages = _Found(), list[Damage]()
+async def _fsck(asked: CommandContext, repair: bool, namespace: str) -> tuple[_Found, list[KeyInconsistency]]:
+    found, damages = _Found(), list[KeyInconsistency]()
     async with opened_leases(asked, "fsck") as leasing:
         after: str | None = None
         names: tuple[str, ...]
@@ -420,7 +427,7 @@ async def _fsck(asked: Asked, repair: bool, namespace: str) -> tuple[_Found, lis
     return found, damages
 
 
-async def _noted(run: AsyncIterator[Damage], found: _Found, damages: list[Damage]) -> None:
+async def _noted(run: AsyncIterator[KeyInconsistency], found: _Found, damages: list[KeyInconsistency]) -> None:
     async for damage in run:
         found.wrong += 1
         found.repaired += damage.repaired
@@ -428,14 +435,14 @@ async def _noted(run: AsyncIterator[Damage], found: _Found, damages: list[Damage
             damages.append(damage)
 
 
-def _damage_json(damage: Damage) -> dict[str, object]:
+def _damage_json(damage: KeyInconsistency) -> dict[str, object]:
     return {
         "namespace": damage.namespace, "key": damage.key, "trouble": damage.trouble.value, "object": damage.name,
         "repaired": damage.repaired,
     }  # fmt: skip
 
 
-def _tell_fsck(found: _Found, damages: list[Damage]) -> None:
+def _tell_fsck(found: _Found, damages: list[KeyInconsistency]) -> None:
     if damages:
         rows = [(each.namespace, each.key, each.trouble.value, "yes" if each.repaired else "no") for each in damages]
         show_table(("namespace", "key", "trouble", "repaired"), rows)

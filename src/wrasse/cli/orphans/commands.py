@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from wrasse.cli.context import Asked, asks, finish
-from wrasse.cli.orphans.operations import Yard, carry_out, given, look, planned, the_root, yard
+from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.orphans.operations import OrphanContext, carry_out, given, look, planned, the_root, yard
 from wrasse.cli.output import printable, show_facts, show_table
 from wrasse.cli.sweep import exit_code
 from wrasse.duration import format_duration
@@ -23,14 +23,14 @@ from wrasse.orphans.codec import known_of, live, name_of, text, unit_of
 from wrasse.orphans.lag import histogram, warning
 from wrasse.orphans.plan import check_plan, read_plan, write_plan
 from wrasse.orphans.root import Root
-from wrasse.orphans.scan import Looked
-from wrasse.orphans.scanner import KEPT, Desk
+from wrasse.orphans.scan import ScanResult
+from wrasse.orphans.scanner import KEPT, Scanner
 from wrasse.orphans.verdict import RESTORE, Suspected
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, pages
-from wrasse.ports.sightings import Sighting, Standing, State
+from wrasse.ports.sightings import Sighting, SightingState, Standing
 from wrasse.runtime.orphans import instance_of
 
 SHOWN = 20
@@ -41,7 +41,7 @@ SHOWN = 20
 @click.option("--out", metavar="FILE", help="Write the plan there, a JSON object per line.")
 @click.option("--dry-run", is_flag=True, help="Note nothing: sightings stay as they are.")
 @asks
-def plan(asked: Asked, root: str | None, out: str | None, dry_run: bool) -> None:
+def plan(asked: CommandContext, root: str | None, out: str | None, dry_run: bool) -> None:
     """Look at ROOT (the only one, if there is one) completely and say what is due, and why. Nothing is taken away. What
     is found without a reference is noted, so that its grace begins; with --dry-run not even that.
 
@@ -54,7 +54,7 @@ def plan(asked: Asked, root: str | None, out: str | None, dry_run: bool) -> None
     finish(_plan(asked, root, out, note=not dry_run))
 
 
-async def _plan(asked: Asked, name: str | None, out: str | None, *, note: bool) -> None:
+async def _plan(asked: CommandContext, name: str | None, out: str | None, *, note: bool) -> None:
     config = asked.config()
     name = the_root(config, name)
     async with yard(config, create=note) as here:
@@ -95,7 +95,7 @@ def _planned_row(each: Suspected) -> dict[str, object]:
     }
 
 
-def _tell_plan(root: Root, looked: Looked, first: list[Suspected], count: int, out: str | None) -> None:
+def _tell_plan(root: Root, looked: ScanResult, first: list[Suspected], count: int, out: str | None) -> None:
     counts, id = looked.round.counts, looked.round.id
     click.echo(f"{root.name}: {counts.get('listed', 0)} objects in {counts.get('units', 0)} units, round {id}")
     show_table(("count", "units"), [(name.replace("_", " "), counts[name]) for name in KEPT if counts.get(name)])
@@ -122,7 +122,7 @@ def _tell_plan(root: Root, looked: Looked, first: list[Suspected], count: int, o
 @click.argument("plan_file", metavar="PLAN")
 @click.option("--allow", default="", metavar="ROUND", help="Carry out a plan that is held, of this round.")
 @asks
-def apply_(asked: Asked, plan_file: str, allow: str) -> None:
+def apply_(asked: CommandContext, plan_file: str, allow: str) -> None:
     """Carry out a plan that `wrasse orphans plan --out` wrote. Every unit is looked at once more: what is referenced,
     changed or gone by now is left alone. Refused if the plan is older than the shortest grace, or of another
     configuration.
@@ -137,7 +137,7 @@ def apply_(asked: Asked, plan_file: str, allow: str) -> None:
     raise click.exceptions.Exit(exit_code([report]))
 
 
-async def _apply(asked: Asked, file: str, allow: str) -> Report:
+async def _apply(asked: CommandContext, file: str, allow: str) -> Report:
     wanted, config = read_plan(Path(file)), asked.config()
     the_root(config, wanted.header.root)
     async with yard(config) as here:
@@ -171,7 +171,7 @@ _UNDO_MAX = 1_000_000
 @click.argument("root")
 @click.option("--allow", default="", metavar="ROUND", help="Overrule what this round was refused or held for, once.")
 @asks
-def arm(asked: Asked, root: str, allow: str) -> None:
+def arm(asked: CommandContext, root: str, allow: str) -> None:
     """Let ROOT act by itself, with the configuration it has now. It must have been looked at once: read its plan first.
 
     \b
@@ -184,7 +184,7 @@ def arm(asked: Asked, root: str, allow: str) -> None:
     asked.answer({"root": root, "armed": True, "allowed": consent.allowed}, lambda: click.echo(text))
 
 
-async def _arm(asked: Asked, root: str, allow: str) -> Consent:
+async def _arm(asked: CommandContext, root: str, allow: str) -> Consent:
     config = asked.config()
     the_root(config, root)
     async with yard(config) as here:
@@ -203,7 +203,7 @@ async def _arm(asked: Asked, root: str, allow: str) -> Consent:
 @click.command()
 @click.argument("root")
 @asks
-def disarm(asked: Asked, root: str) -> None:
+def disarm(asked: CommandContext, root: str) -> None:
     """Let ROOT only plan from now on. What is in quarantine stays there: nothing is purged, references bring it back.
 
     \b
@@ -214,7 +214,7 @@ def disarm(asked: Asked, root: str) -> None:
     asked.answer({"root": root, "armed": False}, lambda: click.echo(f"{root} is not armed any more"))
 
 
-async def _disarm(asked: Asked, root: str) -> None:
+async def _disarm(asked: CommandContext, root: str) -> None:
     config = asked.config()
     the_root(config, root)
     async with yard(config) as here:
@@ -223,7 +223,7 @@ async def _disarm(asked: Asked, root: str) -> None:
         await _write(desk, msgspec.structs.replace(read_consent(standing.value), armed="", allowed=""), standing)
 
 
-async def _write(desk: Desk, consent: Consent, standing: Standing) -> Consent:
+async def _write(desk: Scanner, consent: Consent, standing: Standing) -> Consent:
     if not await desk.sightings.write(desk.root.name, write_consent(consent), at=standing.version):
         raise Refused(f"a run of {desk.root.name} noted something meanwhile", do="ask again")
     return consent
@@ -232,7 +232,7 @@ async def _write(desk: Desk, consent: Consent, standing: Standing) -> Consent:
 @click.command()
 @click.argument("run")
 @asks
-def undo(asked: Asked, run: str) -> None:
+def undo(asked: CommandContext, run: str) -> None:
     """Bring back what RUN put into quarantine: a run as reports and journal name it, or a round as plans do. Never
     overwrites: where something else stands by now, the copy stays in the trash.
 
@@ -245,7 +245,7 @@ def undo(asked: Asked, run: str) -> None:
     raise click.exceptions.Exit(exit_code(reports))
 
 
-async def _undo(asked: Asked, run: str) -> list[Report]:
+async def _undo(asked: CommandContext, run: str) -> list[Report]:
     reports = []
     async with yard(asked.config()) as here:
         for desk in here.desks:
@@ -260,11 +260,11 @@ async def _undo(asked: Asked, run: str) -> list[Report]:
     return reports
 
 
-async def _sightings_page(desk: Desk, state: State, after: str | None) -> Page[Sighting]:
+async def _sightings_page(desk: Scanner, state: SightingState, after: str | None) -> Page[Sighting]:
     return await desk.sightings.page(desk.root.name, after, _PAGE, state)
 
 
-async def _taken(here: Yard, desk: Desk, run: str) -> list[Sighting]:
+async def _taken(here: OrphanContext, desk: Scanner, run: str) -> list[Sighting]:
     """What a run, or a round, put into quarantine and what is still there, in the order of keys."""
     root, units = desk.root.name, set[str]()
     where = LineFilter(sweep=instance_of(root), run=run)
@@ -275,7 +275,7 @@ async def _taken(here: Yard, desk: Desk, run: str) -> list[Sighting]:
         if len(units) >= _UNDO_MAX:
             break
     found = list[Sighting]()
-    for state in (State.MARKED, State.MOVED):
+    for state in (SightingState.MARKED, SightingState.MOVED):
         async for page in pages(partial(_sightings_page, desk, state)):
             found += [each for each in page if each.unit in units or each.state_round == run]
     return sorted(found, key=lambda each: known_of(each).unit)
@@ -288,7 +288,7 @@ _LINES = 20
 @click.argument("key")
 @click.option("--root", help="The root to ask; without it, the one whose prefix the key has.")
 @asks
-def why(asked: Asked, key: str, root: str | None) -> None:
+def why(asked: CommandContext, key: str, root: str | None) -> None:
     """Say what protects or condemns KEY, or the unit it belongs to: the row and the rule, since when it is an orphan,
     when it is due, and what was done to it.
 
@@ -301,7 +301,7 @@ def why(asked: Asked, key: str, root: str | None) -> None:
     asked.answer(facts, lambda: _tell_why(facts))
 
 
-async def _why(asked: Asked, key: str, root: str | None) -> Mapping[str, object]:
+async def _why(asked: CommandContext, key: str, root: str | None) -> Mapping[str, object]:
     async with yard(asked.config(), create=False) as here:
         if root is None:
             fits = [desk for desk in here.desks if key.startswith(desk.root.prefix)]
@@ -313,7 +313,7 @@ async def _why(asked: Asked, key: str, root: str | None) -> Mapping[str, object]
         return await _facts(here, desk, key)
 
 
-async def _facts(here: Yard, desk: Desk, key: str) -> Mapping[str, object]:
+async def _facts(here: OrphanContext, desk: Scanner, key: str) -> Mapping[str, object]:
     template, name = desk.root.template, raw_key(key)
     place = template.place(name)
     unit = place.unit if place else name if template.units.fullmatch(name) else None
@@ -350,7 +350,7 @@ def _verdict(protects: bool, sighting: Sighting | None, root: Root, standing: St
             return "gone: it is not there, and nothing is noted of it"
         return "unreferenced, and not noted yet: the next look may begin its grace, if it is old enough"
     evidence = sighting.evidence.value.replace("_", " ")
-    if sighting.state is not State.SEEN:
+    if sighting.state is not SightingState.SEEN:
         return f"in quarantine, {evidence}; purged after {format_duration(root.quarantine)}, unless it is referenced"
     left = root.graces.of(sighting.evidence) - _lasted(sighting, standing)
     if left > timedelta(0):
@@ -402,10 +402,12 @@ def _tell_why(facts: Mapping[str, object]) -> None:
 
 @click.command("list")
 @click.argument("root", required=False)
-@click.option("--state", type=click.Choice([each.value for each in State]), help="Only sightings in this state.")
+@click.option(
+    "--state", type=click.Choice([each.value for each in SightingState]), help="Only sightings in this state."
+)
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Sightings at most.")
 @asks
-def list_(asked: Asked, root: str | None, state: str | None, limit: int) -> None:
+def list_(asked: CommandContext, root: str | None, state: str | None, limit: int) -> None:
     """List the roots: whether each is armed, and what its last look counted. With ROOT, the orphans noted there.
 
     \b
@@ -416,7 +418,7 @@ def list_(asked: Asked, root: str | None, state: str | None, limit: int) -> None
     finish(_roots(asked) if root is None else _sightings(asked, root, state, limit))
 
 
-async def _roots(asked: Asked) -> None:
+async def _roots(asked: CommandContext) -> None:
     async with yard(asked.config(), create=False) as here:
         found = [await _root(desk) for desk in here.desks]
     columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
@@ -424,7 +426,7 @@ async def _roots(asked: Asked) -> None:
     asked.answer({"roots": found}, lambda: show_facts(columns, found, empty=empty))
 
 
-async def _root(desk: Desk) -> Mapping[str, object]:
+async def _root(desk: Scanner) -> Mapping[str, object]:
     standing = await desk.sightings.standing(desk.root.name)
     consent, last = read_consent(standing.value), standing.last
     counts = {} if last is None else last.counts
@@ -443,11 +445,11 @@ async def _root(desk: Desk) -> Mapping[str, object]:
     }
 
 
-async def _sightings(asked: Asked, root: str, state: str | None, limit: int) -> None:
+async def _sightings(asked: CommandContext, root: str, state: str | None, limit: int) -> None:
     async with yard(asked.config(), create=False) as here:
         desk = here.desk(root)
         standing = await desk.sightings.standing(root)
-        page = await desk.sightings.page(root, None, limit, None if state is None else State(state))
+        page = await desk.sightings.page(root, None, limit, None if state is None else SightingState(state))
         found = [
             {"unit": name_of(raw_key(each.unit)), "bytes": each.size, **_sighting(each, desk.root, standing)}
             for each in page

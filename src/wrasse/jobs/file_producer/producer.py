@@ -18,10 +18,10 @@ from datetime import timedelta
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs.file_producer.files import FileRules, FoundFile
-from wrasse.jobs.file_producer.walk import Scope, Seen, walk
+from wrasse.jobs.file_producer.walk import Scope, WalkedPaths, walk
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import Pace, put_paced, slept
-from wrasse.ports.jobs import Job, Put
+from wrasse.jobs.rate_limiter import SharedRate, put_paced, slept
+from wrasse.ports.jobs import Enqueued, Job
 
 PATIENCE = timedelta(seconds=10)
 _ENTRIES_MAX = 2_000  # looked at in one go
@@ -51,7 +51,7 @@ class Progressed:
     __slots__ = ("known", "put", "seen", "stopped")
 
     def __init__(self) -> None:
-        self.seen = Seen()
+        self.seen = WalkedPaths()
         self.put = 0
         self.known = 0
         self.stopped = False
@@ -65,7 +65,7 @@ class Progressed:
 class Intake:
     """Puts the files of a directory as jobs."""
 
-    def __init__(self, settings: IntakeSettings, producer: Producer, pace: Pace, clock: Clock) -> None:
+    def __init__(self, settings: IntakeSettings, producer: Producer, pace: SharedRate, clock: Clock) -> None:
         self.settings = settings
         self.done = Progressed()
         self.stopping = asyncio.Event()
@@ -128,7 +128,7 @@ class Intake:
         priority = own.rules.priority(file.path, own.priority, own.queues)
         return self._producer.job(own.kind, file.payload, id=file.job_id, priority=priority)
 
-    def _count(self, jobs: Sequence[Job], puts: Sequence[Put]) -> None:
+    def _count(self, jobs: Sequence[Job], puts: Sequence[Enqueued]) -> None:
         new = sum(put.new for put in puts)
         self.done.put += new
         self.done.known += len(puts) - new

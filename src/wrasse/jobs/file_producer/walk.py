@@ -19,7 +19,7 @@ from wrasse.jobs.file_producer.files import FileRules, FoundFile, Skipped
 DEPTH_MAX = 200
 
 
-class Seen:
+class WalkedPaths:
     """What walks have come across so far. `directories` is for those that look for changes: without it none is kept."""
 
     __slots__ = ("directories", "found", "skipped", "unsettled")
@@ -42,7 +42,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class WalkedFile:
     """A file, and when anything about it changed, its name included."""
 
     file: FoundFile
@@ -73,7 +73,7 @@ def check_directory(scan_dir: str) -> str:
         ) from None
 
 
-def walk(scope: Scope, seen: Seen, below: str = "") -> Generator[FoundFile | None, None, None]:
+def walk(scope: Scope, seen: WalkedPaths, below: str = "") -> Generator[FoundFile | None, None, None]:
     """Every file to put below the root, or below one directory in it; None for whatever else was come across, so that
     whoever walks may stop at any time."""
     real_root = os.path.realpath(scope.root)
@@ -105,7 +105,7 @@ def walk(scope: Scope, seen: Seen, below: str = "") -> Generator[FoundFile | Non
 def directories(scope: Scope, below: str = "") -> Iterator[str]:
     """The relative path of every directory that is worth watching, each before it is read."""
     levels: list[_Level] = []
-    unheard = Seen()
+    unheard = WalkedPaths()
     yield below
     _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, unheard)
     try:
@@ -123,13 +123,15 @@ def directories(scope: Scope, below: str = "") -> Iterator[str]:
             level.entries.close()
 
 
-def look(root: str, relative: str) -> Looked | Skipped:
+def look(root: str, relative: str) -> WalkedFile | Skipped:
     """What is at a path below the root now."""
     path = os.path.join(root, relative)
     return _look(path, os.path.realpath(root))
 
 
-def _taken(scope: Scope, seen: Seen, path: str, relative: str, real_root: str, *, fresh: bool) -> FoundFile | None:
+def _taken(
+    scope: Scope, seen: WalkedPaths, path: str, relative: str, real_root: str, *, fresh: bool
+) -> FoundFile | None:
     if not scope.rules.takes(relative):
         seen.skipped[Skipped.EXCLUDED] += 1
         return None
@@ -146,7 +148,7 @@ def _taken(scope: Scope, seen: Seen, path: str, relative: str, real_root: str, *
     return looked.file
 
 
-def _look(path: str, real_root: str) -> Looked | Skipped:
+def _look(path: str, real_root: str) -> WalkedFile | Skipped:
     try:
         facts = os.lstat(path)
         if stat.S_ISLNK(facts.st_mode):
@@ -161,10 +163,10 @@ def _look(path: str, real_root: str) -> Looked | Skipped:
         return Skipped.LINKED
     if not stat.S_ISREG(facts.st_mode):
         return Skipped.SPECIAL
-    return Looked(FoundFile(path, facts.st_size, facts.st_mtime_ns), facts.st_ctime_ns)
+    return WalkedFile(FoundFile(path, facts.st_size, facts.st_mtime_ns), facts.st_ctime_ns)
 
 
-def _descend(levels: list[_Level], path: str, relative: str, seen: Seen) -> None:
+def _descend(levels: list[_Level], path: str, relative: str, seen: WalkedPaths) -> None:
     if len(levels) >= DEPTH_MAX:
         seen.skipped[Skipped.TOO_DEEP] += 1
         return
@@ -174,7 +176,7 @@ def _descend(levels: list[_Level], path: str, relative: str, seen: Seen) -> None
         seen.skipped[_reason(why)] += 1
 
 
-def _remembered(path: str, relative: str, seen: Seen) -> bool:
+def _remembered(path: str, relative: str, seen: WalkedPaths) -> bool:
     """Was this directory seen for the first time, here and under this name?"""
     if seen.directories is None:
         return True
@@ -186,7 +188,7 @@ def _remembered(path: str, relative: str, seen: Seen) -> bool:
     return True
 
 
-def _next(level: _Level, seen: Seen) -> os.DirEntry[str] | None:
+def _next(level: _Level, seen: WalkedPaths) -> os.DirEntry[str] | None:
     try:
         return next(level.entries, None)
     except OSError as why:

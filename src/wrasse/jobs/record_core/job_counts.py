@@ -15,7 +15,7 @@ Numbers = tuple[tuple[QueueCount, ...], datetime]
 
 
 @dataclass(slots=True)
-class Tally:
+class QueueTally:
     """How many jobs of a queue are where, as far as they were counted. `oldest` is since when the one that is ready
     longest is, in microseconds."""
 
@@ -34,7 +34,7 @@ class Tally:
         return QueueCount(queue, **self.numbers, oldest_ready_at=since)
 
 
-class Counted:
+class CachedCounts:
     """Numbers that took long to count, remembered for a while. Where counting takes longer than `long` seconds they are
     told again even if something changed here."""
 

@@ -28,8 +28,8 @@ from wrasse.bounded import decoded
 from wrasse.breaker import Breaker, BreakerSettings, BreakerState
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.worker.in_flight import Work
-from wrasse.ports.jobs import Budget, Bury, Finish, JobQueue, Reason, Requeue, Settlement
+from wrasse.jobs.worker.in_flight import InFlightJob
+from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, JobQueue, Reason, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
 
@@ -74,7 +74,7 @@ class Breakers:
         left = [breaker.opens_in(now) for breaker in self._by_queue.values()]
         return min((seconds for seconds in left if seconds), default=0.0)
 
-    def admit(self, work: Work) -> bool:
+    def admit(self, work: InFlightJob) -> bool:
         """Gives a job that was taken its ticket; False when it must not run."""
         breaker = self._by_queue.get(work.taken.job.queue)
         if breaker is None:
@@ -85,12 +85,12 @@ class Breakers:
         work.ticket = ticket
         return True
 
-    def lets_start(self, work: Work) -> bool:
+    def lets_start(self, work: InFlightJob) -> bool:
         """May a job that was let in still start, or has its queue's breaker opened meanwhile?"""
         breaker = self._by_queue.get(work.taken.job.queue)
         return breaker is None or breaker.holds(work.ticket)
 
-    def hear(self, work: Work, settlement: Settlement) -> None:
+    def hear(self, work: InFlightJob, settlement: Settlement) -> None:
         """Takes in how an attempt ended."""
         breaker = self._by_queue.get(work.taken.job.queue)
         if breaker is None:
@@ -103,7 +103,7 @@ class Breakers:
         if changed is not None:
             self._say(work.taken.job.queue, changed)
 
-    def forget(self, work: Work) -> None:
+    def forget(self, work: InFlightJob) -> None:
         """An attempt came to nothing: its hold was gone."""
         breaker = self._by_queue.get(work.taken.job.queue)
         if breaker is not None:
@@ -134,11 +134,11 @@ class Breakers:
 def verdict(settlement: Settlement) -> bool | None:
     """Did the attempt go well, badly, or does it say nothing about its queue?"""
     match settlement:
-        case Finish():
+        case Complete():
             return True
-        case Requeue(reason=Reason.NO_HANDLER) | Bury(reason=Reason.NO_HANDLER):
+        case Requeue(reason=Reason.NO_HANDLER) | DeadLetterJob(reason=Reason.NO_HANDLER):
             return None
-        case Requeue(spends=Budget.FAILURES) | Bury(spends=Budget.FAILURES):
+        case Requeue(spends=Budget.FAILURES) | DeadLetterJob(spends=Budget.FAILURES):
             return False
     return None
 

@@ -20,30 +20,40 @@ from wrasse.ids import Ids
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.in_flight import Holds, Stage, Work
-from wrasse.jobs.worker.progress import Teller
-from wrasse.ports.jobs import BATCH_MAX, Budget, Bury, Finish, JobQueue, Reason, Requeue, Settlement, error_text
+from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
+from wrasse.jobs.worker.progress import ProgressReporter
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    Budget,
+    Complete,
+    DeadLetterJob,
+    JobQueue,
+    Reason,
+    Requeue,
+    Settlement,
+    error_text,
+)
 from wrasse.ports.outcome import Outcome
 
 BATCH_BYTES_MAX = 8 << 20
-ASKING_AGAIN = RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(seconds=2))
+RETRY_BACKOFF = RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(seconds=2))
 
-_Entry = tuple[Work, Settlement]
+_Entry = tuple[InFlightJob, Settlement]
 _End = tuple[Settlement, Outcome]
 _log = logging.getLogger("wrasse.jobs")
 
 
-class Settler:
+class Completer:
     """Settles what ended, for one worker."""
 
     def __init__(
         self,
         jobs: JobQueue,
-        holds: Holds,
+        holds: InFlightJobs,
         tally: Tally,
         ids: Ids,
         room: asyncio.Event,
-        teller: Teller,
+        teller: ProgressReporter,
         breakers: Breakers | None = None,
     ) -> None:
         self._jobs = jobs
@@ -71,21 +81,21 @@ class Settler:
         """The results among them."""
         return self._bytes
 
-    def add(self, work: Work, settlement: Settlement) -> None:
+    def add(self, work: InFlightJob, settlement: Settlement) -> None:
         """Notes how an attempt ended; from here on nothing else may end it."""
-        work.stage = Stage.ENDED
+        work.stage = JobStage.ENDED
         self._pending.append((work, settlement))
         if self._breakers is not None:
             self._breakers.hear(work, settlement)
-        if type(settlement) is Finish and settlement.result:
+        if type(settlement) is Complete and settlement.result:
             self._bytes += len(settlement.result)
         if not self._wake.is_set():
             self._wake.set()
             self._quiet.clear()
 
-    def forget(self, work: Work) -> None:
+    def forget(self, work: InFlightJob) -> None:
         """Drops a hold that is gone, with nothing left to tell."""
-        work.stage = Stage.ENDED
+        work.stage = JobStage.ENDED
         self._tally.lost.add(work.taken.job.queue)
         if self._breakers is not None:
             self._breakers.forget(work)
@@ -131,7 +141,7 @@ class Settler:
         while self._pending and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
             work, settlement = self._pending.popleft()
             batch.append((work, settlement))
-            if isinstance(settlement, Finish):
+            if isinstance(settlement, Complete):
                 size += len(settlement.result or b"")
         self._bytes -= size
         return batch
@@ -144,7 +154,7 @@ class Settler:
         except UsageError as error:  # a batch is refused before anything of it is changed
             if len(settlements) > 1:
                 ends = [(each, Outcome.FAILED) for each in settlements]
-            elif isinstance(settlements[0], Finish):
+            elif isinstance(settlements[0], Complete):
                 return await self._settle([_refused(settlements[0], error)])
             else:
                 raise
@@ -165,7 +175,7 @@ class Settler:
                 self._tally.unavailable += 1
                 if failed == 1:
                     _log.warning("results wait for the backend: %s", error.message, extra={"count": len(settlements)})
-                await asyncio.sleep(ASKING_AGAIN.delay(failed, random.random()).total_seconds())
+                await asyncio.sleep(RETRY_BACKOFF.delay(failed, random.random()).total_seconds())
                 continue
             if failed:
                 _log.info("the backend took the results that waited", extra={"count": len(settlements)})
@@ -177,20 +187,20 @@ class Settler:
             tally.lost.add(queue)
             return
         match settlement:
-            case Finish():
+            case Complete():
                 tally.completed.add(queue)
             case Requeue(spends=Budget.INTERRUPTIONS):
                 tally.interrupted.add(queue)
             case Requeue(reason=reason):
                 tally.fail(queue, reason)
                 tally.requeued.add(queue)
-            case Bury(reason=reason):
+            case DeadLetterJob(reason=reason):
                 tally.fail(queue, reason)
                 tally.dead.add(queue)
 
 
-def _refused(finish: Finish, error: UsageError) -> Bury:
+def _refused(finish: Complete, error: UsageError) -> DeadLetterJob:
     """The end of a job that is done, but whose result or follow-ups the queue cannot keep."""
     why = error_text(f"done, but its end was refused: {error.message}")
     _log.error("the end of a job was refused, so it is dead: %s", error, extra={"job_id": finish.hold.id})
-    return Bury(finish.hold, Reason.FAILED, error=why, spends=Budget.FAILURES)
+    return DeadLetterJob(finish.hold, Reason.FAILED, error=why, spends=Budget.FAILURES)

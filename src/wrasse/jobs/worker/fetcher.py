@@ -29,13 +29,13 @@ from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.completer import ASKING_AGAIN, Settler
-from wrasse.jobs.worker.heartbeat import BeatState
-from wrasse.jobs.worker.in_flight import Holds, Stage, Work
+from wrasse.jobs.worker.completer import RETRY_BACKOFF, Completer
+from wrasse.jobs.worker.heartbeat import HeartbeatState
+from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
 from wrasse.jobs.worker.outcome import held_back, shut_out
-from wrasse.jobs.worker.queue_selector import Turns
+from wrasse.jobs.worker.queue_selector import QueueSelector
 from wrasse.jobs.worker.slots import Slots
-from wrasse.ports.jobs import BATCH_MAX, JobQueue, Rate, Reason, TakenJob
+from wrasse.ports.jobs import BATCH_MAX, ClaimedJob, JobQueue, Rate, Reason
 
 AHEAD = 0.1  # seconds of work
 _MEASURED = 0.1  # seconds over which the speed is measured
@@ -46,10 +46,10 @@ _log = logging.getLogger("wrasse.jobs")
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class FetchOptions:
     """What a worker asks the backend for."""
 
-    turns: Turns  # which queues, and in which order
+    turns: QueueSelector  # which queues, and in which order
     worker: str
     silence: timedelta
     timeout: timedelta  # of a job that has none of its own
@@ -78,16 +78,16 @@ class Speed:
         self._at, self._count = now, ended
 
 
-class Taker:
+class Fetcher:
     """Takes jobs for one worker and feeds them to its slots."""
 
     def __init__(
         self,
         jobs: JobQueue,
-        asking: Asking,
-        holds: Holds,
+        asking: FetchOptions,
+        holds: InFlightJobs,
         slots: Slots,
-        settler: Settler,
+        settler: Completer,
         tally: Tally,
         clock: Clock,
         ids: Ids,
@@ -102,9 +102,9 @@ class Taker:
         self._request = ""  # of a take whose answer is not known
         self._failed = 0
         self._wait: asyncio.Timeout | None = None
-        self._kept_waiting: Work | None = None  # taken, and not started before others are given back
+        self._kept_waiting: InFlightJob | None = None  # taken, and not started before others are given back
 
-    async def run(self, beats: BeatState) -> None:
+    async def run(self, beats: HeartbeatState) -> None:
         """Takes until cancelled."""
         while True:
             await beats.until_beating()
@@ -206,10 +206,10 @@ class Taker:
             async with asyncio.timeout(_UNSTARTED_MAX):
                 await self._room.wait()
 
-    def _feed(self, taken: tuple[TakenJob, ...]) -> None:
+    def _feed(self, taken: tuple[ClaimedJob, ...]) -> None:
         now = self._clock.monotonic()
         works = []
-        fragile: Work | None = None
+        fragile: InFlightJob | None = None
         for one in taken:
             timeout = one.job.timeout
             work = self._holds.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
@@ -231,7 +231,7 @@ class Taker:
 
     def _start_kept_waiting(self) -> None:
         work, self._kept_waiting = self._kept_waiting, None
-        if work is not None and work.stage is Stage.WAITING:
+        if work is not None and work.stage is JobStage.WAITING:
             self._slots.feed((work,))
 
     def _shed(self) -> None:
@@ -247,4 +247,4 @@ class Taker:
             text = f"{error.message}; {error.do}" if broken else error.message
             level = logging.ERROR if broken else logging.WARNING
             _log.log(level, "no jobs are taken: %s", text, extra={"worker_id": self._asking.worker})
-        await asyncio.sleep(ASKING_AGAIN.delay(self._failed, random.random()).total_seconds())
+        await asyncio.sleep(RETRY_BACKOFF.delay(self._failed, random.random()).total_seconds())

@@ -1,9 +1,9 @@
 """Who beats for a worker, and what the worker hears from it.
 
-`ChildBeats` is how a worker lives: a spawned process of its own beats, so that a handler which blocks the event loop
-or never lets go of the interpreter keeps its job. A child that dies or hangs is replaced at once, and until the new
-one has beaten the worker takes nothing. `LoopBeats` beats from the worker's own loop, for backends that live in its
-memory.
+`ChildHeartbeat` is how a worker lives: a spawned process of its own beats, so that a handler which blocks the event
+loop or never lets go of the interpreter keeps its job. A child that dies or hangs is replaced at once, and until the
+new one has beaten the worker takes nothing. `LoopHeartbeat` beats from the worker's own loop, for backends that live in
+its memory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from wrasse.errors import Refused, StoreBroken, StoreUnavailable, exhausted
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.heartbeat_table import (
     BEATS_PER_SILENCE,
-    Beating,
-    Board,
+    ClaimEnded,
     Down,
-    Gone,
-    Orders,
+    HeartbeatOrders,
+    HeartbeatSent,
+    HeartbeatTable,
     Unable,
     beat_once,
     read_word,
@@ -43,14 +43,14 @@ _PATIENCE_MIN = 1.0
 _log = logging.getLogger("wrasse.jobs")
 
 
-class BeatState:
+class HeartbeatState:
     """Whether beats are going out, and which postings are gone; one side tells, the other waits."""
 
     def __init__(self) -> None:
         self._on = asyncio.Event()
         self._off = asyncio.Event()
         self._off.set()
-        self._gone: dict[Gone, None] = {}
+        self._gone: dict[ClaimEnded, None] = {}
         self._news = asyncio.Event()
 
     @property
@@ -64,7 +64,7 @@ class BeatState:
         no.clear()
         yes.set()
 
-    def tell_gone(self, gone: Gone) -> None:
+    def tell_gone(self, gone: ClaimEnded) -> None:
         """This posting is gone. Bounded by the board: the same news twice is one."""
         self._gone[gone] = None
         self._news.set()
@@ -77,7 +77,7 @@ class BeatState:
         """Waits until they do not."""
         await self._off.wait()
 
-    async def gone(self) -> Sequence[Gone]:
+    async def gone(self) -> Sequence[ClaimEnded]:
         """Waits for postings that are gone; each is told once."""
         await self._news.wait()
         self._news.clear()
@@ -86,28 +86,28 @@ class BeatState:
         return found
 
 
-class Beats(Protocol):
+class Heartbeat(Protocol):
     """The protocol: something that beats for a board for as long as `run` runs."""
 
     @property
-    def state(self) -> BeatState:
+    def state(self) -> HeartbeatState:
         """What the worker waits for."""
         ...
 
-    async def run(self, board: Board, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
         """Beats until it is cancelled."""
         ...
 
 
-class LoopBeats:
+class LoopHeartbeat:
     """Beats from the worker's own event loop."""
 
     def __init__(self, jobs: JobQueue, clock: Clock) -> None:
         self._jobs = jobs
         self._clock = clock
-        self.state = BeatState()
+        self.state = HeartbeatState()
 
-    async def run(self, board: Board, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
         """Beats every third of a silence."""
         try:
             while True:
@@ -118,13 +118,13 @@ class LoopBeats:
                 else:
                     self.state.tell_beating(True)
                     for posted in gone:
-                        self.state.tell_gone(Gone(posted.place, posted.word))
+                        self.state.tell_gone(ClaimEnded(posted.place, posted.word))
                 await asyncio.sleep(silence.total_seconds() / BEATS_PER_SILENCE)
         finally:
             self.state.tell_beating(False)
 
 
-class ChildBeats:
+class ChildHeartbeat:
     """Beats from a child process, which opens the backend for itself."""
 
     def __init__(self, url: str, tally: Tally, command: Sequence[str] = CHILD) -> None:
@@ -133,14 +133,14 @@ class ChildBeats:
         self._command = tuple(command)
         self._process: Process | None = None
         self._heard = False
-        self.state = BeatState()
+        self.state = HeartbeatState()
 
     @property
     def pid(self) -> int | None:
         """The child's process id while there is one."""
         return None if self._process is None else self._process.pid
 
-    async def run(self, board: Board, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
         """Keeps a child beating until it is cancelled."""
         beat = silence.total_seconds() / BEATS_PER_SILENCE
         failed = 0
@@ -160,7 +160,7 @@ class ChildBeats:
             # The first restart is at once; one that keeps failing is not tried in a tight loop.
             await asyncio.sleep(min(beat, 0.05 * failed))
 
-    async def _one_child(self, board: Board, worker: WorkerInfo, silence: timedelta) -> bool:
+    async def _one_child(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> bool:
         """One child until it ends; False if this machine had no room for it."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -173,7 +173,7 @@ class ChildBeats:
         try:
             assert process.stdin is not None, "started with a pipe"
             with suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(Orders(self._url, worker, silence, board.fd).line())
+                process.stdin.write(HeartbeatOrders(self._url, worker, silence, board.fd).line())
                 await process.stdin.drain()
                 await self._listen(process, silence)
         finally:
@@ -202,13 +202,13 @@ class ChildBeats:
 
     def _hear(self, line: bytes) -> None:
         match read_word(line):
-            case Beating():
+            case HeartbeatSent():
                 self._heard = True
                 self.state.tell_beating(True)
             case Down():
                 self._heard = True
                 self.state.tell_beating(False)
-            case Gone() as gone:
+            case ClaimEnded() as gone:
                 self.state.tell_gone(gone)
             case Unable(message, do):
                 raise StoreBroken(f"the beat child cannot work: {message}", do=do)

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from zlib import crc32
 
-from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, WorkerInfo
+from wrasse.ports.jobs import BATCH_MAX, Claim, JobQueue, WorkerInfo
 
 _MAGIC = 0x3144_5242_5341_5257
 _HEADER = struct.Struct("<QQQ")  # magic, places, bytes per place
@@ -52,18 +52,18 @@ _KIND = 3  # the two low bits of a word; the rest counts
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class TableEntry:
     """A hold as it stands on the board: `place` and `word` name this one posting, and no other ever."""
 
     place: int
     word: int
-    hold: Hold
+    hold: Claim
     deadline: float
     since: float
     group: int = 0
 
 
-class Board:
+class HeartbeatTable:
     """A fixed number of places for holds. One process writes, any number read."""
 
     __slots__ = ("_fd", "_free", "_map", "_words", "places")
@@ -78,7 +78,7 @@ class Board:
         self._free = list(range(places - 1, -1, -1))
 
     @classmethod
-    def make(cls, places: int) -> Board:
+    def make(cls, places: int) -> HeartbeatTable:
         """A new board, in memory without a name."""
         assert places >= 1, "a board has room"
         fd = os.memfd_create("wrasse-board")
@@ -86,7 +86,7 @@ class Board:
         return cls(fd, places, fresh=True)
 
     @classmethod
-    def attach(cls, fd: int) -> Board:
+    def attach(cls, fd: int) -> HeartbeatTable:
         """The board behind a descriptor that another process passed on; to read."""
         magic, places, size = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
         assert (magic, size) == (_MAGIC, _PLACE_BYTES), "not a board of this version"
@@ -102,7 +102,7 @@ class Board:
         """How many more holds can be posted."""
         return len(self._free)
 
-    def post(self, hold: Hold, deadline: float, since: float) -> int:
+    def post(self, hold: Claim, deadline: float, since: float) -> int:
         """Posts a hold; gives its place."""
         place = self._free.pop()
         id, nonce = hold.id.encode("utf-8", "surrogatepass"), hold.nonce.encode()
@@ -128,7 +128,7 @@ class Board:
         struct.pack_into("<q", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _GROUP_AT, group)
 
     def word(self, place: int) -> int:
-        """The word of a place, as `Posted` carries it."""
+        """The word of a place, as `TableEntry` carries it."""
         return self._words[(_HEADER_BYTES + place * _PLACE_BYTES) // _WORD]
 
     def clear(self, place: int) -> None:
@@ -138,12 +138,12 @@ class Board:
         self._words[at] &= ~_KIND
         self._free.append(place)
 
-    def read(self) -> list[Posted]:
+    def read(self) -> list[TableEntry]:
         """Everything that is posted. A place that keeps changing is left for the next look: its hold is new."""
         found = (self._read(place) for place in range(self.places))
         return [posted for posted in found if posted is not None]
 
-    def _read(self, place: int) -> Posted | None:
+    def _read(self, place: int) -> TableEntry | None:
         at = _HEADER_BYTES + place * _PLACE_BYTES
         for _ in range(_READS_MAX):
             word = self._words[at // _WORD]
@@ -165,30 +165,32 @@ def _sum(text: bytes, token: int) -> int:
     return crc32(text, token & 0xFFFF_FFFF)
 
 
-def _parse(copy: bytes, place: int, word: int) -> Posted | None:
+def _parse(copy: bytes, place: int, word: int) -> TableEntry | None:
     deadline, since, group, token, id_bytes, nonce_bytes, checksum = _BODY.unpack_from(copy)
     end = _BODY.size + id_bytes + nonce_bytes
     text = copy[_BODY.size : end]
     if end > len(copy) or _sum(text, token) != checksum:
         return None
     id, nonce = text[:id_bytes].decode("utf-8", "surrogatepass"), text[id_bytes:].decode()
-    return Posted(place, word, Hold(id, token, nonce), deadline, since, group)
+    return TableEntry(place, word, Claim(id, token, nonce), deadline, since, group)
 
 
 BEATS_PER_SILENCE = 3
 _YOUNG = 0.1  # of a silence: beaten at the next look at the latest, when more than half of it is left
 
 
-def deserving(posted: Sequence[Posted], silence: timedelta, now: float) -> list[Posted]:
+def deserving(posted: Sequence[TableEntry], silence: timedelta, now: float) -> list[TableEntry]:
     """Which postings get a beat; pure."""
     young = silence.total_seconds() * _YOUNG
     return [p for p in posted if now < p.deadline and now - p.since >= young]
 
 
-async def beat_once(jobs: JobQueue, board: Board, worker: WorkerInfo, silence: timedelta, now: float) -> list[Posted]:
+async def beat_once(
+    jobs: JobQueue, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta, now: float
+) -> list[TableEntry]:
     """Beats for what deserves it; gives the postings whose hold is no longer current."""
     posted = deserving(board.read(), silence, now)
-    gone: list[Posted] = []
+    gone: list[TableEntry] = []
     for start in range(0, max(len(posted), 1), BATCH_MAX):
         batch = posted[start : start + BATCH_MAX]
         beaten = await jobs.beat(worker, [p.hold for p in batch], silence=silence)
@@ -200,7 +202,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class HeartbeatOrders:
     """Whose holds to beat for, how often, and where."""
 
     url: str
@@ -215,14 +217,14 @@ class Orders:
         return json.dumps(words).encode() + b"\n"
 
     @classmethod
-    def of(cls, line: bytes) -> Orders:
+    def of(cls, line: bytes) -> HeartbeatOrders:
         """As it was sent."""
         url, id, host, pid, slots, micros, board = json.loads(line)
         return cls(url, WorkerInfo(id, host, pid, slots), timedelta(microseconds=micros), board)
 
 
 @dataclass(frozen=True, slots=True)
-class Beating:
+class HeartbeatSent:
     """The backend took the beats."""
 
 
@@ -232,7 +234,7 @@ class Down:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ClaimEnded:
     """The hold of this posting is no longer current."""
 
     place: int
@@ -247,17 +249,17 @@ class Unable:
     do: str
 
 
-Word = Beating | Down | Gone | Unable
+Word = HeartbeatSent | Down | ClaimEnded | Unable
 
 
 def spell(word: Word) -> bytes:
     """A word as a line."""
     match word:
-        case Beating():
+        case HeartbeatSent():
             return b"beating\n"
         case Down():
             return b"down\n"
-        case Gone(place, number):
+        case ClaimEnded(place, number):
             return b"gone %d %d\n" % (place, number)
         case Unable(message, do):
             return b"unable " + json.dumps([message[:2_000], do[:2_000]]).encode() + b"\n"
@@ -268,12 +270,12 @@ def read_word(line: bytes) -> Word:
     what, _, rest = line.strip().partition(b" ")
     match what:
         case b"beating":
-            return Beating()
+            return HeartbeatSent()
         case b"down":
             return Down()
         case b"gone":
             place, number = rest.split()
-            return Gone(int(place), int(number))
+            return ClaimEnded(int(place), int(number))
         case b"unable":
             message, do = json.loads(rest)
             return Unable(message, do)

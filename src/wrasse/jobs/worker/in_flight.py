@@ -9,11 +9,11 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import IntEnum
 
-from wrasse.jobs.worker.heartbeat_table import Board, Gone
-from wrasse.ports.jobs import Hold, TakenJob
+from wrasse.jobs.worker.heartbeat_table import ClaimEnded, HeartbeatTable
+from wrasse.ports.jobs import Claim, ClaimedJob
 
 
-class Stage(IntEnum):
+class JobStage(IntEnum):
     """How far a worker is with a job."""
 
     WAITING = 0  # taken, no slot free yet
@@ -21,61 +21,61 @@ class Stage(IntEnum):
     ENDED = 2  # how it ended is to be told to the backend, or has been
 
 
-class Work:
+class InFlightJob:
     """One held job: its place on the board, when it was taken, how many seconds its handler is allowed, and the ticket
     under which its queue's breaker let it in."""
 
     __slots__ = ("allowed", "place", "since", "stage", "taken", "ticket")
 
-    def __init__(self, taken: TakenJob, place: int, since: float, allowed: float) -> None:
+    def __init__(self, taken: ClaimedJob, place: int, since: float, allowed: float) -> None:
         self.taken = taken
         self.place = place
         self.since = since
         self.allowed = allowed
-        self.stage = Stage.WAITING
+        self.stage = JobStage.WAITING
         self.ticket = 0
 
 
-class Holds:
+class InFlightJobs:
     """The worker's holds and their postings."""
 
     __slots__ = ("_by_place", "_slack", "alone_from", "board", "fragile")
 
     def __init__(self, places: int, silence: timedelta, alone_from: int) -> None:
-        self.board = Board.make(places)
+        self.board = HeartbeatTable.make(places)
         self.alone_from = alone_from
         self.fragile = 0  # held jobs that were rescued at least `alone_from` times
-        self._by_place: list[Work | None] = [None] * places
+        self._by_place: list[InFlightJob | None] = [None] * places
         # Beats go on this much longer than the handler may run, so that the worker can still tell of its timeout.
         self._slack = silence.total_seconds()
 
-    def add(self, taken: TakenJob, since: float, allowed: float) -> Work:
+    def add(self, taken: ClaimedJob, since: float, allowed: float) -> InFlightJob:
         """Posts a job that was just taken."""
         place = self.board.post(taken.hold, since + allowed + self._slack, since)
-        work = self._by_place[place] = Work(taken, place, since, allowed)
+        work = self._by_place[place] = InFlightJob(taken, place, since, allowed)
         self.fragile += taken.rescues >= self.alone_from
         return work
 
-    def begin(self, work: Work, now: float) -> None:
+    def begin(self, work: InFlightJob, now: float) -> None:
         """Its handler starts; if it had to wait for that, its time counts from here."""
-        work.stage = Stage.RUNNING
+        work.stage = JobStage.RUNNING
         if now - work.since > self._slack / 2:
             self.board.extend(work.place, now + work.allowed + self._slack)
 
-    def note_group(self, hold: Hold, group: int) -> None:
+    def note_group(self, hold: Claim, group: int) -> None:
         """The handler of this hold runs in a process group of its own; 0 when it no longer does."""
         for work in self._by_place:
             if work is not None and work.taken.hold is hold:
                 self.board.note_group(work.place, group)
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: InFlightJob) -> None:
         """Takes down a job that the backend has settled, or that is no longer ours."""
         assert self._by_place[work.place] is work, "a hold is taken down once"
         self._by_place[work.place] = None
         self.fragile -= work.taken.rescues >= self.alone_from
         self.board.clear(work.place)
 
-    def find(self, gone: Gone) -> Work | None:
+    def find(self, gone: ClaimEnded) -> InFlightJob | None:
         """The work of a posting, if it is still the same posting."""
         return self._by_place[gone.place] if self.board.word(gone.place) == gone.word else None
 

@@ -17,7 +17,7 @@ import msgspec
 from wrasse.duration import format_duration
 from wrasse.errors import BadPayload, OutOfResources, StoreFull, WrasseError, exhausted
 from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
-from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, Bury, Reason, Requeue, TakenJob, check_result
+from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, ClaimedJob, DeadLetterJob, Reason, Requeue, check_result
 
 _HELD_BACK = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
 RELEASES_MAX = 10
@@ -25,7 +25,7 @@ RELEASES_MAX = 10
 failures. The same in wrasse's own code (a command or connection that cannot be started, a full store) never does."""
 
 
-class Cut(Enum):
+class CancelReason(Enum):
     """Why an attempt is ended from outside."""
 
     TIMEOUT = "timeout"
@@ -34,30 +34,30 @@ class Cut(Enum):
 
 
 def ended_badly(
-    taken: TakenJob,
-    cut: Cut | None,
+    taken: ClaimedJob,
+    cut: CancelReason | None,
     error: BaseException,
     allowed: float,
     retry: RetryPolicy,
     u: float,
     own: Retry | None = None,
-) -> Requeue | Bury | None:
+) -> Requeue | DeadLetterJob | None:
     """What to tell of an attempt whose handler raised; None when there is nothing to tell. `own` is what the kind
     itself says about trying again."""
     retry = retry if own is None else own.over(retry)
     match cut:
-        case Cut.GONE:
+        case CancelReason.GONE:
             return None
-        case Cut.STOPPED:
+        case CancelReason.STOPPED:
             return interrupted(taken, "the worker stopped before the handler had finished")
-        case Cut.TIMEOUT:
+        case CancelReason.TIMEOUT:
             reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
         case None if isinstance(error, BadPayload):
-            return Bury(taken.hold, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
+            return DeadLetterJob(taken.hold, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
         case None if why := short_of(taken, error):
             return out_of(taken, why, u)
         case None if isinstance(error, GiveUp) or _refused(own, error):
-            return Bury(taken.hold, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
+            return DeadLetterJob(taken.hold, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
         case None if isinstance(error, RetryLater):
             ended = retry.after_failure(taken.hold, taken.failures, u, Reason.FAILED, describe(error))
             return replace(ended, delay=error.delay) if isinstance(ended, Requeue) else ended
@@ -73,24 +73,24 @@ def _refused(own: Retry | None, error: BaseException) -> bool:
     return own is not None and not isinstance(error, RetryLater | asyncio.CancelledError) and not own.again(error)
 
 
-def interrupted(taken: TakenJob, error: str) -> Requeue:
+def interrupted(taken: ClaimedJob, error: str) -> Requeue:
     """A job given back unfinished: free, and ready at once."""
     return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
 
 
-def shut_out(taken: TakenJob) -> Requeue:
+def shut_out(taken: ClaimedJob) -> Requeue:
     """A job that was taken from a queue whose breaker is open; given back, free."""
     return interrupted(taken, "the breaker of its queue is open, so it was not started")
 
 
-def held_back(taken: TakenJob, u: float) -> Requeue:
+def held_back(taken: ClaimedJob, u: float) -> Requeue:
     """A job that has been in several deaths, given back for a while because another such job is here."""
     error = f"was rescued {taken.rescues} times, and another such job runs here; held back"
     delay = _HELD_BACK.delay(taken.interruptions + 1, u)
     return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 
-def short_of(taken: TakenJob, error: BaseException) -> str:
+def short_of(taken: ClaimedJob, error: BaseException) -> str:
     """Which resource ran out, if the attempt ended for that and not for a fault of its job; see RELEASES_MAX."""
     if isinstance(error, GiveUp | RetryLater):
         return ""
@@ -98,14 +98,14 @@ def short_of(taken: TakenJob, error: BaseException) -> str:
     return exhausted(error) if ours or taken.interruptions < RELEASES_MAX else ""
 
 
-def out_of(taken: TakenJob, why: str, u: float) -> Requeue:
+def out_of(taken: ClaimedJob, why: str, u: float) -> Requeue:
     """A job released because a resource of the machine ran out; free, and ready after a delay that grows."""
     delay = _HELD_BACK.delay(taken.interruptions + 1, u)
     error = f"released: this machine ran out of something ({why})"[:ERROR_CHARS_MAX]
     return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 
-def no_handler(taken: TakenJob, retry: RetryPolicy, u: float) -> Requeue | Bury:
+def no_handler(taken: ClaimedJob, retry: RetryPolicy, u: float) -> Requeue | DeadLetterJob:
     """A job of a kind that this worker does not know; another worker, or the next release, may."""
     text = f"no handler for the kind {taken.job.kind!r} is known to this worker"
     return retry.after_failure(taken.hold, taken.failures, u, Reason.NO_HANDLER, text)

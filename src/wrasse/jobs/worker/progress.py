@@ -12,20 +12,20 @@ from contextlib import suppress
 from datetime import timedelta
 
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, Progress, WorkerInfo
+from wrasse.ports.jobs import BATCH_MAX, Claim, JobQueue, Progress, WorkerInfo
 
 _PAUSE = 1.0  # seconds between two writes
 _WRITE_MAX = 5.0  # seconds one write may hold up an end
 
 
-class Teller:
+class ProgressReporter:
     """What one worker's handlers said, until the backend has it."""
 
     __slots__ = ("_jobs", "_latest", "_silence", "_wake", "_worker", "_writing", "wrote")
 
     def __init__(self, jobs: JobQueue, worker: WorkerInfo, silence: timedelta) -> None:
         self._jobs, self._worker, self._silence = jobs, worker, silence
-        self._latest: dict[str, tuple[Hold, Progress]] = {}  # bounded by what the worker holds
+        self._latest: dict[str, tuple[Claim, Progress]] = {}  # bounded by what the worker holds
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self.wrote = False
@@ -35,7 +35,7 @@ class Teller:
         """Is there anything that the backend may not have?"""
         return bool(self._latest) or self._writing.locked()
 
-    def note(self, hold: Hold, progress: Progress) -> None:
+    def note(self, hold: Claim, progress: Progress) -> None:
         """Keeps the newest word of a job."""
         self._latest[hold.id] = (hold, progress)
         self._wake.set()

@@ -41,7 +41,7 @@ def parse_weight(text: str) -> int:
     return int(weight)
 
 
-class Turns:
+class QueueSelector:
     """Which queue comes first, take by take."""
 
     __slots__ = ("_credit", "_queues", "_weights")

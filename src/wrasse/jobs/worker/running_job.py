@@ -16,7 +16,7 @@ import msgspec
 
 from wrasse.bounded import encodable
 from wrasse.errors import BadPayload, UsageError
-from wrasse.ports.jobs import Hold, Job, Progress, TakenJob, check_job
+from wrasse.ports.jobs import Claim, ClaimedJob, Job, Progress, check_job
 
 T = TypeVar("T")
 _ASK_MAX = timedelta(seconds=30)
@@ -24,7 +24,7 @@ NOTE_CHARS_MAX = 200
 _UNREAD = object()
 
 
-class Asks(Protocol):
+class JobWorker(Protocol):
     """The worker, as far as a running job needs it."""
 
     @property
@@ -32,15 +32,15 @@ class Asks(Protocol):
         """The loop that `mine` runs in."""
         ...
 
-    async def mine(self, hold: Hold) -> bool:
+    async def mine(self, hold: Claim) -> bool:
         """Asks the backend. StoreUnavailable when it does not answer."""
         ...
 
-    def note_group(self, hold: Hold, group: int) -> None:
+    def note_group(self, hold: Claim, group: int) -> None:
         """Notes which process group does the work of a hold."""
         ...
 
-    def note_progress(self, hold: Hold, progress: Progress) -> None:
+    def note_progress(self, hold: Claim, progress: Progress) -> None:
         """Notes how far the work of a hold is. Called in the loop."""
         ...
 
@@ -50,7 +50,7 @@ class RunningJob:
 
     __slots__ = ("_asks", "_data", "_follow_ups", "_gone", "_taken")
 
-    def __init__(self, taken: TakenJob, asks: Asks) -> None:
+    def __init__(self, taken: ClaimedJob, asks: JobWorker) -> None:
         self._taken = taken
         self._asks = asks
         self._data: object = _UNREAD

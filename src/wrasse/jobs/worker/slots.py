@@ -34,13 +34,13 @@ from wrasse.clock import Clock
 from wrasse.jobs.handlers import CallNext, Handler, Handlers, InThread, Middleware
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
-from wrasse.jobs.trace import Span, Spans, outcome_of
+from wrasse.jobs.trace import JobSpan, Spans, outcome_of
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.completer import Settler
-from wrasse.jobs.worker.in_flight import Holds, Stage, Work
-from wrasse.jobs.worker.outcome import Cut, encoded, ended_badly, interrupted, no_handler, short_of, shut_out
-from wrasse.jobs.worker.running_job import Asks, RunningJob
-from wrasse.ports.jobs import Finish, Settlement, TakenJob
+from wrasse.jobs.worker.completer import Completer
+from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
+from wrasse.jobs.worker.outcome import CancelReason, encoded, ended_badly, interrupted, no_handler, short_of, shut_out
+from wrasse.jobs.worker.running_job import JobWorker, RunningJob
+from wrasse.ports.jobs import ClaimedJob, Complete, Settlement
 from wrasse.threads import HandlerThread, cancelled
 
 
@@ -70,10 +70,10 @@ class _Slot:
 
     def __init__(self, number: int) -> None:
         self.task: asyncio.Task[None] | None = None
-        self.work: Work | None = None  # while its handler runs
+        self.work: InFlightJob | None = None  # while its handler runs
         self.running: RunningJob | None = None
         self.deadline = inf
-        self.cut: Cut | None = None
+        self.cut: CancelReason | None = None
         self.lingering: asyncio.Future[object] | None = None  # a thread that may outlive its attempt
         self.thread = HandlerThread(f"wrasse-slot-{number}")
 
@@ -85,12 +85,12 @@ class Slots:
         self,
         count: int,
         handlers: Handlers,
-        holds: Holds,
-        settler: Settler,
+        holds: InFlightJobs,
+        settler: Completer,
         retry: RetryPolicy,
         tally: Tally,
         clock: Clock,
-        asks: Asks,
+        asks: JobWorker,
         room: asyncio.Event,
         breakers: Breakers | None = None,
         spans: Spans | None = None,
@@ -106,7 +106,7 @@ class Slots:
         self._timer_at = inf
         self._turn_ends = 0.0
         self._short = 0  # attempts in a row that ended because a resource of the machine ran out
-        self.backlog: deque[Work] = deque()
+        self.backlog: deque[InFlightJob] = deque()
         self.ended = 0  # attempts so far
         self.hungry_at = 0  # a backlog of at most this many rings for more
 
@@ -115,21 +115,21 @@ class Slots:
         """How many slots wait for a job."""
         return len(self._idle)
 
-    def feed(self, works: Iterable[Work]) -> None:
+    def feed(self, works: Iterable[InFlightJob]) -> None:
         """Jobs to run."""
         self.backlog.extend(works)
         self._quiet.clear()
         self._wake(len(self.backlog))
 
-    def cut(self, work: Work) -> None:
+    def cut(self, work: InFlightJob) -> None:
         """Ends an attempt whose hold is gone, unless it has ended by itself."""
-        if work.stage is Stage.WAITING:
+        if work.stage is JobStage.WAITING:
             if work in self.backlog:
                 self.backlog.remove(work)
             self._settler.forget(work)
         for slot in self._slots:
             if slot.work is work and slot.cut is None:
-                self._cut(slot, Cut.GONE)
+                self._cut(slot, CancelReason.GONE)
 
     def cut_all(self) -> None:
         """Ends every running attempt because the worker stops, and lets go of threads nobody waits for any more."""
@@ -137,7 +137,7 @@ class Slots:
         for slot in self._slots:
             if slot.work is not None:
                 if slot.cut is None:
-                    self._cut(slot, Cut.STOPPED)
+                    self._cut(slot, CancelReason.STOPPED)
             elif slot.lingering is not None and slot.task is not None:
                 slot.task.cancel()
 
@@ -150,7 +150,7 @@ class Slots:
             self._settler.add(work, interrupted(work.taken, error))
         return given
 
-    def _give_back_shut(self, first: Work) -> None:
+    def _give_back_shut(self, first: InFlightJob) -> None:
         """Requeues what was taken ahead from a queue whose breaker has opened since."""
         queue = first.taken.job.queue
         shut = [first, *(work for work in self.backlog if work.taken.job.queue == queue)]
@@ -162,7 +162,7 @@ class Slots:
 
     def abandon(self, error: str) -> int:
         """Gives back the jobs of handlers that did not end when they were told to; gives how many."""
-        left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is Stage.RUNNING]
+        left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is JobStage.RUNNING]
         for work in left:
             self._settler.add(work, interrupted(work.taken, error))
         return len(left)
@@ -223,7 +223,7 @@ class Slots:
                 if now > self._turn_ends:
                     self._turn_ends = now + _TURN_MAX
 
-    async def _attempt(self, slot: _Slot, work: Work) -> float:
+    async def _attempt(self, slot: _Slot, work: InFlightJob) -> float:
         """Runs one handler and notes how it ended; gives when."""
         taken = work.taken
         handler = self._handlers.find(taken.job.kind)
@@ -241,7 +241,7 @@ class Slots:
         wrong = ""
         try:
             result = await self._call(slot, handler, running, span)
-            settlement = Finish(taken.hold, encoded(result), running.follow_ups)
+            settlement = Complete(taken.hold, encoded(result), running.follow_ups)
             self._short = 0
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if slot.cut is None and isinstance(error, asyncio.CancelledError) and cancelled():
@@ -256,7 +256,7 @@ class Slots:
         self._tally.durations.of(taken.job.queue).observe(ended - began)
         if span is not None:
             span.end(outcome_of(settlement), wrong)
-        if work.stage is Stage.RUNNING:
+        if work.stage is JobStage.RUNNING:
             if settlement is None:
                 self._settler.forget(work)
             else:
@@ -268,7 +268,7 @@ class Slots:
             await self._after_cut(slot)
         return ended
 
-    def _note_short(self, taken: TakenJob, cut: Cut | None, error: BaseException) -> None:
+    def _note_short(self, taken: ClaimedJob, cut: CancelReason | None, error: BaseException) -> None:
         """Says that a job was released because a resource ran out; the slot then rests instead of trying the next."""
         why = "" if cut is not None else short_of(taken, error)
         self._short = self._short + 1 if why else 0
@@ -276,7 +276,7 @@ class Slots:
             extra = {"job_id": taken.job.id, "queue": taken.job.queue, "attempt": taken.attempt}
             _log.warning("a job was released, and its slot rests: %s", why, extra=extra)
 
-    def _begin(self, slot: _Slot, work: Work, now: float) -> RunningJob:
+    def _begin(self, slot: _Slot, work: InFlightJob, now: float) -> RunningJob:
         self._holds.begin(work, now)
         self._tally.active += 1
         slot.work, slot.cut, slot.deadline = work, None, now + work.allowed
@@ -285,7 +285,7 @@ class Slots:
             self._set_timer(slot.deadline)
         return running
 
-    async def _call(self, slot: _Slot, handler: Handler, running: RunningJob, span: Span | None) -> object:
+    async def _call(self, slot: _Slot, handler: Handler, running: RunningJob, span: JobSpan | None) -> object:
         context = copy_context()
         if span is not None:
             context.run(span.enter)
@@ -306,7 +306,7 @@ class Slots:
         slot.lingering = slot.thread.start(partial(handler.call, running))
         return await asyncio.shield(slot.lingering)
 
-    def _cut(self, slot: _Slot, why: Cut) -> None:
+    def _cut(self, slot: _Slot, why: CancelReason) -> None:
         assert slot.task is not None, "a slot that runs a handler has a task"
         assert slot.running is not None, "and the job it was given"
         slot.cut = why
@@ -341,7 +341,7 @@ class Slots:
         running = [slot for slot in self._slots if slot.work is not None and slot.cut is None]
         for slot in running:
             if slot.deadline <= now:
-                self._cut(slot, Cut.TIMEOUT)
+                self._cut(slot, CancelReason.TIMEOUT)
         upcoming = min((slot.deadline for slot in running if slot.cut is None), default=inf)
         if upcoming < inf:
             self._set_timer(upcoming)

@@ -30,14 +30,14 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.trace import Spans
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.completer import Settler
-from wrasse.jobs.worker.fetcher import Asking, Taker
-from wrasse.jobs.worker.heartbeat import Beats
-from wrasse.jobs.worker.in_flight import Holds
-from wrasse.jobs.worker.progress import Teller
-from wrasse.jobs.worker.queue_selector import Turns
+from wrasse.jobs.worker.completer import Completer
+from wrasse.jobs.worker.fetcher import Fetcher, FetchOptions
+from wrasse.jobs.worker.heartbeat import Heartbeat
+from wrasse.jobs.worker.in_flight import InFlightJobs
+from wrasse.jobs.worker.progress import ProgressReporter
+from wrasse.jobs.worker.queue_selector import QueueSelector
 from wrasse.jobs.worker.slots import Slots
-from wrasse.ports.jobs import BATCH_MAX, Hold, JobQueue, Progress, Rate, WorkerInfo
+from wrasse.ports.jobs import BATCH_MAX, Claim, JobQueue, Progress, Rate, WorkerInfo
 
 _END_MAX = timedelta(seconds=5)  # for a handler that was cancelled, to end
 _TELL_MAX = timedelta(seconds=10)  # for the backend to hear the last results
@@ -87,16 +87,16 @@ class _Parts:
         self, worker: Worker, jobs: JobQueue, handlers: Handlers, clock: Clock, settings: WorkerSettings
     ) -> None:
         tally, ids, room = worker.tally, Ids(clock), asyncio.Event()
-        self.holds = Holds(settings.concurrency + 4 * BATCH_MAX, settings.silence, settings.alone_from)
-        self.teller = Teller(jobs, worker.info, settings.silence)
+        self.holds = InFlightJobs(settings.concurrency + 4 * BATCH_MAX, settings.silence, settings.alone_from)
+        self.teller = ProgressReporter(jobs, worker.info, settings.silence)
         breakers = None if settings.breaker is None else worker.breakers
-        self.settler = Settler(jobs, self.holds, tally, ids, room, self.teller, breakers)
+        self.settler = Completer(jobs, self.holds, tally, ids, room, self.teller, breakers)
         retry, count = settings.retry, settings.concurrency
         self.slots = Slots(
             count, handlers, self.holds, self.settler, retry, tally, clock, worker, room, breakers, worker.spans
         )
-        asking = Asking(
-            Turns(settings.queues, settings.weights),
+        asking = FetchOptions(
+            QueueSelector(settings.queues, settings.weights),
             worker.info.id,
             settings.silence,
             settings.timeout,
@@ -104,7 +104,7 @@ class _Parts:
             settings.rates,
             settings.breaker_pause,
         )
-        self.taker = Taker(jobs, asking, self.holds, self.slots, self.settler, tally, clock, ids, room, breakers)
+        self.taker = Fetcher(jobs, asking, self.holds, self.slots, self.settler, tally, clock, ids, room, breakers)
 
 
 class Worker:
@@ -115,7 +115,7 @@ class Worker:
         jobs: JobQueue,
         handlers: Handlers,
         clock: Clock,
-        beats: Beats,
+        beats: Heartbeat,
         settings: WorkerSettings | None = None,
         tally: Tally | None = None,
         spans: Spans | None = None,
@@ -128,8 +128,8 @@ class Worker:
         breaker, queues = self.settings.breaker, self.settings.queues
         self.breakers = None if breaker is None else Breakers(queues, breaker, clock, self.info.id)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._holds: Holds | None = None
-        self._teller: Teller | None = None
+        self._holds: InFlightJobs | None = None
+        self._teller: ProgressReporter | None = None
         self._stop = asyncio.Event()
         self._patience = asyncio.Event()  # the grace was changed
         self._give_up_at: float | None = None
@@ -140,16 +140,16 @@ class Worker:
         assert self._loop is not None, "only a running worker has handlers that ask"
         return self._loop
 
-    async def mine(self, hold: Hold) -> bool:
+    async def mine(self, hold: Claim) -> bool:
         """Asks the backend whether a hold is current, and beats for it by the way."""
         return (await self._jobs.beat(self.info, [hold], silence=self.settings.silence)).mine[0]
 
-    def note_group(self, hold: Hold, group: int) -> None:
+    def note_group(self, hold: Claim, group: int) -> None:
         """Posts the process group that a command runs in, for the beat child to end if this process is killed."""
         if self._holds is not None:
             self._holds.note_group(hold, group)
 
-    def note_progress(self, hold: Hold, progress: Progress) -> None:
+    def note_progress(self, hold: Claim, progress: Progress) -> None:
         """Keeps what a handler says until it is told to the backend."""
         if self._teller is not None:
             self._teller.note(hold, progress)

@@ -29,8 +29,8 @@ from wrasse.lease_server.queues.service import (
     TYPE_HEADER,
     VISIBILITY,
     VISIBILITY_HEADER,
-    QueueDesk,
-    Shown,
+    ConsumerProof,
+    QueueService,
     attempts_of,
     failure,
     state_key,
@@ -40,11 +40,11 @@ from wrasse.lease_server.responses import WireError, Wrap, named_answer
 from wrasse.lease_server.wire import (
     SECONDS_MAX,
     Acked,
+    DeliveredMessage,
     DequeueBody,
-    Enqueued,
+    EnqueueAnswer,
     EnqueueMeta,
     Extended,
-    Message,
     MessageBody,
     MessagePart,
     Nacked,
@@ -59,8 +59,9 @@ from wrasse.ports.jobs import (
     ERROR_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
     Budget,
-    Bury,
-    Hold,
+    Claim,
+    ClaimedJob,
+    DeadLetterJob,
     Job,
     JobFilter,
     JobState,
@@ -68,7 +69,6 @@ from wrasse.ports.jobs import (
     QueueCount,
     Reason,
     Requeue,
-    TakenJob,
 )
 
 
@@ -130,7 +130,7 @@ class QueueApi:
     """The calls, over the store of one `Leases`."""
 
     def __init__(self, leases: Leases, clock: Clock, bodies: request_parsing.Bodies) -> None:
-        self.desk = QueueDesk(leases, clock)
+        self.desk = QueueService(leases, clock)
         self._bodies = bodies
         self._clock = clock
         self._xids = Xids(clock)
@@ -166,7 +166,7 @@ class QueueApi:
         visible_at = await self.desk.put(
             namespace, Job(id, queue=queue, payload=payload, headers=headers, delay=delay, minted=True)
         )
-        answer = Enqueued(
+        answer = EnqueueAnswer(
             namespace, queue, id, 0, attempts, int(visible_at.timestamp()), visibility, len(payload), name
         )
         return named_answer(answer, name)
@@ -202,7 +202,7 @@ class QueueApi:
         return handed_out(messages, name)
 
     async def _keys(
-        self, namespace: str, taken: TakenJob, asked: DequeueBody, visibility: timedelta, with_state: bool
+        self, namespace: str, taken: ClaimedJob, asked: DequeueBody, visibility: timedelta, with_state: bool
     ) -> KeyRecord | None:
         """Takes the keys that go with a message."""
         if asked.txn_id and not await self.desk.join(namespace, taken, visibility, asked.txn_id):
@@ -211,7 +211,7 @@ class QueueApi:
             return None
         return await self.desk.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
 
-    async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[TakenJob]:
+    async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[ClaimedJob]:
         visibility = timedelta(seconds=asked.visibility_timeout_seconds) or None
         left = 0 if asked.wait_seconds < 0 else asked.wait_seconds or math.inf
         while True:
@@ -246,7 +246,7 @@ class QueueApi:
         _checked(asked.delay_seconds)
         shown, state = await self._held(asked)
         delay = timedelta(seconds=asked.delay_seconds)
-        settlement: Requeue | Bury
+        settlement: Requeue | DeadLetterJob
         if intent == "defer":
             settlement = Requeue(shown.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
         else:
@@ -286,7 +286,7 @@ class QueueApi:
             answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
         return named_answer(answer, name)
 
-    async def _held(self, asked: MessageBody) -> tuple[Shown, JobState]:
+    async def _held(self, asked: MessageBody) -> tuple[ConsumerProof, JobState]:
         """The message that is shown, and what is known of it; refuses whoever does not hold it."""
         shown = self._shown(asked, etag=True)
         found = await self.desk.held(shown)
@@ -294,28 +294,28 @@ class QueueApi:
             raise _refused(found)
         return shown, found
 
-    def _shown(self, asked: MessageBody, *, etag: bool = False) -> Shown:
+    def _shown(self, asked: MessageBody, *, etag: bool = False) -> ConsumerProof:
         namespace, queue = _where(asked.namespace, asked.queue)
         if not asked.message_id or not asked.lease_id or (etag and not asked.meta_etag):
             raise WireError("missing_fields", "message_id, lease_id and meta_etag are needed")
         request_parsing.checked_transaction(asked.txn_id, "invalid_txn")
         nonce, _, how = asked.lease_id.partition("-")
-        hold = Hold(asked.message_id, asked.fencing_token, nonce)
+        hold = Claim(asked.message_id, asked.fencing_token, nonce)
         if asked.meta_etag and asked.meta_etag != _etag(hold):
             raise _refused("cas_mismatch")
         state = None
         if asked.state_lease_id:
             key = checked_key(state_key(queue, asked.message_id), namespace)
             state = shown(namespace, key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
-        return Shown(namespace, queue, hold, state, STATEFUL in how, JOINED in how, asked.txn_id)
+        return ConsumerProof(namespace, queue, hold, state, STATEFUL in how, JOINED in how, asked.txn_id)
 
     def _message(
-        self, namespace: str, taken: TakenJob, visibility: timedelta, name: str, leased: KeyRecord | None, joined: str
-    ) -> Message:
+        self, namespace: str, taken: ClaimedJob, visibility: timedelta, name: str, leased: KeyRecord | None, joined: str
+    ) -> DeliveredMessage:
         job, hold = taken.job, taken.hold
         how = (STATEFUL if leased is not None else "") + (JOINED if joined else "")
         attributes = job.headers.get(ATTRIBUTES_HEADER, "")
-        message = Message(
+        message = DeliveredMessage(
             namespace=namespace,
             queue=job.queue,
             message_id=job.id,
@@ -366,7 +366,7 @@ def _error(asked: MessageBody) -> str:
     ]
 
 
-def _etag(hold: Hold) -> str:
+def _etag(hold: Claim) -> str:
     """Of a message as long as one consumer holds it."""
     return f"{hold.token}-{hold.nonce}"
 

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from wrasse.clock import Clock
 from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER, Fate, RecordedJobs, RecordedOptions
-from wrasse.jobs.record_queue.store import Names
-from wrasse.leases.background import Afterwards
+from wrasse.jobs.record_queue.store import JobRecordNames
+from wrasse.leases.background import BackgroundTasks
 from wrasse.leases.lease import KeyRecord, Lease, first_token, over
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
@@ -32,17 +32,17 @@ from wrasse.leases.transactions.states import Decision
 from wrasse.leases.xid import Xids
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
+    Claim,
+    ClaimedJob,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobState,
     Place,
     Reason,
     Requeue,
-    Revive,
-    TakenJob,
+    RequeueDead,
 )
 from wrasse.ports.outcome import Outcome
 
@@ -74,7 +74,7 @@ class MessageKeys:
             state_key(queue, id), owner, namespace=self._namespace, ttl=visibility, wait=WAIT, transaction=transaction
         )
 
-    async def join(self, queue: str, hold: Hold, visibility: timedelta, transaction: str) -> None:
+    async def join(self, queue: str, hold: Claim, visibility: timedelta, transaction: str) -> None:
         """Makes a message that was just taken part of a transaction. Refused once that is decided."""
         leased = await self._leases.acquire(
             ack_key(queue, hold.id), hold.nonce, namespace=self._namespace, ttl=visibility, wait=WAIT,
@@ -86,7 +86,7 @@ class MessageKeys:
         """Takes a message that was not handed out after all out of its transaction."""
         await self._drop(ack_key(queue, id))
 
-    async def end(self, queue: str, hold: Hold, transaction: str, *, commit: bool) -> None:
+    async def end(self, queue: str, hold: Claim, transaction: str, *, commit: bool) -> None:
         """Decides the transaction of a message for all of its keys. Refused if it was decided otherwise before."""
         held = await self._joined(queue, hold)
         if held is None:
@@ -99,7 +99,7 @@ class MessageKeys:
             raise KeyRefused(Refusal.TRANSACTION_MISMATCH, "the message belongs to another transaction")
         await self._leases.release(held, commit=commit)
 
-    async def renew(self, queue: str, hold: Hold, by: timedelta) -> None:
+    async def renew(self, queue: str, hold: Claim, by: timedelta) -> None:
         """Keeps a message in its transaction for so long from now."""
         held = await self._joined(queue, hold)
         if held is not None:
@@ -155,7 +155,7 @@ class MessageKeys:
                     await keys.give_back(replace(lease, key=key, namespace=self._namespace))
         return False
 
-    async def _joined(self, queue: str, hold: Hold) -> Lease | None:
+    async def _joined(self, queue: str, hold: Claim) -> Lease | None:
         """The lease by which this delivery is in its transaction, while nothing is decided."""
         key = ack_key(queue, hold.id)
         kept = await self._look(key)
@@ -182,28 +182,30 @@ TYPE_HEADER, ATTRIBUTES_HEADER = "content-type", "attributes"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ConsumerProof:
     """What a consumer shows: the queue, the message, its hold; and the lease of its state, if it has one. `stateful`:
     it was handed out with its state. `joined`: within a transaction, whose id is `transaction` if it was shown."""
 
     namespace: str
     queue: str
-    hold: Hold
+    hold: Claim
     state: Lease | None = None
     stateful: bool = False
     joined: bool = False
     transaction: str = ""
 
 
-class QueueDesk:
+class QueueService:
     """The queues of all namespaces of one store."""
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
         self._leases, self._clock = leases, clock
         self._jobs: OrderedDict[str, RecordedJobs] = OrderedDict()
         self._xids = Xids(clock)
-        self._joined: OrderedDict[tuple[str, str], Shown] = OrderedDict()  # handed out here, and not decided yet
-        self._afterwards = Afterwards()
+        self._joined: OrderedDict[tuple[str, str], ConsumerProof] = (
+            OrderedDict()
+        )  # handed out here, and not decided yet
+        self._afterwards = BackgroundTasks()
         leases.heard.append(self._heard)
 
     def jobs(self, namespace: str) -> RecordedJobs:
@@ -212,7 +214,7 @@ class QueueDesk:
         if jobs is None:
             if len(self._jobs) >= NAMESPACES_MAX:
                 self._jobs.popitem(last=False)
-            options = RecordedOptions(Names(f"{namespace}/q"), beside=self.keys(namespace))
+            options = RecordedOptions(JobRecordNames(f"{namespace}/q"), beside=self.keys(namespace))
             jobs = RecordedJobs(self._leases.records, self._leases.objects, self._clock, options)
             self._jobs[namespace] = jobs
         return jobs
@@ -230,43 +232,43 @@ class QueueDesk:
 
     async def take(
         self, namespace: str, queue: str, owner: str, limit: int, visibility: timedelta | None, wait: timedelta
-    ) -> list[TakenJob]:
+    ) -> list[ClaimedJob]:
         """Messages that are visible; those whose time to live is over are buried on the way."""
         self._leases.note_traffic()
         jobs = self.jobs(namespace)
         taken = await jobs.take(
             [queue], limit, worker=owner, silence=visibility or VISIBILITY, request=self._xids.new(), wait=wait
         )
-        alive: list[TakenJob] = []
+        alive: list[ClaimedJob] = []
         for each in taken.jobs:
             expires = each.job.headers.get(EXPIRES_HEADER, "")
             if expires and datetime.fromisoformat(expires) <= taken.at:
-                bury = Bury(each.hold, Reason.TIMEOUT, error="its time to live is over")
+                bury = DeadLetterJob(each.hold, Reason.TIMEOUT, error="its time to live is over")
                 await jobs.settle([bury], request=self._xids.new())
                 continue
             alive.append(each if visibility is not None else await self._own_visibility(jobs, each))
         return alive
 
     async def take_state(
-        self, namespace: str, taken: TakenJob, owner: str, visibility: timedelta, transaction: str
+        self, namespace: str, taken: ClaimedJob, owner: str, visibility: timedelta, transaction: str
     ) -> KeyRecord:
         """The lease of the state of a message. Who had it before died with it."""
         keys = self.keys(namespace)
         return await keys.take_state(taken.job.queue, taken.job.id, owner, visibility, transaction)
 
-    async def join(self, namespace: str, taken: TakenJob, visibility: timedelta, transaction: str) -> bool:
+    async def join(self, namespace: str, taken: ClaimedJob, visibility: timedelta, transaction: str) -> bool:
         """Makes a message that was just taken part of a transaction; False if it is somebody else's by now."""
         queue, hold = taken.job.queue, taken.hold
         await self.keys(namespace).join(queue, hold, visibility, transaction)
         # From here on nobody takes it before the transaction is decided; somebody may have before.
         if await self.jobs(namespace).extend(hold, visibility) is None:
             return False
-        self._joined[namespace, ack_key(queue, hold.id)] = Shown(namespace, queue, hold, joined=True)
+        self._joined[namespace, ack_key(queue, hold.id)] = ConsumerProof(namespace, queue, hold, joined=True)
         if len(self._joined) > JOINED_MAX:
             self._joined.popitem(last=False)
         return True
 
-    async def give_back(self, namespace: str, taken: TakenJob, transaction: str = "") -> None:
+    async def give_back(self, namespace: str, taken: ClaimedJob, transaction: str = "") -> None:
         """A message that could not be handed out after all."""
         if transaction:  # which goes on without it
             self._joined.pop((namespace, ack_key(taken.job.queue, taken.job.id)), None)
@@ -274,7 +276,7 @@ class QueueDesk:
         back = Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
         await self.jobs(namespace).settle([back], request=self._xids.new())
 
-    async def held(self, shown: Shown) -> JobState | str:
+    async def held(self, shown: ConsumerProof) -> JobState | str:
         """The message, if it is held as it was shown; else the code of the refusal, an overdue one being cleared."""
         self._leases.note_traffic()
         jobs = self.jobs(shown.namespace)
@@ -288,23 +290,23 @@ class QueueDesk:
             return "lease_expired"
         return state
 
-    async def acked(self, shown: Shown) -> bool:
+    async def acked(self, shown: ConsumerProof) -> bool:
         """Whether a message that is gone went with the commit of its transaction."""
         if not shown.joined or not shown.transaction:
             return False
         return await self._leases.transactions.book.outcome(shown.transaction) is Decision.COMMIT
 
-    async def ack(self, shown: Shown, attempts: int) -> bool:
+    async def ack(self, shown: ConsumerProof, attempts: int) -> bool:
         """The message is done and gone, with its keys; False if it was somebody else's by then."""
         if shown.joined:
             await self._end(shown, commit=True)
         beside = shown.stateful or shown.joined or attempts > 1  # an earlier consumer may have left some
         if not beside:
-            return await self._settle(shown, Finish(shown.hold)) is not Outcome.LOST
+            return await self._settle(shown, Complete(shown.hold)) is not Outcome.LOST
         outcome = await self.jobs(shown.namespace).finish(shown.hold, request=f"{shown.hold.nonce}-Finish")
         return shown.joined or outcome is not Outcome.LOST
 
-    async def nack(self, shown: Shown, settlement: Requeue | Bury) -> bool:
+    async def nack(self, shown: ConsumerProof, settlement: Requeue | DeadLetterJob) -> bool:
         """The message is visible again after a while, or dead. What was staged of its state is kept for the next; with
         a transaction it is rolled back."""
         if shown.joined:
@@ -315,7 +317,7 @@ class QueueDesk:
                 await self._leases.release(state, commit=not shown.joined)
         return await self._settle(shown, settlement) is not Outcome.LOST
 
-    async def _end(self, shown: Shown, *, commit: bool) -> None:
+    async def _end(self, shown: ConsumerProof, *, commit: bool) -> None:
         """Decides the transaction of a message. If it was decided otherwise, so is the message, and that is told."""
         key = shown.namespace, ack_key(shown.queue, shown.hold.id)
         self._joined.pop(key, None)  # what becomes of the message is seen to here
@@ -330,7 +332,7 @@ class QueueDesk:
         if shown is not None:
             self._afterwards.soon(self._decided(shown))
 
-    async def _decided(self, shown: Shown) -> None:
+    async def _decided(self, shown: ConsumerProof) -> None:
         """Does with a message what its transaction came to, if it came to anything."""
         committed = await self.keys(shown.namespace).decided(shown.queue, shown.hold.id)
         if committed is None:
@@ -344,7 +346,7 @@ class QueueDesk:
         if state is not None:
             await self._settle(shown, failure(shown.hold, state, "its transaction was rolled back", timedelta(0)))
 
-    async def extend(self, shown: Shown, by: timedelta) -> tuple[datetime, datetime | None] | None:
+    async def extend(self, shown: ConsumerProof, by: timedelta) -> tuple[datetime, datetime | None] | None:
         """The message, and its state, held for so long from now; None if it was somebody else's by then."""
         until = await self.jobs(shown.namespace).extend(shown.hold, by)
         if until is None:
@@ -362,7 +364,7 @@ class QueueDesk:
         state = await self._dead(namespace, queue, id)
         if state is None:
             return False
-        (outcome,) = await self.jobs(namespace).move([Revive(state.hold)])
+        (outcome,) = await self.jobs(namespace).move([RequeueDead(state.hold)])
         return outcome is not Outcome.LOST
 
     async def bin(self, namespace: str, queue: str, id: str) -> bool:
@@ -383,18 +385,18 @@ class QueueDesk:
         for jobs in self._jobs.values():
             await jobs.close()
 
-    async def _own_visibility(self, jobs: RecordedJobs, taken: TakenJob) -> TakenJob:
+    async def _own_visibility(self, jobs: RecordedJobs, taken: ClaimedJob) -> ClaimedJob:
         """Lease for as long as its producer said, where the consumer said nothing."""
         own = visibility_of(taken.job)
         if own == VISIBILITY:
             return taken
         until = await jobs.extend(taken.hold, own)
-        return taken if until is None else TakenJob(
+        return taken if until is None else ClaimedJob(
             taken.job, taken.hold, taken.attempt, taken.failures, taken.rescues, taken.interruptions,
             taken.created_at, until,
         )  # fmt: skip
 
-    async def _settle(self, shown: Shown, settlement: Finish | Requeue | Bury) -> Outcome:
+    async def _settle(self, shown: ConsumerProof, settlement: Complete | Requeue | DeadLetterJob) -> Outcome:
         jobs = self.jobs(shown.namespace)
         request = f"{shown.hold.nonce}-{_STORED_AS[type(settlement)]}"
         (outcome,) = await jobs.settle([settlement], request=request)
@@ -402,7 +404,7 @@ class QueueDesk:
 
 
 # Part of the request id, which the message's record keeps: these words stay whatever the classes are called.
-_STORED_AS = {Finish: "Finish", Requeue: "Requeue", Bury: "Bury"}
+_STORED_AS = {Complete: "Finish", Requeue: "Requeue", DeadLetterJob: "Bury"}
 
 
 def visibility_of(job: Job) -> timedelta:
@@ -422,8 +424,8 @@ def spent(state: JobState, attempts: int) -> bool:
     return state.failures + state.rescues + 1 >= attempts
 
 
-def failure(hold: Hold, state: JobState, error: str, delay: timedelta) -> Requeue | Bury:
+def failure(hold: Claim, state: JobState, error: str, delay: timedelta) -> Requeue | DeadLetterJob:
     """What a failed attempt makes of a message: ready again, or dead if it was its last."""
     if spent(state, ATTEMPTS if state.retries_max is None else state.retries_max + 1):
-        return Bury(hold, Reason.FAILED, error=error, spends=Budget.FAILURES)
+        return DeadLetterJob(hold, Reason.FAILED, error=error, spends=Budget.FAILURES)
     return Requeue(hold, Budget.FAILURES, Reason.FAILED, error=error, delay=delay)

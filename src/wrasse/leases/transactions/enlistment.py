@@ -24,7 +24,7 @@ from wrasse.leases.core import Changed, leases_in
 from wrasse.leases.lease import KeyRecord, Lease, cleared, committed, decode_listed, released
 from wrasse.leases.names import DEFAULT_NAMESPACE
 from wrasse.leases.store import RACES_MAX, KeyStore, Recent, contended
-from wrasse.leases.transactions.log import Book
+from wrasse.leases.transactions.log import TransactionLog
 from wrasse.leases.transactions.states import Decision, Participant, takes_part
 from wrasse.leases.xid import is_marked
 from wrasse.ports.namespaces import Namespaces
@@ -54,7 +54,7 @@ class TakingPart:
 
     __slots__ = ("_book", "_namespace", "_store", "_tidying")
 
-    def __init__(self, namespace: str, store: KeyStore, tidying: Tidying, book: Book) -> None:
+    def __init__(self, namespace: str, store: KeyStore, tidying: Tidying, book: TransactionLog) -> None:
         self._namespace, self._store, self._tidying, self._book = namespace, store, tidying, book
 
     async def enlist(self, key: str, lease: Lease) -> None:

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from wrasse.clock import Clock
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.store import RACES_MAX, LeaseTally, Recent, Writes, contended
+from wrasse.leases.store import RACES_MAX, LeaseRecords, LeaseTally, Recent, contended
 from wrasse.leases.transactions.states import (
     DECISION_KEPT,
     DECISIONS,
@@ -39,21 +39,21 @@ from wrasse.ports.records import Collection, Record, Records
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecordedDecision:
     """What was decided, by whomever; the record, as long as it is there."""
 
     state: Decision
     kept: KeptTransaction | None
 
 
-class Book:
+class TransactionLog:
     """The transactions of one store."""
 
     def __init__(self, records: Callable[[Collection], Records], clock: Clock, tally: LeaseTally) -> None:
         # Without names: of each of these writes the record itself tells whether it is made, by whomever; and what is
         # deleted is gone at once, so that a look at open transactions costs as much as there are.
-        self._transactions = Writes(records(TRANSACTIONS), clock, named=False)
-        self._decisions = Writes(records(DECISIONS), clock, named=False)
+        self._transactions = LeaseRecords(records(TRANSACTIONS), clock, named=False)
+        self._decisions = LeaseRecords(records(DECISIONS), clock, named=False)
         self.tally = tally
         self._seen: Recent[KeptTransaction] = Recent()  # may be out of date
         self._over: Recent[Decided] = Recent()  # a decision never changes
@@ -105,7 +105,7 @@ class Book:
 
     async def decide(
         self, id: str, state: Decision, participants: Sequence[Participant], until: datetime, at: datetime
-    ) -> Verdict:
+    ) -> RecordedDecision:
         """Decides, if nobody has: the answer is what counts. These keys are among those it counts for. An id that
         nobody knows is decided all the same, so that whoever comes later is refused."""
         kept = self._seen.get(id)
@@ -113,19 +113,19 @@ class Book:
             if kept is None:
                 made = await self._begin(begun(id, state, participants, until, at))
                 if isinstance(made, Decided):
-                    return Verdict(made.state, None)
+                    return RecordedDecision(made.state, None)
                 kept = made
             if kept.transaction.decided:
-                return Verdict(kept.transaction.state, kept)
+                return RecordedDecision(kept.transaction.state, kept)
             if state is Decision.PENDING:
                 after = enlisted(kept.transaction, participants, until, at)
             else:
                 after = decided(kept.transaction, state, participants, at)
             if after is None:
-                return Verdict(kept.transaction.state, kept)
+                return RecordedDecision(kept.transaction.state, kept)
             kept = await self._put(kept, after)
             if kept is not None:
-                return Verdict(kept.transaction.state, kept)
+                return RecordedDecision(kept.transaction.state, kept)
         raise contended(f"the transaction {id}")
 
     async def settle(self, id: str) -> Decision | None:

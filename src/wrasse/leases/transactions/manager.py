@@ -21,12 +21,12 @@ from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
-from wrasse.leases.background import Afterwards
-from wrasse.leases.key_state import Keys
+from wrasse.leases.background import BackgroundTasks
+from wrasse.leases.key_state import KeyStates
 from wrasse.leases.lease import KeyRecord, Lease, Terms
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.transactions.enlistment import Joining
-from wrasse.leases.transactions.log import Book, Verdict, refused
+from wrasse.leases.transactions.log import RecordedDecision, TransactionLog, refused
 from wrasse.leases.transactions.states import (
     Decision,
     KeptTransaction,
@@ -44,7 +44,7 @@ PAGE = 32
 _log = logging.getLogger("wrasse.leases")
 
 
-class Replay:
+class TransactionReplay:
     """Finishes open transactions while keys are in use."""
 
     def __init__(
@@ -125,11 +125,11 @@ class Transactions:
 
     def __init__(
         self,
-        book: Book,
-        keys: Callable[[str], Keys],
+        book: TransactionLog,
+        keys: Callable[[str], KeyStates],
         joining: Joining,
         terms: Terms,
-        afterwards: Afterwards,
+        afterwards: BackgroundTasks,
         wake: Callable[[str, str], None],
     ) -> None:
         self.book, self._keys, self._joining, self._terms = book, keys, joining, terms
@@ -184,7 +184,7 @@ class Transactions:
         if found is not state:
             raise refused(transaction, found)
         if kept is not None:
-            await self._ended(Verdict(found, kept), transaction, None)
+            await self._ended(RecordedDecision(found, kept), transaction, None)
         return found
 
     async def replay(self, transaction: str) -> Decision:
@@ -221,7 +221,7 @@ class Transactions:
         )  # fmt: skip
         return lasts_until(transaction, leases) + self._terms.margin + self._terms.delay
 
-    async def _ended(self, verdict: Verdict, transaction: str, me: Participant | None) -> KeyRecord | None:
+    async def _ended(self, verdict: RecordedDecision, transaction: str, me: Participant | None) -> KeyRecord | None:
         """Carries a decision out before it is answered; what a store that does not answer leaves is done by a replay,
         since nothing can change the decision any more."""
         kept = verdict.kept

@@ -20,7 +20,7 @@ from typing import Self
 
 from wrasse.clock import Clock
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
-from wrasse.leases.lease_scope import RELEASE_MAX, RETRY, HeldKey, Keeper, acquire_held
+from wrasse.leases.lease_scope import RELEASE_MAX, RETRY, Keeper, LeasedKey, acquire_held
 from wrasse.leases.operations import Opening, Operations
 from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transactions.states import Decision
@@ -47,14 +47,14 @@ class transact:
         self.id = id
         self._opening, self._clock, self._namespace = operations, clock, namespace
         self._owner, self._ttl, self._wait = owner, ttl, wait
-        self._held: list[HeldKey] = []
+        self._held: list[LeasedKey] = []
 
     async def __aenter__(self) -> Self:
         self._operations = await self._opening() if callable(self._opening) else self._opening
         self._keeper = Keeper()
         return self
 
-    async def hold(self, key: str, *, namespace: str | None = None) -> HeldKey:
+    async def hold(self, key: str, *, namespace: str | None = None) -> LeasedKey:
         """Takes one more key into the transaction and waits for it as long as the transaction waits for keys."""
         if self._keeper.ending:
             raise UsageError(f"the transaction {self.id} is over", do="hold every key inside the block")
@@ -73,7 +73,7 @@ class transact:
         await held.load()
         return held
 
-    async def hold_all(self, *keys: str) -> list[HeldKey]:
+    async def hold_all(self, *keys: str) -> list[LeasedKey]:
         """Takes several keys, always in one order, so that two transactions never wait for each other; gives them in
         the order in which they were asked for."""
         held = {key: await self.hold(key) for key in sorted(set(keys))}
@@ -107,7 +107,7 @@ class transact:
                     ) from error
             await asyncio.sleep(RETRY)
 
-    async def _give_back(self, held: HeldKey, *, commit: bool) -> None:
+    async def _give_back(self, held: LeasedKey, *, commit: bool) -> None:
         with contextlib.suppress(KeyRefused, StoreUnavailable, TimeoutError):  # it ends by itself
             async with asyncio.timeout(RELEASE_MAX):
                 await self._operations.release(held.lease, commit=commit)

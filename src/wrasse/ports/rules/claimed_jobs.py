@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from wrasse.ports.jobs import Hold, Job, TakenJob
+from wrasse.ports.jobs import Claim, ClaimedJob, Job
 
 _new = object.__new__
 
@@ -19,22 +19,22 @@ def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None
     return (kind.__dict__[name].__set__ for name in names)
 
 
-_id, _token, _nonce = setters(Hold, "id", "token", "nonce")
+_id, _token, _nonce = setters(Claim, "id", "token", "nonce")
 _job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until = setters(
-    TakenJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
+    ClaimedJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
 )
 
 
 def taken_job(
     job: Job, token: int, nonce: str, counts: tuple[int, int, int, int], created_at: datetime, until: datetime
-) -> TakenJob:
+) -> ClaimedJob:
     """A job as its taker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions."""
     attempt, failures, rescues, interruptions = counts
-    hold = _new(Hold)
+    hold = _new(Claim)
     _id(hold, job.id)
     _token(hold, token)
     _nonce(hold, nonce)
-    taken = _new(TakenJob)
+    taken = _new(ClaimedJob)
     _job(taken, job)
     _hold(taken, hold)
     _attempt(taken, attempt)

@@ -10,7 +10,7 @@ import msgspec
 
 from wrasse.ports.foreign_records import SharedRecords
 from wrasse.ports.records import Written, check_record, refuse_emit, refuse_spot
-from wrasse.ports.status_index import ShelvedRecords, Spot
+from wrasse.ports.status_index import IndexedRecords, IndexPosition
 from wrasse.ports.streams import Draft, check_drafts
 
 
@@ -24,7 +24,7 @@ class RecordWrite(msgspec.Struct, frozen=True):
     nonce: str | None = None
     entry_stays: bool = False
     emit: Sequence[Draft] = ()
-    spot: Spot | None = None
+    spot: IndexPosition | None = None
 
 
 class ConditionalRecords(ABC):
@@ -34,7 +34,7 @@ class ConditionalRecords(ABC):
     resolution = timedelta(0)
 
     @property
-    def shelves(self) -> ShelvedRecords | None:
+    def shelves(self) -> IndexedRecords | None:
         return None
 
     @property
@@ -49,7 +49,7 @@ class ConditionalRecords(ABC):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         self._check(key, value, emit, spot)
         return await self.write(RecordWrite(key, None, value, due_at, nonce, False, emit, spot))
@@ -64,7 +64,7 @@ class ConditionalRecords(ABC):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         self._check(key, value, emit, spot)
         return await self.write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, spot))
@@ -75,7 +75,7 @@ class ConditionalRecords(ABC):
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
         return await self.write(RecordWrite(key, at, None, nonce=nonce))
 
-    def _check(self, key: str, value: bytes, emit: Sequence[Draft], spot: Spot | None) -> None:
+    def _check(self, key: str, value: bytes, emit: Sequence[Draft], spot: IndexPosition | None) -> None:
         check_record(key, value)
         if emit:
             (check_drafts if self.emits else refuse_emit)(emit)

@@ -21,11 +21,12 @@ from wrasse.ports.jobs import (
     HISTORY_MAX,
     Attempt,
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    ClaimedJob,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobRecord,
     JobState,
@@ -34,9 +35,8 @@ from wrasse.ports.jobs import (
     Progress,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
     Settlement,
-    TakenJob,
     error_text,
 )
 
@@ -46,7 +46,7 @@ _RANKS = 1_000  # in one microsecond
 R = TypeVar("R", bound="StoredJob")
 
 
-class Shelf(StrEnum):
+class JobStatus(StrEnum):
     """The four places, with delayed jobs apart: they are ordered by when they become ready, not by rank."""
 
     READY = "ready"
@@ -56,11 +56,11 @@ class Shelf(StrEnum):
     DEAD = "dead"
 
 
-_SHELVES = {place: Shelf(place) for place in Place}
+_SHELVES = {place: JobStatus(place) for place in Place}
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledRequest:
     """A request that ended an attempt, and the token it named."""
 
     token: int
@@ -79,7 +79,7 @@ class StoredJob:
     result: bytes | None = None
     progress: Progress | None = None
     put_by: str = ""
-    settled: tuple[Settled, ...] = ()
+    settled: tuple[SettledRequest, ...] = ()
     follow: tuple[Job, ...] = ()
 
     def at(self, at: datetime) -> Self:
@@ -95,9 +95,9 @@ class StoredJob:
         return self.state.not_before is not None
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> JobStatus:
         """Where it is listed and counted."""
-        return Shelf.DELAYED if self.state.not_before is not None else _SHELVES[self.state.place]
+        return JobStatus.DELAYED if self.state.not_before is not None else _SHELVES[self.state.place]
 
     @property
     def turn(self) -> int:
@@ -121,7 +121,7 @@ class StoredJob:
         return JobRecord(self.job, self.state, self.history, self.result, self.progress)
 
     @property
-    def taken(self) -> TakenJob:
+    def taken(self) -> ClaimedJob:
         """As its holder gets it."""
         return self.state.taken(self.job)
 
@@ -203,7 +203,7 @@ def untake(record: R, at: datetime) -> R:
     return replace(record, state=state, rank=-back(at))
 
 
-def beat(record: R, hold: Hold, at: datetime, *, silence: timedelta, progress: Progress | None = None) -> R | None:
+def beat(record: R, hold: Claim, at: datetime, *, silence: timedelta, progress: Progress | None = None) -> R | None:
     """Extends a hold; None if it is no longer the current one."""
     if not holds(record, hold):
         return None
@@ -211,14 +211,14 @@ def beat(record: R, hold: Hold, at: datetime, *, silence: timedelta, progress: P
     return replace(record, state=replace(record.state, beat_at=at, until=at + silence), progress=told)
 
 
-def holds(record: StoredJob, hold: Hold) -> bool:
+def holds(record: StoredJob, hold: Claim) -> bool:
     """Is this the current hold?"""
     return record.state.place is Place.HELD and record.state.hold == hold
 
 
-def settled_by(record: StoredJob, hold: Hold, request: str) -> bool:
+def settled_by(record: StoredJob, hold: Claim, request: str) -> bool:
     """Did this very request end the attempt of this hold?"""
-    return Settled(hold.token, request) in record.settled
+    return SettledRequest(hold.token, request) in record.settled
 
 
 def settle(record: R, settlement: Settlement, at: datetime, *, request: str, rank: int) -> R | None:
@@ -227,14 +227,14 @@ def settle(record: R, settlement: Settlement, at: datetime, *, request: str, ran
     if not holds(record, settlement.hold):
         return None
     if request:
-        mark = Settled(settlement.hold.token, request)
+        mark = SettledRequest(settlement.hold.token, request)
         record = replace(record, settled=(*record.settled, mark)[-SETTLED_KEPT:])
     match settlement:
-        case Finish():
+        case Complete():
             return _finished(record, settlement, at)
         case Requeue():
             return _requeued(record, settlement, at, rank)
-        case Bury():
+        case DeadLetterJob():
             return _buried(record, settlement, at)
 
 
@@ -247,9 +247,9 @@ def move(record: R, move: Move, at: datetime, *, rank: int, token: int | None = 
     match move:
         case Requeue():
             return _requeued(record, move, at, rank)
-        case Bury():
+        case DeadLetterJob():
             return _buried(record, move, at)
-        case Revive():
+        case RequeueDead():
             state = replace(record.state.freed, failures=0, rescues=0)
             return _readied(replace(record, state=state), at, move.delay, rank)
         case Cancel():
@@ -264,12 +264,12 @@ def rescues(state: JobState, most: int) -> tuple[int, int]:
     return state.failures + state.rescues, state.retries_max
 
 
-def rescue(state: JobState, at: datetime, most: int) -> Requeue | Bury:
+def rescue(state: JobState, at: datetime, most: int) -> Requeue | DeadLetterJob:
     """What becomes of a held job whose worker fell silent."""
     silent = f"worker {state.worker} silent for {int((at - (state.beat_at or at)).total_seconds())} s"
     so_far, most = rescues(state, most)
     if so_far >= most:
-        return Bury(state.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
+        return DeadLetterJob(state.hold, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
     return Requeue(state.hold, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
 
 
@@ -283,16 +283,16 @@ def deletable(record: StoredJob, delete: Delete, at: datetime) -> bool:
 
 def _movable(record: StoredJob, move: Move, at: datetime) -> bool:
     match move:
-        case Requeue() | Bury():
+        case Requeue() | DeadLetterJob():
             until = record.state.until
             return holds(record, move.hold) and until is not None and until <= at
-        case Revive():
+        case RequeueDead():
             return record.state.place is Place.DEAD and record.state.hold == move.hold
         case Cancel():
             return record.state.place in (Place.READY, Place.HELD)
 
 
-def _finished(record: R, finish: Finish, at: datetime) -> R:
+def _finished(record: R, finish: Complete, at: datetime) -> R:
     kept_until = at + record.job.keep if record.job.keep > _AT_ONCE else None
     state = replace(record.state, place=Place.DONE, until=None, finished_at=at, kept_until=kept_until)
     return replace(record, state=state, result=finish.result, follow=finish.puts)
@@ -310,7 +310,7 @@ def _readied(record: R, at: datetime, delay: timedelta, rank: int) -> R:
     return replace(record, state=replace(record.state, place=Place.READY, not_before=not_before), rank=rank)
 
 
-def _buried(record: R, bury: Bury, at: datetime) -> R:
+def _buried(record: R, bury: DeadLetterJob, at: datetime) -> R:
     record = _noted(record, bury.reason, bury.error, at)
     return _died(replace(record, state=record.state.spent(bury.spends)), bury.reason, bury.error, at)
 

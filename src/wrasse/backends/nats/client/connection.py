@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from wrasse.backends.nats.client.transport import Denied, Heard, ServerInfo, Taken, Wire, dial
+from wrasse.backends.nats.client.transport import Heard, NatsDenied, NatsTransport, ServerInfo, Taken, dial
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
-from wrasse.backends.tcp import Connecting, Cut, Silent
+from wrasse.backends.tcp import Connecting, ConnectionLost, Silent
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
@@ -32,7 +32,7 @@ class NoResponders(StoreUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class NatsAnswer:
     """An answer. `header` is the block as it came, empty without one."""
 
     payload: bytes
@@ -88,7 +88,7 @@ def packed(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b
 class _Asked:
     __slots__ = ("future", "subject")
 
-    def __init__(self, future: asyncio.Future[Message], subject: str) -> None:
+    def __init__(self, future: asyncio.Future[NatsAnswer], subject: str) -> None:
         self.future = future
         self.subject = subject
 
@@ -110,7 +110,7 @@ class Subscription:
 
     __slots__ = ("_link", "number", "subject")
 
-    def __init__(self, link: Link, subject: bytes, number: bytes) -> None:
+    def __init__(self, link: NatsConnection, subject: bytes, number: bytes) -> None:
         self._link = link
         self.subject = subject
         self.number = number
@@ -124,7 +124,7 @@ class Subscription:
         self._link._drain(self)
 
 
-class Link:
+class NatsConnection:
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
@@ -136,9 +136,9 @@ class Link:
         self.options = options
         self.server = ServerInfo()
         self.connections = 0  # how many there have been: after a change, what was heard has a hole
-        self._wire: Wire | None = None
+        self._wire: NatsTransport | None = None
         self._nodes: list[tuple[str, int]] = list(options.nodes)
-        self._connecting: Connecting[Wire] = Connecting()
+        self._connecting: Connecting[NatsTransport] = Connecting()
         self._closed = False
         self._inbox = b"_INBOX.%032x." % random.getrandbits(128)
         self._tokens = count(1)
@@ -150,18 +150,18 @@ class Link:
         self._taken: dict[bytes, Taken] = {}
 
     @classmethod
-    async def open(cls, options: NatsOptions) -> Link:
+    async def open(cls, options: NatsOptions) -> NatsConnection:
         """A link that has been connected once."""
         link = cls(options)
         await link.ready()
         return link
 
-    async def request(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> Message:
+    async def request(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> NatsAnswer:
         """Asks once. Raises NoResponders where nobody serves the subject, StoreUnavailable where no answer came: what
         was asked may have been done."""
         wire = await self.ready()
         token = b"%d" % next(self._tokens)
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[NatsAnswer] = asyncio.get_running_loop().create_future()
         self._asked[token] = _Asked(future, subject)
         seconds = self.options.read_timeout.total_seconds()
         try:
@@ -173,7 +173,7 @@ class Link:
             raise StoreUnavailable(
                 f"{self.options.where} did not answer in {seconds:g}s", do="check that the server is up and not busy"
             ) from None
-        except Cut as cut:
+        except ConnectionLost as cut:
             raise self._unavailable(str(cut)) from cut
         finally:
             del self._asked[token]
@@ -193,7 +193,7 @@ class Link:
         self._subscriptions[number] = subject
         try:
             wire.send(b"SUB %b %b\r\n" % (subject, number))
-        except Cut as cut:
+        except ConnectionLost as cut:
             del self._heard[number], self._subscriptions[number]
             raise self._unavailable(str(cut)) from cut
         if taken is not None:
@@ -222,7 +222,7 @@ class Link:
         wire = await self.ready()
         try:
             wire.send_now(data) if now else wire.send(data)
-        except Cut as cut:
+        except ConnectionLost as cut:
             raise self._unavailable(str(cut)) from cut
 
     def post(self, data: bytes) -> None:
@@ -237,14 +237,14 @@ class Link:
             self._wire.end("this process closed the connection")
             self._wire = None
 
-    async def ready(self) -> Wire:
+    async def ready(self) -> NatsTransport:
         """The connection, made again if it is gone, with room to write."""
         wire = self._standing() or await self._connecting.once(self._standing, self._connect)
         if wire.crowded:
             await wire.room(self.options.read_timeout.total_seconds())
         return wire
 
-    def _standing(self) -> Wire | None:
+    def _standing(self) -> NatsTransport | None:
         wire = self._wire
         return wire if wire is not None and wire.open and not wire.retired else None
 
@@ -279,7 +279,7 @@ class Link:
             return
         asked = self._asked.get(token)
         if asked is not None and not asked.future.done():
-            asked.future.set_result(Message(payload, header))
+            asked.future.set_result(NatsAnswer(payload, header))
 
     def _complained(self, words: str) -> None:
         """What the server refuses while the connection goes on; nobody else would answer that question."""
@@ -299,11 +299,11 @@ class Link:
     def _lost(self, why: str) -> None:
         for asked in list(self._asked.values()):
             if not asked.future.done():
-                asked.future.set_exception(Cut(why))
+                asked.future.set_exception(ConnectionLost(why))
         for inbox in list(self._inboxes.values()):
             inbox.lost(why)
 
-    async def _connect(self) -> Wire:
+    async def _connect(self) -> NatsTransport:
         old, self._wire = self._wire, None
         if old is not None:
             old.end("the link goes to another server")
@@ -315,9 +315,9 @@ class Link:
                     raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
                 try:
                     return self._begin(await dial(host, port, self.options, self._heard, self._complained, self._taken))
-                except Denied as denied:
+                except NatsDenied as denied:
                     raise self._denied(str(denied)) from denied
-                except (OSError, ssl.SSLError, TimeoutError, Cut) as error:
+                except (OSError, ssl.SSLError, TimeoutError, ConnectionLost) as error:
                     why = _reason(error)
                     quick = quick or not isinstance(error, TimeoutError | Silent)
             if not quick:
@@ -326,7 +326,7 @@ class Link:
                 await asyncio.sleep(_pause(turn))
         raise self._unavailable(why)
 
-    def _begin(self, wire: Wire) -> Wire:
+    def _begin(self, wire: NatsTransport) -> NatsTransport:
         assert wire.info is not None, "a server greets first"
         if not wire.info.headers:
             wire.end("it has no headers")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.nats.client.connection import Link, Message, NoResponders
-from wrasse.backends.page_loop import Rounds
+from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection, NoResponders
+from wrasse.backends.page_loop import PageLoop
 from wrasse.errors import StoreUnavailable
 
 STREAM_NOT_FOUND = 10059
@@ -41,7 +41,7 @@ class JsError(StoreUnavailable):
         return self.code in (WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_CONSTANT)
 
 
-class Answer(dict[str, Any]):
+class JsAnswer(dict[str, Any]):
     """The JSON object of an answer. What is missing in it is an error of the server's, not a KeyError."""
 
     def __missing__(self, name: str) -> Any:
@@ -51,13 +51,13 @@ class Answer(dict[str, Any]):
 _LOOK = "look at the server's log, and check that nothing but nats-server serves $JS.API"
 
 
-def parsed(payload: bytes, where: str) -> Answer:
+def parsed(payload: bytes, where: str) -> JsAnswer:
     """The object in an answer, whatever its bytes are."""
     try:
-        told = json.loads(payload, object_hook=Answer)
+        told = json.loads(payload, object_hook=JsAnswer)
     except (ValueError, RecursionError):
         told = None
-    if not isinstance(told, Answer):
+    if not isinstance(told, JsAnswer):
         raise StoreUnavailable(f"{where} answered with what is no JSON object", do=_LOOK)
     return told
 
@@ -76,7 +76,7 @@ def refusal(answer: bytes, where: str) -> JsError | None:
     error = parsed(answer, where).get("error")
     if not error:
         return None
-    if not isinstance(error, Answer):
+    if not isinstance(error, JsAnswer):
         raise StoreUnavailable(f"{where} answered with an error that is no JSON object", do=_LOOK)
     code, words = number(error.get("err_code", 0)), printable(str(error.get("description", "")))
     if code == NO_JETSTREAM:
@@ -98,11 +98,11 @@ class JetStream:
 
     __slots__ = ("api", "link")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: NatsConnection) -> None:
         self.link = link
         self.api = link.options.api
 
-    async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> Answer:
+    async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> JsAnswer:
         """One call, such as `STREAM.INFO.name`. Raises JsError with the server's code."""
         body = json.dumps(asked, separators=(",", ":")).encode() if asked else b""
         try:
@@ -121,7 +121,7 @@ class JetStream:
         self, verb: str, of: str, asked: Mapping[str, object] | None = None, *, whole: bool = False
     ) -> AsyncIterator[Collection[Any]]:
         """The pages of a listing: `of` is streams, consumers or subjects. With `whole`, none may be left out."""
-        offset, rounds = 0, Rounds(self.link.options.where, verb)
+        offset, rounds = 0, PageLoop(self.link.options.where, verb)
         while True:
             rounds.turn(offset)
             told = await self.call(verb, {**(asked or {}), "offset": offset})
@@ -135,7 +135,7 @@ class JetStream:
 
     async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
         """Publishes to a stream; gives where it was stored."""
-        answer: Message = await self.link.request(subject, payload, headers)
+        answer: NatsAnswer = await self.link.request(subject, payload, headers)
         refused = refusal(answer.payload, self.link.options.where)
         if refused is not None:
             raise refused

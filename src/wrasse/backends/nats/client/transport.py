@@ -4,7 +4,7 @@ Nothing is ever sent twice from here. When the connection ends, `lost` is called
 answer decides what that means. A server that does not answer two PINGs in a row is deaf, and the connection ends.
 
 The server is not trusted: every size, line and INFO field is checked against the limits below, and bytes that break the
-protocol end the connection with `Cut`, as a broken connection does. Before the login nothing is delivered to
+protocol end the connection with `ConnectionLost`, as a broken connection does. Before the login nothing is delivered to
 subscriptions, and nothing is accepted between INFO and the TLS handshake.
 """
 
@@ -21,7 +21,7 @@ from wrasse.backends.foreign_protocol import named, printable
 from wrasse.backends.nats.client.credentials import sign
 from wrasse.backends.nats.client.parser import Frame, frames_in
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.tcp import Connection, Cut, Silent, Tls, reach
+from wrasse.backends.tcp import ConnectionLost, Silent, TcpConnection, Tls, reach
 
 # What hears the messages of a subscription: subject, reply, header and payload, as they came.
 Heard = Callable[[bytes, bytes, bytes, bytes], None]
@@ -52,7 +52,7 @@ class ProtocolError(ValueError):
     """Bytes that are not the protocol of NATS."""
 
 
-class Denied(Exception):
+class NatsDenied(Exception):
     """The server refused the connection or the login; its own words."""
 
 
@@ -95,7 +95,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
 _decode_info = msgspec.json.Decoder(ServerInfo).decode
 
 
-class Wire(Connection):
+class NatsTransport(TcpConnection):
     """An open connection. Make it with `dial`."""
 
     __slots__ = (
@@ -127,7 +127,7 @@ class Wire(Connection):
     def send(self, data: bytes) -> None:
         """Sends; what is sent within one turn of the event loop goes out together."""
         if self._transport is None or self._transport.is_closing():
-            raise Cut(self._why)
+            raise ConnectionLost(self._why)
         self._out.append(data)
         if not self._scheduled:
             self._scheduled = True
@@ -313,7 +313,7 @@ class Wire(Connection):
         logging_in = self._timer is None
         for future in waiting:
             if logging_in and not future.done():
-                future.set_exception(Denied(words))
+                future.set_exception(NatsDenied(words))
         self.complained(words)
 
     def resume_writing(self) -> None:
@@ -332,7 +332,7 @@ class Wire(Connection):
         waiting: list[asyncio.Future[ServerInfo] | asyncio.Future[None]] = [self.greeted, *pongs]
         for future in waiting:
             if not future.done():
-                future.set_exception(Cut(self._why))
+                future.set_exception(ConnectionLost(self._why))
                 future.exception()  # whoever waits for it gets it; nobody has to
         lost, self.lost = self.lost, None
         if lost is not None:
@@ -346,14 +346,14 @@ async def dial(
     heard: dict[bytes, Heard],
     complained: Callable[[str], None],
     taken: dict[bytes, Taken] | None = None,
-) -> Wire:
+) -> NatsTransport:
     """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Denied."""
-    wire: Wire | None = None
+    wire: NatsTransport | None = None
     try:
         async with asyncio.timeout(options.dial_timeout.total_seconds()):
             first = options.tls is not None and options.tls.first
             wire = await reach(
-                host, port, lambda: Wire(complained, encrypts=options.tls is not None and not first),
+                host, port, lambda: NatsTransport(complained, encrypts=options.tls is not None and not first),
                 options.tls.context("nats.tls") if options.tls is not None and first else None,
             )  # fmt: skip
             info = await wire.greeted
@@ -377,7 +377,7 @@ async def dial(
     return wire
 
 
-async def _log_in(wire: Wire, info: ServerInfo, options: NatsOptions, *, encrypted: bool) -> None:
+async def _log_in(wire: NatsTransport, info: ServerInfo, options: NatsOptions, *, encrypted: bool) -> None:
     told = {
         "verbose": False,
         "pedantic": False,

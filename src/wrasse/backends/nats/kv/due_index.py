@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.backends.nats.kv.names import Entry, Names
+from wrasse.backends.nats.kv.names import DueEntry, KvNames
 from wrasse.backends.nats.kv.store import Bucket
 from wrasse.backends.record_files.due_bucket import Calendar
 from wrasse.clock import Clock
@@ -33,7 +33,7 @@ LISTED_MAX = 10_000  # buckets whose message we know to be there
 class _Announced:
     """An entry that was made beside a read, and when, by the monotonic clock."""
 
-    entry: Entry
+    entry: DueEntry
     at: float
 
 
@@ -43,13 +43,13 @@ class _Listing:
 
     bucket: str
     at: float
-    entries: list[tuple[str, Entry]]
+    entries: list[tuple[str, DueEntry]]
 
 
-class DueIndex:
+class KvDueIndex:
     """The entries of one collection."""
 
-    def __init__(self, bucket: Bucket, names: Names, collection: Collection, clock: Clock) -> None:
+    def __init__(self, bucket: Bucket, names: KvNames, collection: Collection, clock: Clock) -> None:
         self.calendar = Calendar(collection.width)
         self._bucket = bucket
         self._names = names
@@ -66,21 +66,21 @@ class DueIndex:
             made = _Announced(await self._enter(key, bucket), self._clock.monotonic())
             self._keep(key, made)
 
-    async def enter(self, key: str, due_at: datetime) -> Entry:
+    async def enter(self, key: str, due_at: datetime) -> DueEntry:
         """An entry for a write that follows at once: the one that was announced, or a new one."""
         bucket = self.calendar.bucket(due_at)
         known = self._announced.pop((key, bucket), None)
         return known.entry if known is not None and self._fresh(known) else await self._enter(key, bucket)
 
-    def give_back(self, key: str, entry: Entry) -> None:
+    def give_back(self, key: str, entry: DueEntry) -> None:
         """The write did not come to be: its entry serves the next one."""
         self._keep(key, _Announced(entry, self._clock.monotonic() - FRESH.total_seconds() / 2))
 
-    async def leave(self, key: str, entries: Sequence[Entry]) -> None:
+    async def leave(self, key: str, entries: Sequence[DueEntry]) -> None:
         """Takes away entries that no record names any more, and none will."""
         await self._bucket.purge_many([self._names.entry(key, entry) for entry in entries])
 
-    async def leave_stale(self, key: str, entries: Sequence[Entry]) -> None:
+    async def leave_stale(self, key: str, entries: Sequence[DueEntry]) -> None:
         """Takes away those that are too old for a writer to be on its way."""
         subjects = [self._names.entry(key, entry) for entry in entries]
         found = await self._bucket.get_many(subjects)
@@ -95,13 +95,13 @@ class DueIndex:
         shown = [each for each in buckets if each >= first and self.calendar.is_one(each)]
         return [each for each in shown if self.calendar.is_over(each, horizon or at)], at
 
-    async def entries(self, bucket: str, key: str | None = None) -> list[tuple[str, Entry]]:
+    async def entries(self, bucket: str, key: str | None = None) -> list[tuple[str, DueEntry]]:
         """The entries of one bucket, each with its key, in the order of stored names."""
         subjects, _ = await self._bucket.subjects(self._names.entries(bucket, key))
         found = [each for subject in subjects if (each := self._names.entry_of(subject)) is not None]
         return sorted(found, key=lambda each: (stored_name(each[0]).encode(), each[1].mark))
 
-    async def listing(self, bucket: str, *, goes_on: bool) -> list[tuple[str, Entry]]:
+    async def listing(self, bucket: str, *, goes_on: bool) -> list[tuple[str, DueEntry]]:
         """The same; a long one is asked for once, and read to its end. Whoever reads it looks at the records."""
         known, now = self._listing, self._clock.monotonic()
         if goes_on and known is not None and known.bucket == bucket and now - known.at < LISTING_KEPT:
@@ -121,8 +121,8 @@ class DueIndex:
             self._listed.pop(bucket, None)
             await self._bucket.purge(subject, seen.seq)
 
-    async def _enter(self, key: str, bucket: str) -> Entry:
-        entry = Entry(bucket, secrets.token_hex(8))
+    async def _enter(self, key: str, bucket: str) -> DueEntry:
+        entry = DueEntry(bucket, secrets.token_hex(8))
         await self._bucket.set(self._names.entry(key, entry))
         # Asked after the write: what took long may have ended in a bucket that was taken away meanwhile.
         if bucket not in self._listed or self.calendar.is_over(bucket, await self._bucket.time.now()):

@@ -36,14 +36,14 @@ def text_of(written: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DueEntry:
     """That a record is due in a bucket. No two entries have the same mark, so that one is never taken for another."""
 
     bucket: str
     mark: str
 
 
-class Names:
+class KvNames:
     """The subjects of one collection."""
 
     def __init__(self, root: str, collection: str) -> None:
@@ -67,7 +67,7 @@ class Names:
         """That there are entries in a bucket."""
         return f"{self._start}buckets.{bucket}"
 
-    def entry(self, key: str, entry: Entry) -> str:
+    def entry(self, key: str, entry: DueEntry) -> str:
         """An entry of a key."""
         return f"{self._start}due.{entry.bucket}.{token(key)}.{entry.mark}"
 
@@ -83,12 +83,12 @@ class Names:
         """The bucket of its subject."""
         return subject.rpartition(".")[2]
 
-    def entry_of(self, subject: str) -> tuple[str, Entry] | None:
+    def entry_of(self, subject: str) -> tuple[str, DueEntry] | None:
         """The key and the entry of an entry's subject."""
         bucket, _, rest = subject.removeprefix(f"{self._start}due.").partition(".")
         name, _, mark = rest.partition(".")
         key = text_of(name)
-        return None if key is None else (key, Entry(bucket, mark))
+        return None if key is None else (key, DueEntry(bucket, mark))
 
 
 def namespace_subject(root: str, name: str) -> str:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from wrasse.backends.nats.client.connection import Link, Message as Answer, NoResponders
+from wrasse.backends.nats.client.connection import NatsAnswer as Answer, NatsConnection, NoResponders
 from wrasse.backends.nats.client.jetstream import (
     MESSAGE_NOT_FOUND,
     STORE_FAILED,
@@ -43,7 +43,7 @@ _In = TypeVar("_In")
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class KvMessage:
     """One message of the bucket: its number, when the server stored it, and what it holds."""
 
     seq: int
@@ -51,7 +51,7 @@ class Message:
     data: bytes
 
 
-class Behind(StoreUnavailable):
+class StaleServer(StoreUnavailable):
     """A server showed what is known to be over; the leader is about to change."""
 
 
@@ -120,7 +120,7 @@ _found = msgspec.json.Decoder(_Found).decode
 class Bucket:
     """The bucket of one root. `open` makes it if there is none, or takes it for empty."""
 
-    def __init__(self, link: Link, clock: Clock, told: Clock | None = None) -> None:
+    def __init__(self, link: NatsConnection, clock: Clock, told: Clock | None = None) -> None:
         self._link = link
         self._js = JetStream(link)
         self._options: NatsOptions = link.options
@@ -216,7 +216,7 @@ class Bucket:
                 break
         return list(found), at
 
-    async def get(self, subject: str, at_least: int = 0) -> Message | None:
+    async def get(self, subject: str, at_least: int = 0) -> KvMessage | None:
         """The message of a subject; not an older one than `at_least`, which a server that is behind might give."""
         if not self.there:
             found = None
@@ -225,12 +225,12 @@ class Bucket:
         else:
             found = await self._directly(subject)
         if at_least and self._by_leader and (found is None or found.seq < at_least):
-            raise Behind(f"{self.where} shows what is no longer so", do="try again; its leader changes")
+            raise StaleServer(f"{self.where} shows what is no longer so", do="try again; its leader changes")
         return found
 
-    async def get_many(self, subjects: Sequence[str]) -> list[Message | None]:
+    async def get_many(self, subjects: Sequence[str]) -> list[KvMessage | None]:
         """The messages of these subjects."""
-        found: list[Message | None] = []
+        found: list[KvMessage | None] = []
         for begin in range(0, len(subjects), ASKED_AT_ONCE):
             part = subjects[begin : begin + ASKED_AT_ONCE]
             found += _all_of(await asyncio.gather(*(self.get(each) for each in part), return_exceptions=True))
@@ -302,7 +302,7 @@ class Bucket:
                 raise
         return await self._link.request(subject, body)
 
-    async def _directly(self, subject: str) -> Message | None:
+    async def _directly(self, subject: str) -> KvMessage | None:
         answer = await self._read(f"{self._options.api}.DIRECT.GET.{self.stream}.{subject}")
         if answer.status == 404:
             return None
@@ -310,7 +310,7 @@ class Bucket:
             raise StoreUnavailable(f"{self.where} answered {answer.status} to a read", do="look at the server's log")
         return self._decoded(_direct, answer)
 
-    async def _by_the_leader(self, subject: str) -> Message | None:
+    async def _by_the_leader(self, subject: str) -> KvMessage | None:
         body = msgspec.json.encode({"last_by_subj": subject})
         try:
             got = self._decoded(_found, await self.ask(f"STREAM.MSG.GET.{self.stream}", body)).message
@@ -318,7 +318,7 @@ class Bucket:
             if error.code == MESSAGE_NOT_FOUND:
                 return None
             raise
-        return Message(got.seq, in_utc(got.time), got.data)
+        return KvMessage(got.seq, in_utc(got.time), got.data)
 
     def _decoded(self, decode: Callable[[_In], T], answer: _In) -> T:
         try:
@@ -364,9 +364,9 @@ def _problem(config: _Config) -> str:
     return "does not let anything be taken away (deny_purge)" if config.deny_purge else ""
 
 
-def _direct(answer: Answer) -> Message:
+def _direct(answer: Answer) -> KvMessage:
     at = in_utc(datetime.fromisoformat(answer.field("Nats-Time-Stamp")))
-    return Message(integer(answer.field("Nats-Sequence"), 1), at, answer.payload)
+    return KvMessage(integer(answer.field("Nats-Sequence"), 1), at, answer.payload)
 
 
 def _all_of(answers: Sequence[T | BaseException]) -> list[T]:

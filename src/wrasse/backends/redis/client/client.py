@@ -19,7 +19,7 @@ from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreUnavailable
 
 
-class Link(ABC):
+class RedisClient(ABC):
     """A connection, or several, to the server that serves our keys. It serves the event loop that opened it, until
     `close`. `time` is what scripts believe in instead of the server's clock: only for tests that let hours pass."""
 

@@ -12,13 +12,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from wrasse.backends.redis.client.client import Link
-from wrasse.backends.redis.client.topology import FAILURES, Route, redirected
-from wrasse.backends.redis.client.transport import Refusal, Wire, Word, dial, pack
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.topology import FAILURES, ServerRoute, redirected
+from wrasse.backends.redis.client.transport import RedisRefusal, RedisTransport, Word, dial, pack
 from wrasse.backends.redis.failure import NotInTime, ReplyTooLarge, keys_of, ours
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.tcp import Connecting, Cut
+from wrasse.backends.tcp import Connecting, ConnectionLost
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable
 
@@ -28,22 +28,22 @@ _PAUSE, _PAUSE_MAX = 0.008, 0.512
 _ELSEWHERE = ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "MOVED")
 
 
-class OwnLink(Link):
+class OwnRedisClient(RedisClient):
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = ("_closed", "_connecting", "_route", "_serving", "_spare", "_wire")
 
     def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
         super().__init__(options, time)
-        self._route = Route(options, self._another_serves)
-        self._wire: Wire | None = None
-        self._connecting: Connecting[Wire] = Connecting()
-        self._spare: list[Wire] = []
+        self._route = ServerRoute(options, self._another_serves)
+        self._wire: RedisTransport | None = None
+        self._connecting: Connecting[RedisTransport] = Connecting()
+        self._spare: list[RedisTransport] = []
         self._closed = False
         self._serving = 0  # how often another server took over
 
     @classmethod
-    async def open(cls, options: RedisOptions, time: Clock | None = None) -> OwnLink:
+    async def open(cls, options: RedisOptions, time: Clock | None = None) -> OwnRedisClient:
         """A link that has been connected once."""
         link = cls(options, time)
         await link._ready()
@@ -59,12 +59,12 @@ class OwnLink(Link):
         told = self.told
         try:
             return await self._follow(pack(("EVALSHA", script.sha, len(keys), *keys, told, *args)))
-        except Refusal as refusal:
+        except RedisRefusal as refusal:
             if refusal.code != "NOSCRIPT":
                 raise ours(refusal, self.options.where, keys) from refusal
         try:
             return await self._follow(pack(("EVAL", script.text, len(keys), *keys, told, *args)))
-        except Refusal as refusal:
+        except RedisRefusal as refusal:
             raise ours(refusal, self.options.where, keys) from refusal
 
     async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
@@ -76,7 +76,7 @@ class OwnLink(Link):
             try:
                 answers = await wire.ask_many(packed, len(commands) + 2)
                 self.replies += 1
-            except Cut as cut:
+            except ConnectionLost as cut:
                 raise ours(cut, self.options.where) from cut
             refusal = _refusal_among(answers)
             if refusal is not None:
@@ -87,7 +87,7 @@ class OwnLink(Link):
                 refusal = _refusal_among(answers)
             if refusal is None and isinstance(answers[-1], list):
                 return answers[-1]
-            failure = refusal or Cut("EXEC was answered with what is no list")
+            failure = refusal or ConnectionLost("EXEC was answered with what is no list")
             if refusal is None or refusal.code not in ("MOVED", "ASK", "TRYAGAIN") or hop == _HOPS_MAX - 1:
                 raise ours(failure, self.options.where) from failure
             await asyncio.sleep(_pause(hop))
@@ -125,7 +125,7 @@ class OwnLink(Link):
             except BaseException as error:
                 if wire is not None:
                     wire.end("the wait was given up")
-                if wire is not None and isinstance(error, Refusal):
+                if wire is not None and isinstance(error, RedisRefusal):
                     self._note(error, wire)
                 if isinstance(error, FAILURES):
                     raise ours(error, self.options.where) from error
@@ -145,21 +145,21 @@ class OwnLink(Link):
         self._spare.clear()
         self._wire = None
 
-    async def _read(self, wire: Wire, packed: bytes, commands: Sequence[Sequence[Word]]) -> list[Any]:
+    async def _read(self, wire: RedisTransport, packed: bytes, commands: Sequence[Sequence[Word]]) -> list[Any]:
         try:
             answers = await wire.ask_many(packed, len(commands))
             self.replies += 1
             for number, answer in enumerate(answers):
-                if isinstance(answer, Refusal):
+                if isinstance(answer, RedisRefusal):
                     self._note(answer, wire)
                     if answer.code != "ASK":
                         raise answer
                     (answers[number],) = await self._asking(pack(commands[number]), 1, answer)
-                    if isinstance(answers[number], Refusal):
+                    if isinstance(answers[number], RedisRefusal):
                         raise answers[number]
-        except Refusal as refusal:
+        except RedisRefusal as refusal:
             raise ours(refusal, self.options.where, keys_of(commands)) from refusal
-        except Cut as cut:
+        except ConnectionLost as cut:
             raise ours(cut, self.options.where) from cut
         return answers
 
@@ -173,14 +173,14 @@ class OwnLink(Link):
                 answer = await wire.ask(packed)
                 self.replies += 1
                 return answer
-            except Cut as cut:
+            except ConnectionLost as cut:
                 raise ours(cut, self.options.where) from cut
-            except Refusal as said:
+            except RedisRefusal as said:
                 refusal = said
             self._note(refusal, wire)
             if refusal.code == "ASK":
                 (answer,) = await self._asking(packed, 1, refusal)
-                if not isinstance(answer, Refusal):
+                if not isinstance(answer, RedisRefusal):
                     return answer
                 refusal = answer
             if refusal.code not in ("MOVED", "TRYAGAIN") or hop == _HOPS_MAX - 1:
@@ -189,13 +189,13 @@ class OwnLink(Link):
                 await asyncio.sleep(_pause(hop))
         raise AssertionError("the last hop answers or raises")
 
-    async def _asking(self, packed: bytes, count: int, refusal: Refusal) -> list[Any]:
+    async def _asking(self, packed: bytes, count: int, refusal: RedisRefusal) -> list[Any]:
         """What a slot on the move has sent to its new node: one command, or one MULTI to EXEC; what comes after goes to
         the old one again. Refusals are among the answers."""
         try:
             address = redirected(refusal, self.options.nodes[0][0])
             if address is None:
-                raise Cut("it sends us to an address that is none")
+                raise ConnectionLost("it sends us to an address that is none")
             wire = await dial(*address, self.options)
             try:
                 answers = await wire.ask_many(pack(("ASKING",)) + packed, count + 1)
@@ -206,12 +206,12 @@ class OwnLink(Link):
         except FAILURES as error:
             raise ours(error, self.options.where) from error
 
-    def _note(self, refusal: Refusal, wire: Wire) -> None:
+    def _note(self, refusal: RedisRefusal, wire: RedisTransport) -> None:
         if refusal.code in ("MOVED", "ASK") and not self.options.cluster:  # no server sends us to another one
             raise ConfigError(f"{self.options.where} is a node of a cluster", do="set redis.cluster: true")
         self._leave(refusal, wire)
 
-    def _leave(self, refusal: Refusal, wire: Wire) -> None:
+    def _leave(self, refusal: RedisRefusal, wire: RedisTransport) -> None:
         """Who else was sent the same way by the same server has found the new one already, perhaps."""
         if refusal.code not in _ELSEWHERE or (self._wire is not wire and self._wire is not None):
             return
@@ -230,20 +230,20 @@ class OwnLink(Link):
             self._wire.retire(why)
             self._wire = None
 
-    async def _ready(self) -> Wire:
+    async def _ready(self) -> RedisTransport:
         wire = self._standing() or await self._connecting.once(self._standing, self._reopen)
         if wire.crowded:
             await wire.room(self.options.write_timeout.total_seconds())
         return wire
 
-    def _standing(self) -> Wire | None:
+    def _standing(self) -> RedisTransport | None:
         return self._wire if self._wire is not None and self._wire.open else None
 
-    async def _reopen(self) -> Wire:
+    async def _reopen(self) -> RedisTransport:
         self._wire = await self._connect()
         return self._wire
 
-    async def _connect(self) -> Wire:
+    async def _connect(self) -> RedisTransport:
         for attempt in range(self.options.max_retries + 1):
             if self._closed:
                 raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
@@ -258,9 +258,9 @@ class OwnLink(Link):
         raise AssertionError("the last attempt answers or raises")
 
 
-def _refusal_among(answers: Sequence[Any]) -> Refusal | None:
+def _refusal_among(answers: Sequence[Any]) -> RedisRefusal | None:
     """Why a MULTI was not run. A refusal within the list of its EXEC is one command's own."""
-    return next((answer for answer in answers if isinstance(answer, Refusal)), None)
+    return next((answer for answer in answers if isinstance(answer, RedisRefusal)), None)
 
 
 def _pause(attempt: int) -> float:

@@ -20,13 +20,13 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import (
     ARRAY_MAX,
     HUGE_ANYWHERE,
     REPLIES_MAX,
     Oversized,
-    Refusal,
+    RedisRefusal,
     Word,
     announces_huge,
     cost_of,
@@ -36,7 +36,7 @@ from wrasse.backends.redis.client.transport import (
 from wrasse.backends.redis.failure import keys_of, ours
 from wrasse.backends.redis.options import OWN_CLIENT, REDIS_PY, RedisOptions
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.tcp import Cut
+from wrasse.backends.tcp import ConnectionLost
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _PAUSE = 0.02
 
 
-class RedisPyLink(Link):
+class RedisPyClient(RedisClient):
     """Make it with `open`. It serves the event loop that opened it, until `close`."""
 
     def __init__(self, options: RedisOptions, client: Redis, time: Clock | None = None) -> None:
@@ -60,7 +60,7 @@ class RedisPyLink(Link):
         self._watched: weakref.WeakSet[AbstractConnection] = weakref.WeakSet()
 
     @classmethod
-    async def open(cls, options: RedisOptions, time: Clock | None = None) -> RedisPyLink:
+    async def open(cls, options: RedisOptions, time: Clock | None = None) -> RedisPyClient:
         """A link that has been connected once."""
         link = cls(options, _client(options), time)
         try:
@@ -79,7 +79,7 @@ class RedisPyLink(Link):
         """Runs the script once."""
         told = self.told
         (answer,) = await self._exchange(pack(("EVALSHA", script.sha, len(keys), *keys, told, *args)), 1)
-        if isinstance(answer, Refusal) and answer.code == "NOSCRIPT":
+        if isinstance(answer, RedisRefusal) and answer.code == "NOSCRIPT":
             (answer,) = await self._exchange(pack(("EVAL", script.text, len(keys), *keys, told, *args)), 1)
         return self._accepted(answer, keys)
 
@@ -87,10 +87,10 @@ class RedisPyLink(Link):
         """Runs commands as one step, once."""
         packed = b"".join([pack(each) for each in (("MULTI",), *commands, ("EXEC",))])
         answers = await self._exchange(packed, len(commands) + 2)
-        refusal = next((answer for answer in answers if isinstance(answer, Refusal)), None)
+        refusal = next((answer for answer in answers if isinstance(answer, RedisRefusal)), None)
         done = self._accepted(answers[-1] if refusal is None else refusal)
         if not isinstance(done, list):
-            raise ours(Cut("EXEC was answered with what is no list"), self.options.where)
+            raise ours(ConnectionLost("EXEC was answered with what is no list"), self.options.where)
         return done
 
     async def ask_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
@@ -125,7 +125,7 @@ class RedisPyLink(Link):
         return found
 
     def _accepted(self, answer: Any, keys: Sequence[str | bytes] = ()) -> Any:
-        if isinstance(answer, Refusal):
+        if isinstance(answer, RedisRefusal):
             raise ours(answer, self.options.where, keys) from answer
         return answer
 
@@ -143,7 +143,7 @@ class RedisPyLink(Link):
             except BaseException as error:
                 await connection.disconnect(nowait=True)
                 if isinstance(error, TimeoutError):
-                    raise ours(Cut(f"no answer within {seconds:g}s"), self.options.where) from None
+                    raise ours(ConnectionLost(f"no answer within {seconds:g}s"), self.options.where) from None
                 if isinstance(error, Exception):
                     raise self._failure(error) from error
                 raise
@@ -174,11 +174,11 @@ class RedisPyLink(Link):
 
         if isinstance(error, ResponseError) or getattr(error, "status_code", None):
             return ours(_refusal(error), self.options.where)
-        if isinstance(error, Cut):
+        if isinstance(error, ConnectionLost):
             return ours(error, self.options.where)
         if isinstance(error, RedisError):
             cause = error.__cause__ or error.__context__
-            met = cause if isinstance(cause, OSError) else Cut(printable(str(error), 200))
+            met = cause if isinstance(cause, OSError) else ConnectionLost(printable(str(error), 200))
             return ours(met, self.options.where)
         # A credential provider's own: its words may hold a secret.
         return StoreUnavailable(
@@ -224,7 +224,7 @@ class _BoundedReader:
             while (answer := self._reader.gets(False)) is not self._nothing:
                 self._answers.append(answer)
             if not self._reader.has_data():  # else it is part of a value, as in transport.py
-                raise Cut(f"an array of more than {ARRAY_MAX} elements")
+                raise ConnectionLost(f"an array of more than {ARRAY_MAX} elements")
         self._reader.feed(data[at:])
 
     def gets(self, *decode: bool) -> Any:
@@ -272,10 +272,10 @@ async def _reply(connection: AbstractConnection) -> Any:
     return reply
 
 
-def _refusal(error: Exception) -> Refusal:
+def _refusal(error: Exception) -> RedisRefusal:
     """The server's own words: redis-py takes the code away from those that it knows."""
     code = getattr(error, "status_code", None)
-    return Refusal(f"{code} {error}" if code else str(error))
+    return RedisRefusal(f"{code} {error}" if code else str(error))
 
 
 def _client(options: RedisOptions) -> Redis:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
-from wrasse.backends.redis.client.transport import Refusal, Wire, dial, pack
+from wrasse.backends.redis.client.transport import RedisRefusal, RedisTransport, dial, pack
 from wrasse.backends.redis.failure import ours
 from wrasse.backends.redis.options import SLOTS, RedisOptions
-from wrasse.backends.tcp import Address, Cut
+from wrasse.backends.tcp import Address, ConnectionLost
 from wrasse.errors import Refused, StoreUnavailable
 
 _NODES_MAX = 64  # of a cluster, that are asked when one is gone
 _REPLICAS_MAX = 64  # of a range of slots
 _UNREADABLE = "its answer about who serves our keys cannot be read"
-FAILURES = (OSError, ssl.SSLError, TimeoutError, Cut, Refusal)
+FAILURES = (OSError, ssl.SSLError, TimeoutError, ConnectionLost, RedisRefusal)
 
 
-class Route:
+class ServerRoute:
     """The way to the one server that serves our keys now."""
 
     __slots__ = ("_changed", "_known", "_options", "_told", "_watch")
@@ -29,7 +29,7 @@ class Route:
     def __init__(self, options: RedisOptions, changed: Callable[[], None]) -> None:
         self._options = options
         self._changed = changed
-        self._watch: Wire | None = None  # a sentinel that tells when another becomes the master
+        self._watch: RedisTransport | None = None  # a sentinel that tells when another becomes the master
         self._known: tuple[Address, ...] = options.nodes  # those that worked last come first
         self._told: Address | None = None
 
@@ -44,7 +44,7 @@ class Route:
             self._watch.end("the link was closed")
             self._watch = None
 
-    async def connect(self) -> Wire:
+    async def connect(self) -> RedisTransport:
         """A connection to the server that serves our keys now, or our error."""
         if self._told is not None:
             address, self._told = self._told, None
@@ -66,7 +66,7 @@ class Route:
             return wire
         raise ours(last, self._options.where) from last
 
-    async def _first(self) -> Wire:
+    async def _first(self) -> RedisTransport:
         last: Exception | None = None
         for node in self._known:
             try:
@@ -90,7 +90,7 @@ class Route:
         finally:
             wire.end("its question was answered")
 
-    async def _listen(self, wire: Wire) -> None:
+    async def _listen(self, wire: RedisTransport) -> None:
         """Hears of a failover when it happens: the old master takes writes for seconds more, and they would be lost.
         Before the question who is master now, so that no change falls between the two."""
         name = self._options.sentinel.encode() + b" "
@@ -112,24 +112,24 @@ class Route:
         match answer:
             case [bytes(host), bytes(port)] if _is_port(text := port.decode("ascii", "replace")):
                 return host.decode("utf-8", "replace"), int(text)
-        raise Cut(_UNREADABLE)
+        raise ConnectionLost(_UNREADABLE)
 
     def _of_slot(self, ranges: object, asked: Address) -> Address:
         found: Address | None = None
         nodes: list[Address] = []
         if not isinstance(ranges, list) or len(ranges) > SLOTS:
-            raise Cut(_UNREADABLE)
+            raise ConnectionLost(_UNREADABLE)
         for each in ranges:
             match each:
                 case [int(first), int(last), _, *_]:
                     addresses = [_address(node, asked) for node in each[2 : 2 + _REPLICAS_MAX]]
                 case _:
-                    raise Cut(_UNREADABLE)
+                    raise ConnectionLost(_UNREADABLE)
             nodes += [node for node in addresses if node not in nodes and len(nodes) < _NODES_MAX]
             if first <= self._options.slot <= last:
                 found = addresses[0]
         if found is None:
-            raise Refusal("CLUSTERDOWN no node serves the slot")
+            raise RedisRefusal("CLUSTERDOWN no node serves the slot")
         # Every node can be asked the next time, and the configured ones stay: the others may all be replaced.
         self._known = (asked, *dict.fromkeys(each for each in (*nodes, *self._options.nodes) if each != asked))
         return found
@@ -138,12 +138,12 @@ class Route:
 def _address(node: object, asked: Address) -> Address:
     """A node of CLUSTER SLOTS. A node that does not know its own address is the one that was asked."""
     if not isinstance(node, list) or len(node) < 2 or not _is_port(str(node[1])):
-        raise Cut(_UNREADABLE)
+        raise ConnectionLost(_UNREADABLE)
     host = node[0].decode("utf-8", "replace") if isinstance(node[0], bytes) else ""
     return (host if host not in ("", "?") else asked[0]), int(node[1])
 
 
-def redirected(refusal: Refusal, asked: str) -> Address | None:
+def redirected(refusal: RedisRefusal, asked: str) -> Address | None:
     """Where a MOVED or ASK points to, or None if it does not say. An empty host is the one that said it."""
     words = str(refusal).split()
     host, _, port = words[2].rpartition(":") if len(words) > 2 else ("", "", "")

@@ -1,8 +1,8 @@
 """One connection to one server: commands go out in order, answers come back in order, any number may be under way.
 
-Nothing is ever sent twice from here. When the connection ends, everything that was not answered fails with `Cut`, and
-whoever asked decides what that means. An answer that does not come within its time ends the connection: on an ordered
-pipe, nothing behind it would come either.
+Nothing is ever sent twice from here. When the connection ends, everything that was not answered fails with
+`ConnectionLost`, and whoever asked decides what that means. An answer that does not come within its time ends the
+connection: on an ordered pipe, nothing behind it would come either.
 
 The server is not trusted. A reply may take `reply_bytes_max` bytes, an array may announce ARRAY_MAX elements; bytes
 that are no protocol and replies to nothing end the connection. hiredis bounds nesting, but makes room for as many
@@ -22,7 +22,7 @@ import hiredis
 
 from wrasse.backends.foreign_protocol import named, printable
 from wrasse.backends.redis.options import REPLY_BYTES_MAX, RedisOptions
-from wrasse.backends.tcp import BROKE, ENDED, Connection, Cut, Silent, reach
+from wrasse.backends.tcp import BROKE, ENDED, ConnectionLost, Silent, TcpConnection, reach
 
 Word = str | bytes | int | float
 
@@ -48,11 +48,11 @@ _TICKS = 4  # an answer that is late is noticed within a quarter of its time
 _LINE_FEED = 10
 
 
-class Oversized(Cut):
+class Oversized(ConnectionLost):
     """The reply is longer than may be. Asked for less, the server may answer with what fits."""
 
 
-class Refusal(Exception):
+class RedisRefusal(Exception):
     """The server's error reply; `code` is its first word. What was asked has not been done."""
 
     def __init__(self, message: str) -> None:
@@ -71,7 +71,7 @@ class _Asked:
         self.answers = answers  # None: there is one, and it is not asked for in a list
 
 
-class Wire(Connection):
+class RedisTransport(TcpConnection):
     """An open connection. Make it with `dial`."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Wire(Connection):
 
     def __init__(self, wait: float, largest: int = REPLY_BYTES_MAX) -> None:
         super().__init__()
-        self._reader = hiredis.Reader(replyError=Refusal)
+        self._reader = hiredis.Reader(replyError=RedisRefusal)
         self._largest = largest
         self._cost = 0  # of the reply that is not whole, so far
         self._together = 0  # of all replies to the oldest question, so far
@@ -125,7 +125,7 @@ class Wire(Connection):
 
     def _send(self, packed: bytes, asked: _Asked) -> None:
         if self._transport is None or self._transport.is_closing():
-            raise Cut(self._why)
+            raise ConnectionLost(self._why)
         self._asked.append(asked)
         self._transport.write(packed)
         if self._timer is None:
@@ -212,7 +212,7 @@ class Wire(Connection):
             self.heard(answer)
             return
         if not self._asked:
-            why = printable(str(answer), _WORDS_MAX) if isinstance(answer, Refusal) else "the server spoke unasked"
+            why = printable(str(answer), _WORDS_MAX) if isinstance(answer, RedisRefusal) else "the server spoke unasked"
             self.end(why)  # such as: max number of clients reached
             return
         asked = self._asked[0]
@@ -229,7 +229,7 @@ class Wire(Connection):
             return
         if asked.answers is not None:
             asked.future.set_result(asked.answers)
-        elif isinstance(answer, Refusal):
+        elif isinstance(answer, RedisRefusal):
             asked.future.set_exception(answer)
         else:
             asked.future.set_result(answer)
@@ -242,7 +242,7 @@ class Wire(Connection):
         asked, self._asked = self._asked, deque()
         for each in asked:
             if not each.future.done():
-                each.future.set_exception(_last_word(each) or Cut(self._why))
+                each.future.set_exception(_last_word(each) or ConnectionLost(self._why))
         if self.closed.done():
             return
         self.closed.set_result(None)
@@ -276,10 +276,10 @@ def cost_of(data: bytes, before: int) -> int:
     return len(data) + (ELEMENT_BYTES * data.count(b"\n") if before + len(data) > UNCOUNTED_BYTES else 0)
 
 
-def _last_word(asked: _Asked) -> Refusal | None:
+def _last_word(asked: _Asked) -> RedisRefusal | None:
     """What a server said that took no command at all, such as: max number of clients reached."""
     first = asked.answers[0] if asked.answers else None
-    return first if isinstance(first, Refusal) else None
+    return first if isinstance(first, RedisRefusal) else None
 
 
 def pack(command: Sequence[Word]) -> bytes:
@@ -288,15 +288,19 @@ def pack(command: Sequence[Word]) -> bytes:
     return packed
 
 
-async def dial(host: str, port: int, options: RedisOptions, *, sentinel: bool = False, master: bool = False) -> Wire:
+async def dial(
+    host: str, port: int, options: RedisOptions, *, sentinel: bool = False, master: bool = False
+) -> RedisTransport:
     """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Refusal."""
     context = None if options.tls is None else options.tls.context("redis.tls")
     seconds = options.dial_timeout.total_seconds()
-    wire: Wire | None = None
+    wire: RedisTransport | None = None
     state = ""
     try:
         async with asyncio.timeout(seconds):
-            wire = await reach(host, port, partial(Wire, options.read_timeout.total_seconds(), options.reply_bytes_max))
+            wire = await reach(
+                host, port, partial(RedisTransport, options.read_timeout.total_seconds(), options.reply_bytes_max)
+            )
             if context is not None:
                 state = f"it took the connection and did not finish a TLS handshake within {seconds:g}s"
                 await wire.encrypt(context, host)
@@ -307,13 +311,13 @@ async def dial(host: str, port: int, options: RedisOptions, *, sentinel: bool = 
             wire.end("logging in failed")
         if isinstance(error, TimeoutError) and state:
             raise Silent(state) from None
-        if context is None and isinstance(error, Cut) and str(error).startswith((ENDED, BROKE)):
-            raise Cut(f"{error} at the first command, as it does on a port that speaks TLS") from error
+        if context is None and isinstance(error, ConnectionLost) and str(error).startswith((ENDED, BROKE)):
+            raise ConnectionLost(f"{error} at the first command, as it does on a port that speaks TLS") from error
         raise
     return wire
 
 
-async def _log_in(wire: Wire, options: RedisOptions, *, sentinel: bool, master: bool) -> None:
+async def _log_in(wire: RedisTransport, options: RedisOptions, *, sentinel: bool, master: bool) -> None:
     user, password = options.username, options.password
     if sentinel:
         user, password = options.sentinel_username, options.sentinel_password
@@ -327,7 +331,7 @@ async def _log_in(wire: Wire, options: RedisOptions, *, sentinel: bool, master: 
     commands = [*must, *nice]
     answers = await wire.ask_many(b"".join(pack(each) for each in commands), len(commands))
     for answer in answers[: len(must)]:
-        if isinstance(answer, Refusal):
+        if isinstance(answer, RedisRefusal):
             raise answer
     if master and isinstance(answers[-1], list) and answers[-1][:1] != [b"master"]:
-        raise Refusal("READONLY the server that the sentinels named is no master any more")
+        raise RedisRefusal("READONLY the server that the sentinels named is no master any more")

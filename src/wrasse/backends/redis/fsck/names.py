@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.fsck.kinds import Kind
 from wrasse.backends.redis.fsck.pages import Seen, entries, pairs, scores, takes_of, workers_with
-from wrasse.backends.redis.fsck.suspects import Suspect
+from wrasse.backends.redis.fsck.suspects import FsckSuspect
 from wrasse.backends.redis.jobs.claim_codec import read_hold
 from wrasse.backends.redis.jobs.job_json import decode, flaw, payload_of
 from wrasse.backends.redis.jobs.ready_search import find_waiting
 from wrasse.backends.redis.jobs.states import text_of
 from wrasse.backends.redis.key_types import usable_queues
-from wrasse.backends.redis.keys import Keys, QueueKeys
+from wrasse.backends.redis.keys import QueueKeys, RedisKeys
 from wrasse.bounded import clamped_ms
 
 _LOOK = 500  # ids that are looked for at once
@@ -39,10 +39,10 @@ class _Group:
         return self.size - self.done - self.dead - len(self.members)
 
 
-class Names:
+class NamesFound:
     """What one look at names found."""
 
-    def __init__(self, link: Link, keys: Keys, seen: Seen) -> None:
+    def __init__(self, link: RedisClient, keys: RedisKeys, seen: Seen) -> None:
         self.link, self.keys, self.seen = link, keys, seen
         self.token = 0  # the highest that a waiting job has
         self._ids: set[str] = set()  # given, and of a job that is neither held nor finished
@@ -50,7 +50,7 @@ class Names:
         self._uniques: dict[str, str] = {}  # the id that has a name, to that name
         self._groups: dict[str, _Group] = {}
 
-    async def suspects(self) -> AsyncIterator[Suspect]:
+    async def suspects(self) -> AsyncIterator[FsckSuspect]:
         """All of them."""
         async for page in pairs(self.link, self.keys.ids, self.seen):
             timed = {text_of(id): (_number(known) or 0) >= 2 for id, known in page}
@@ -75,15 +75,15 @@ class Names:
         takes = await takes_of(self.link, self.keys, ids)
         into.update(id for id, take in zip(ids, takes, strict=True) if take is None)
 
-    async def _endless(self, which: str, names: Sequence[str]) -> AsyncIterator[Suspect]:
+    async def _endless(self, which: str, names: Sequence[str]) -> AsyncIterator[FsckSuspect]:
         expiry = {"ids": self.keys.ids_expiry, "uniques": self.keys.uniques_expiry, "groups": self.keys.groups_expiry}
         if names:
             (ends,) = await scores(self.link, [expiry[which]], names)
             for name, end in zip(names, ends, strict=True):
                 if end is None:
-                    yield Suspect(Kind.REMEMBERED_FOR_EVER, name, (which, name))
+                    yield FsckSuspect(Kind.REMEMBERED_FOR_EVER, name, (which, name))
 
-    async def _unique(self, page: Iterable[tuple[bytes, bytes]]) -> AsyncIterator[Suspect]:
+    async def _unique(self, page: Iterable[tuple[bytes, bytes]]) -> AsyncIterator[FsckSuspect]:
         owned = []
         for raw, value in page:
             until, space, owner = value.partition(b" ")
@@ -103,7 +103,7 @@ class Names:
                     del owners[id]
         self._uniques.update(owners)
 
-    async def _open_groups(self) -> AsyncIterator[Suspect]:
+    async def _open_groups(self) -> AsyncIterator[FsckSuspect]:
         told: set[str] = set()
         async for page in pairs(self.link, self.keys.groups, self.seen):
             for raw, value in page:
@@ -117,7 +117,7 @@ class Names:
         async for suspect in self._endless("groups", sorted(told)):
             yield suspect
         for id in self._groups:  # the script says whether its callback can be read
-            yield Suspect(Kind.GROUP_WITHOUT_CALLBACK, id, (id,))
+            yield FsckSuspect(Kind.GROUP_WITHOUT_CALLBACK, id, (id,))
         if self._groups:
             (ends,) = await scores(self.link, [self.keys.groups_expiry], list(self._groups))
             for group, end in zip(self._groups.values(), ends, strict=True):
@@ -135,9 +135,9 @@ class Names:
             case "c":
                 group.callback = True
 
-    def _unreadable(self, what: str, key: str, name: bytes, value: bytes) -> Suspect:
+    def _unreadable(self, what: str, key: str, name: bytes, value: bytes) -> FsckSuspect:
         where = self.keys.shared.index(key) + 1
-        return Suspect(Kind.UNREADABLE, f"{what} {text_of(name)}", (where, name, value))
+        return FsckSuspect(Kind.UNREADABLE, f"{what} {text_of(name)}", (where, name, value))
 
     def _job(self, raw: bytes) -> bool:
         """A job that is there; False if the bytes are none."""
@@ -162,7 +162,7 @@ class Names:
             for _, text in page:
                 self._job(read_hold(text).bytes)
 
-    async def _waiting(self) -> AsyncIterator[Suspect]:
+    async def _waiting(self) -> AsyncIterator[FsckSuspect]:
         """Delayed sets first: what becomes due meanwhile goes from there to a list."""
         queues = [self.keys.queue(name) for name in await usable_queues(self.link, self.keys)]
         for queue in queues:
@@ -178,18 +178,18 @@ class Names:
                 if not self._job(raw):
                     yield _invalid(queue, "list", raw, raw)
 
-    async def _left(self) -> AsyncIterator[Suspect]:
+    async def _left(self) -> AsyncIterator[FsckSuspect]:
         for id in await self._nowhere(self._ids):
-            yield Suspect(Kind.ID_LEFT_OVER, id, (id,))
+            yield FsckSuspect(Kind.ID_LEFT_OVER, id, (id,))
         for id in await self._nowhere(self._told):
-            yield Suspect(Kind.PROGRESS_LEFT_OVER, id, (id,))
+            yield FsckSuspect(Kind.PROGRESS_LEFT_OVER, id, (id,))
         for id in await self._nowhere(self._uniques):
-            yield Suspect(Kind.UNIQUE_LEFT_OVER, self._uniques[id], (self._uniques[id], id))
+            yield FsckSuspect(Kind.UNIQUE_LEFT_OVER, self._uniques[id], (self._uniques[id], id))
         now = self.link.time_in(await self.link.ask("TIME")) // 1_000
         for id, group in self._groups.items():
             if group.callback and group.gone > 0 and 0 < group.opened < now - SETTLED:
                 words = (id, group.size, group.done, group.dead, group.gone)
-                yield Suspect(Kind.GROUP_CANNOT_FIRE, id, words)
+                yield FsckSuspect(Kind.GROUP_CANNOT_FIRE, id, words)
 
     async def _nowhere(self, ids: Iterable[str]) -> list[str]:
         """Those that a second look does not find either."""
@@ -206,9 +206,9 @@ def _number(text: bytes) -> int | None:
     return int(text) if len(text) <= 15 and text.isdigit() else None
 
 
-def _unnumbered(queue: QueueKeys, member: bytes) -> Suspect:
-    return Suspect(Kind.DELAYED_WITHOUT_NUMBER, queue.name, (member,), queue=queue.name)
+def _unnumbered(queue: QueueKeys, member: bytes) -> FsckSuspect:
+    return FsckSuspect(Kind.DELAYED_WITHOUT_NUMBER, queue.name, (member,), queue=queue.name)
 
 
-def _invalid(queue: QueueKeys, where: str, entry: bytes, raw: bytes) -> Suspect:
-    return Suspect(Kind.INVALID_ENTRY, f"{queue.name}: {flaw(raw)}", (where, entry, raw), queue=queue.name)
+def _invalid(queue: QueueKeys, where: str, entry: bytes, raw: bytes) -> FsckSuspect:
+    return FsckSuspect(Kind.INVALID_ENTRY, f"{queue.name}: {flaw(raw)}", (where, entry, raw), queue=queue.name)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from hashlib import blake2b
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.key_types import workers_among
-from wrasse.backends.redis.keys import Keys, pattern_glob
+from wrasse.backends.redis.keys import RedisKeys, pattern_glob
 from wrasse.backends.redis.reply_limit import fitting, scanned
 
 _SMALL, _LARGE = 1_000, 100  # a page of short values, a page of texts with payloads
 Seen = Callable[[int], None]
 
 
-async def pairs(link: Link, key: str, seen: Seen, *, large: bool = False) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+async def pairs(
+    link: RedisClient, key: str, seen: Seen, *, large: bool = False
+) -> AsyncIterator[list[tuple[bytes, bytes]]]:
     """Names and values of a hash, or members and scores of a sorted set."""
     command = "ZSCAN" if await link.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
     async for found in scanned(link, (command, key), _LARGE if large else _SMALL):
@@ -25,20 +27,20 @@ async def pairs(link: Link, key: str, seen: Seen, *, large: bool = False) -> Asy
         yield rows
 
 
-async def keys_like(link: Link, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
+async def keys_like(link: RedisClient, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
     """Keys of one type whose names match."""
     async for names in scanned(link, ("SCAN",), _SMALL, ("MATCH", glob, "TYPE", kind)):
         yield names
 
 
-async def workers_with(link: Link, pattern: str, kind: str) -> list[str]:
+async def workers_with(link: RedisClient, pattern: str, kind: str) -> list[str]:
     """Every worker that has a key by this pattern."""
     return await workers_among(link, keys_like(link, pattern_glob(pattern), kind), pattern)
 
 
-async def entries(link: Link, key: str, seen: Seen) -> AsyncIterator[bytes]:
+async def entries(link: RedisClient, key: str, seen: Seen) -> AsyncIterator[bytes]:
     """A list from the end where it is pushed."""
-    start, rounds = 0, Rounds(link.options.where, f"LRANGE {key}")
+    start, rounds = 0, PageLoop(link.options.where, f"LRANGE {key}")
     while True:
         rounds.turn(start)
         asked = await fitting(_LARGE, lambda count: link.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
@@ -51,17 +53,17 @@ async def entries(link: Link, key: str, seen: Seen) -> AsyncIterator[bytes]:
         start += asked[1]
 
 
-async def scores(link: Link, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:
+async def scores(link: RedisClient, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:
     """Of each sorted set the scores of the same members."""
     return await link.ask_many([("ZMSCORE", key, *members) for key in sets])
 
 
-async def there(link: Link, key: str, names: Sequence[Word]) -> list[bool]:
+async def there(link: RedisClient, key: str, names: Sequence[Word]) -> list[bool]:
     """Which of these a hash has; without reading what it has of them."""
     return [found == 1 for found in await link.ask_many([("HEXISTS", key, name) for name in names])]
 
 
-async def takes_of(link: Link, keys: Keys, ids: Sequence[str | bytes]) -> list[bytes | None]:
+async def takes_of(link: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
     """The newest take of each id."""
     if not ids:
         return []

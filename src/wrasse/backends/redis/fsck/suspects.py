@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.fsck.kinds import Kind
-from wrasse.backends.redis.jobs.dead_list import Letter, adopt_dead
+from wrasse.backends.redis.jobs.dead_list import DeadListEntry, adopt_dead
 from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
 from wrasse.backends.redis.jobs.strays import Unheld, adopt
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
-from wrasse.ports.inconsistency import NAMES_MAX, Damage
+from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import IDS_KEPT
 
 _BATCH, _BATCH_BYTES = 200, 4 << 20
@@ -26,7 +26,7 @@ GROUP_MAX = 1_000  # takes of equal bytes that are looked at together
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class FsckSuspect:
     """`words` are what the script needs to judge it; `name` is what a person would look for."""
 
     kind: Kind
@@ -48,7 +48,7 @@ class Suspect:
         return self.kind.value.letter, 1 + len(self.words), first, *self.words
 
 
-class Tally:
+class FsckTally:
     """What was found of one kind."""
 
     def __init__(self) -> None:
@@ -66,32 +66,32 @@ class Tally:
 class Judge:
     """Keeps the tallies of one check."""
 
-    def __init__(self, link: Link, keys: Keys, *, repair: bool, silence: timedelta) -> None:
+    def __init__(self, link: RedisClient, keys: RedisKeys, *, repair: bool, silence: timedelta) -> None:
         self.repair = repair
         self._link, self._keys, self._silence = link, keys, silence
-        self._tallies: dict[Kind, Tally] = {}
-        self._repairs: dict[Kind, Callable[[Sequence[Suspect]], Awaitable[None]]] = {
+        self._tallies: dict[Kind, FsckTally] = {}
+        self._repairs: dict[Kind, Callable[[Sequence[FsckSuspect]], Awaitable[None]]] = {
             Kind.ENTRY_WITHOUT_HOLD: self._adopt,
             Kind.DEAD_ENTRY_WITHOUT_INDEX: self._index,
         }
 
-    def tally(self, kind: Kind) -> Tally:
+    def tally(self, kind: Kind) -> FsckTally:
         """What was found of this kind so far."""
-        return self._tallies.setdefault(kind, Tally())
+        return self._tallies.setdefault(kind, FsckTally())
 
     def found(self, *kinds: Kind) -> bool:
         """Whether there was any of these, or of all."""
         return any(self.tally(kind).count for kind in kinds or Kind)
 
-    def report(self) -> tuple[Damage, ...]:
+    def report(self) -> tuple[Inconsistency, ...]:
         """What was found, in the order of the kinds."""
         return tuple(
-            Damage(kind.shown, kind.value.about, kind.value.repair, each.count, each.repaired, tuple(each.names))
+            Inconsistency(kind.shown, kind.value.about, kind.value.repair, each.count, each.repaired, tuple(each.names))
             for kind in Kind
             if (each := self.tally(kind)).count
         )
 
-    async def hear(self, suspects: AsyncIterator[Suspect]) -> None:
+    async def hear(self, suspects: AsyncIterator[FsckSuspect]) -> None:
         """Judges them all, some at a time."""
         async for some in _batches(suspects):
             counts = await self._run(some, repair=self.repair)
@@ -103,7 +103,7 @@ class Judge:
                 if guilty:
                     await mend(guilty)
 
-    async def guilty(self, suspects: Iterable[Suspect]) -> list[Suspect]:
+    async def guilty(self, suspects: Iterable[FsckSuspect]) -> list[FsckSuspect]:
         """Those that are damage at this moment. Changes nothing."""
         every, guilty = list(suspects), []
         for start in range(0, len(every), _BATCH):
@@ -112,25 +112,25 @@ class Judge:
             guilty += [each for each, count in zip(some, counts, strict=True) if count]
         return guilty
 
-    async def _run(self, suspects: Sequence[Suspect], *, repair: bool) -> list[int]:
+    async def _run(self, suspects: Sequence[FsckSuspect], *, repair: bool) -> list[int]:
         ring = Ring(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
         items = [word for each in suspects for word in each.item(ring)]
         args = [int(repair), in_ms(self._silence), in_ms(IDS_KEPT), len(suspects), *items]
         counts: list[int] = await self._link.run(load("mend"), ring.keys, args)
         return counts
 
-    async def _adopt(self, guilty: Sequence[Suspect]) -> None:
+    async def _adopt(self, guilty: Sequence[FsckSuspect]) -> None:
         # One that is silent now may turn out to live: the rescue of what it had asks for its heartbeat again.
         beats = await self._link.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in guilty])
         unheld = [Unheld(each.worker, each.raw, ours=beat == 1) for each, beat in zip(guilty, beats, strict=True)]
         await adopt(self._link, self._keys, unheld, self._silence)
 
-    async def _index(self, guilty: Sequence[Suspect]) -> None:
-        await adopt_dead(self._link, self._keys, [Letter(each.place, each.raw) for each in guilty])
+    async def _index(self, guilty: Sequence[FsckSuspect]) -> None:
+        await adopt_dead(self._link, self._keys, [DeadListEntry(each.place, each.raw) for each in guilty])
 
 
-async def _batches(suspects: AsyncIterator[Suspect]) -> AsyncIterator[list[Suspect]]:
-    some: list[Suspect] = []
+async def _batches(suspects: AsyncIterator[FsckSuspect]) -> AsyncIterator[list[FsckSuspect]]:
+    some: list[FsckSuspect] = []
     size = 0
     async for each in suspects:
         some.append(each)

@@ -12,20 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import ReplyTooLarge
-from wrasse.backends.redis.jobs.changes import Ending, Held, buried, cancelled, requeued, revived
+from wrasse.backends.redis.jobs.changes import AttemptEnd, ClaimedBytes, buried, cancelled, requeued, revived
 from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, read_finished, read_hold
 from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
-from wrasse.backends.redis.jobs.job_json import Wire, decode
+from wrasse.backends.redis.jobs.job_json import JobFields, decode
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
-from wrasse.backends.redis.jobs.ready_search import Waiting, find_waiting
+from wrasse.backends.redis.jobs.ready_search import WaitingJob, find_waiting
 from wrasse.backends.redis.jobs.settle import outcomes, take_of
 from wrasse.backends.redis.jobs.states import text_of
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
-from wrasse.ports.jobs import Bury, Cancel, Delete, Move, Place, Reason, Requeue, Revive
+from wrasse.ports.jobs import Cancel, DeadLetterJob, Delete, Move, Place, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that goes beyond
@@ -37,7 +37,7 @@ _TRIES = 5  # how often a cancel follows a job that moves on
 class _Holding:
     """A held job, and whether its worker's heartbeat is evidence beside the deadline."""
 
-    held: Held
+    held: ClaimedBytes
     foreign: bool
 
 
@@ -48,10 +48,10 @@ class _Known:
     held: Mapping[str, _Holding]
     dead: Mapping[str, FinishedText]
     where: Mapping[str, str]
-    waiting: Mapping[str, Waiting]
+    waiting: Mapping[str, WaitingJob]
 
 
-async def move(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
+async def move(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
     """Makes the moves, in two round trips where nothing is cancelled that waits and the jobs are small."""
     try:
         ends = await _tried(link, keys, moves)
@@ -69,10 +69,10 @@ async def move(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[Outcome, 
     return tuple(Outcome.LOST if end is None else end for end in ends)
 
 
-async def _tried(link: Link, keys: Keys, moves: Sequence[Move]) -> list[Outcome | None]:
+async def _tried(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> list[Outcome | None]:
     """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
     now, first, known = await _read(link, keys, moves)
-    queues = await known_queues(link, keys) if any(isinstance(each, Revive) for each in moves) else []
+    queues = await known_queues(link, keys) if any(isinstance(each, RequeueDead) for each in moves) else []
     router = Router(link.options, queues)
     ends: list[Outcome | None] = []
     while len(ends) < len(moves):
@@ -81,7 +81,7 @@ async def _tried(link: Link, keys: Keys, moves: Sequence[Move]) -> list[Outcome 
     return ends
 
 
-async def _sent(link: Link, sending: _Sending, moves: Sequence[Move], known: _Known) -> list[Outcome | None]:
+async def _sent(link: RedisClient, sending: _Sending, moves: Sequence[Move], known: _Known) -> list[Outcome | None]:
     """The outcomes of as many moves as one script makes: the server does nothing else meanwhile."""
     sent: list[bool] = []
     for each in moves:
@@ -98,11 +98,11 @@ async def _sent(link: Link, sending: _Sending, moves: Sequence[Move], known: _Kn
     return ends
 
 
-async def _read(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
+async def _read(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
     """The time (ms), the first of as many new tokens as there are moves, and what is stored of the jobs meant."""
     ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
-    held = [take_of(move.hold) for move in moves if isinstance(move, Requeue | Bury)]
-    dead = [take_of(move.hold) for move in moves if isinstance(move, Revive)]
+    held = [take_of(move.hold) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
+    dead = [take_of(move.hold) for move in moves if isinstance(move, RequeueDead)]
     # Asked twice, some tokens are left out: they only have to grow.
     commands: list[Sequence[Word]] = [("TIME",), ("INCRBY", keys.token, len(moves))]
     commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
@@ -121,7 +121,7 @@ async def _read(link: Link, keys: Keys, moves: Sequence[Move]) -> tuple[int, int
     return link.time_in(time) // 1_000, int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
 
 
-def _asked(keys: Keys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
+def _asked(keys: RedisKeys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
     wanted = [(keys.where, ids), (keys.holds, held), (keys.finished, dead)]
     return [(key, names) for key, names in wanted if names]
 
@@ -130,7 +130,7 @@ def _holding(take: str, text: bytes) -> _Holding:
     hold = read_hold(text)
     wire = decode(hold.bytes)
     id = text_of(hold.id) if wire is None else wire.id
-    held = Held(take, text_of(hold.worker), text_of(hold.queue), id, hold.taken, hold.bytes, wire)
+    held = ClaimedBytes(take, text_of(hold.worker), text_of(hold.queue), id, hold.taken, hold.bytes, wire)
     return _Holding(held, bool(hold.flags & Flag.FOREIGN))
 
 
@@ -156,17 +156,17 @@ class _Sending:
         """Whether there is anything to move."""
         token, self._token = self._token, self._token + 1
         match move:
-            case Requeue() | Bury():
+            case Requeue() | DeadLetterJob():
                 held = known.held.get(take_of(move.hold))
                 if held is None:
                     return False
-                ending = Ending(move.reason, move.error, move.spends, self._now)
+                ending = AttemptEnd(move.reason, move.error, move.spends, self._now)
                 take = f"{token}-{move.hold.nonce}"
                 if isinstance(move, Requeue):
                     self._requeue(held, ending, take, in_ms(move.delay))
                 else:
                     self._bury("B", held, ending, take)
-            case Revive():
+            case RequeueDead():
                 dead = known.dead.get(take_of(move.hold))
                 if dead is None:
                     return False
@@ -175,13 +175,13 @@ class _Sending:
                 return self._cancel(move, known, token)
         return True
 
-    def _requeue(self, holding: _Holding, ending: Ending, take: str, delay: int) -> None:
+    def _requeue(self, holding: _Holding, ending: AttemptEnd, take: str, delay: int) -> None:
         held, name = holding.held, holding.held.queue
         raw = requeued(held, ending, take, self._router.options)
         self.args += ("R", held.take, self.ring.worker(held.worker), int(holding.foreign), name)
         self.args += (self.ring.queue(name), name, raw, delay)
 
-    def _bury(self, kind: str, holding: _Holding, ending: Ending, take: str) -> None:
+    def _bury(self, kind: str, holding: _Holding, ending: AttemptEnd, take: str) -> None:
         held = holding.held
         raw, text = buried(held, ending, self._router.options)
         self.args += (kind, held.take, self.ring.worker(held.worker), int(holding.foreign), held.queue)
@@ -198,7 +198,7 @@ class _Sending:
     def _cancel(self, cancel: Cancel, known: _Known, token: int) -> bool:
         held = known.held.get(known.where.get(cancel.id, ""))
         if held is not None:
-            ending = Ending(Reason.CANCELLED, cancel.error, None, self._now)
+            ending = AttemptEnd(Reason.CANCELLED, cancel.error, None, self._now)
             self._bury("C", held, ending, f"{token}-{held.held.take.partition('-')[2]}")
             return True
         found = known.waiting.get(cancel.id)
@@ -211,12 +211,14 @@ class _Sending:
         return True
 
 
-def _ties(wire: Wire | None) -> tuple[str, str]:
+def _ties(wire: JobFields | None) -> tuple[str, str]:
     """The group that a job that ends is to be counted in, and the unique name that it gives back."""
     return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)
 
 
-async def delete(link: Link, keys: Keys, deletes: Sequence[Delete], ids_kept: timedelta) -> tuple[Outcome, ...]:
+async def delete(
+    link: RedisClient, keys: RedisKeys, deletes: Sequence[Delete], ids_kept: timedelta
+) -> tuple[Outcome, ...]:
     """Deletes each that is still in its place under its token."""
     ids = list(dict.fromkeys(each.hold.id for each in deletes if each.place is Place.READY))
     waiting = await find_waiting(link, keys, ids) if ids else {}
@@ -246,7 +248,7 @@ def _fitting(items: Sequence[Sequence[Word]]) -> int:
     return len(items)
 
 
-def _item(each: Delete, ring: Ring, waiting: Mapping[str, Waiting]) -> tuple[Word, ...]:
+def _item(each: Delete, ring: Ring, waiting: Mapping[str, WaitingJob]) -> tuple[Word, ...]:
     """The arguments of one delete; none if there is nothing to delete."""
     if each.place in _FINISHED:
         return _FINISHED[each.place], take_of(each.hold)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from wrasse.backends.redis.jobs.claim_codec import FinishedText, dead_text, pack_finished
 from wrasse.backends.redis.jobs.job_json import (
-    Change,
     History,
-    Wire,
+    JobChange,
+    JobFields,
     changed,
     from_ms,
     history_json,
@@ -26,7 +26,7 @@ TOLD = ("error", "reason", "failed_at")  # what the bytes of a dead job say abou
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ClaimedBytes:
     """One take, as whoever ends it must know it. `wire` is None where the bytes are no job."""
 
     take: str  # K: token and nonce
@@ -35,7 +35,7 @@ class Held:
     id: str
     taken: int
     raw: bytes
-    wire: Wire | None
+    wire: JobFields | None
 
     @property
     def attempts(self) -> int:
@@ -44,7 +44,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class AttemptEnd:
     """Why an attempt ended, and when (ms)."""
 
     reason: Reason
@@ -58,7 +58,7 @@ def default_queue(options: RedisOptions, priority: str) -> str:
     return options.queues.get(priority, priority)
 
 
-def requeued(held: Held, ending: Ending, token: str, options: RedisOptions) -> bytes:
+def requeued(held: ClaimedBytes, ending: AttemptEnd, token: str, options: RedisOptions) -> bytes:
     """The bytes that go back to the queue, under this take."""
     wire = held.wire
     if wire is None:
@@ -73,9 +73,9 @@ def requeued(held: Held, ending: Ending, token: str, options: RedisOptions) -> b
     return changed(held.raw, change)
 
 
-def buried(held: Held, ending: Ending, options: RedisOptions) -> tuple[bytes, bytes]:
+def buried(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions) -> tuple[bytes, bytes]:
     """The bytes for the dead letters, and the text that is kept beside them but for its first line."""
-    wire, raw, spent, history = held.wire, held.raw, Change(), _noted(held, ending)
+    wire, raw, spent, history = held.wire, held.raw, JobChange(), _noted(held, ending)
     if wire is not None:
         spent = _spent(wire, ending.spends)
         spent.attempts, spent.history = held.attempts, history
@@ -94,10 +94,12 @@ def buried(held: Held, ending: Ending, options: RedisOptions) -> tuple[bytes, by
     return raw, pack_finished(text)
 
 
-def cancelled(raw: bytes, wire: Wire, queue: str, error: str, now: int, options: RedisOptions) -> tuple[bytes, bytes]:
+def cancelled(
+    raw: bytes, wire: JobFields, queue: str, error: str, now: int, options: RedisOptions
+) -> tuple[bytes, bytes]:
     """The bytes for the dead letters, and the text kept beside them but for its first line. No attempt ended."""
     error = error_text(error)
-    change = Change(error=error, reason=Reason.CANCELLED.value, failed_at=rfc3339(from_ms(now)))
+    change = JobChange(error=error, reason=Reason.CANCELLED.value, failed_at=rfc3339(from_ms(now)))
     change.counted = True if wire.group else None
     if queue != wire.origin_queue and queue != default_queue(options, wire.priority):
         change.origin_queue = queue
@@ -107,18 +109,18 @@ def cancelled(raw: bytes, wire: Wire, queue: str, error: str, now: int, options:
     return dead, pack_finished(dead_text(dead, queue, wire.id, counts, Reason.CANCELLED.value, error, history))
 
 
-def revived(dead: FinishedText, wire: Wire | None, take: str) -> bytes:
+def revived(dead: FinishedText, wire: JobFields | None, take: str) -> bytes:
     """The bytes that go back to a queue: fresh budgets, a new token, everything else as it was."""
     if wire is None:
         return dead.bytes
     token, _, nonce = take.partition("-")
     history = read_history(dead.history)
-    change = Change(retries=0, rescues=0, attempts=dead.attempts, token=int(token), nonce=nonce)
+    change = JobChange(retries=0, rescues=0, attempts=dead.attempts, token=int(token), nonce=nonce)
     change.history = history or None
     return changed(dead.bytes, change, drop=TOLD)
 
 
-def finished(held: Held, result: bytes | None) -> bytes:
+def finished(held: ClaimedBytes, result: bytes | None) -> bytes:
     """The text kept of a done job, but for its first line and the job's bytes."""
     worker, queue, id, wire = held.worker.encode(), held.queue.encode(), held.id.encode(), held.wire
     assert wire is not None, "what is no job is never handed out"
@@ -130,19 +132,19 @@ def finished(held: Held, result: bytes | None) -> bytes:
     )  # fmt: skip
 
 
-def _spent(wire: Wire, budget: Budget | None) -> Change:
+def _spent(wire: JobFields, budget: Budget | None) -> JobChange:
     match budget:
         case Budget.FAILURES:
-            return Change(retries=wire.retries + 1)
+            return JobChange(retries=wire.retries + 1)
         case Budget.RESCUES:
-            return Change(rescues=wire.rescues + 1)
+            return JobChange(rescues=wire.rescues + 1)
         case Budget.INTERRUPTIONS:
-            return Change(interruptions=wire.interruptions + 1)
+            return JobChange(interruptions=wire.interruptions + 1)
         case None:
-            return Change()
+            return JobChange()
 
 
-def _noted(held: Held, ending: Ending) -> History:
+def _noted(held: ClaimedBytes, ending: AttemptEnd) -> History:
     """The history with the attempt that just ended."""
     before = held.wire.history or [] if held.wire is not None else []
     error = error_text(ending.error)

@@ -43,7 +43,7 @@ class Flag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldText:
+class StoredClaim:
     """A held job as it is stored."""
 
     worker: bytes
@@ -89,14 +89,14 @@ def dead_text(
     )  # fmt: skip
 
 
-def read_hold(text: bytes) -> HoldText:
+def read_hold(text: bytes) -> StoredClaim:
     """What a value in `R:holds` says."""
     if found := _HOLD(text):
         taken, silence, flags, *lengths = map(int, found.groups())
         if parts := _cut(text[found.end() :], lengths):
             worker, queue, id, body = parts
-            return HoldText(worker, queue, id, taken, silence, flags, body)
-    return HoldText(b"", b"", b"", 0, 0, 0, text, readable=False)
+            return StoredClaim(worker, queue, id, taken, silence, flags, body)
+    return StoredClaim(b"", b"", b"", 0, 0, 0, text, readable=False)
 
 
 def pack_finished(job: FinishedText) -> bytes:

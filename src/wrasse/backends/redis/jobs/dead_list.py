@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import TypeVar
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import ReplyTooLarge, WrongType
 from wrasse.backends.redis.jobs.claim_codec import FinishedText, dead_text, pack_finished, read_finished
@@ -23,8 +23,8 @@ from wrasse.backends.redis.jobs.enqueue import in_ms
 from wrasse.backends.redis.jobs.job_json import decode, flaw, history_json, payload_of, reason_of
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
 from wrasse.backends.redis.jobs.queue_pages import ServedList
-from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, Span, slice_of, slices
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, ScoreRange, slice_of, slices
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import IDS_KEPT, Reason
@@ -41,7 +41,7 @@ _BEHIND = 1_000  # entries of the index read beyond those of the list: jobs that
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadListEntry:
     """An entry of the list, and its place counted from the old end."""
 
     place: int
@@ -54,7 +54,7 @@ class _Indexed:
     raw: bytes
 
 
-async def compare_dead(link: Link, keys: Keys) -> bool:
+async def compare_dead(link: RedisClient, keys: RedisKeys) -> bool:
     """Brings the index in line with the list, if they differ in length; whether they did."""
     try:
         listed, indexed = await link.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
@@ -85,48 +85,48 @@ async def compare_dead(link: Link, keys: Keys) -> bool:
     return True
 
 
-async def _as_many(link: Link, key: str, found: AsyncIterator[T], counted: int) -> AsyncIterator[T]:
+async def _as_many(link: RedisClient, key: str, found: AsyncIterator[T], counted: int) -> AsyncIterator[T]:
     """What is found, for all of it is kept in memory: a server that counted less and goes on is not followed."""
     left = 2 * counted + _GROWN
     async for each in found:
         left -= 1
         if left < 0:
-            raise Rounds(link.options.where, f"the entries of {key}").endless(f"it counted {counted}")
+            raise PageLoop(link.options.where, f"the entries of {key}").endless(f"it counted {counted}")
         yield each
 
 
-async def _adopt_newest(link: Link, keys: Keys, listed: int, missing: int) -> bool:
+async def _adopt_newest(link: RedisClient, keys: RedisKeys, listed: int, missing: int) -> bool:
     """Adopts what stands at the new end of the list, if that is all that is missing: what others bury, they push there,
     and a long list need not be read for it."""
     try:
         raws: list[bytes] = await link.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
     except ReplyTooLarge:
         return False  # the list as a whole is read in pages that fit
-    newest = await slice_of(link, keys.dead, keys.finished, Span(newest=True), None, len(raws) + _BEHIND)
+    newest = await slice_of(link, keys.dead, keys.finished, ScoreRange(newest=True), None, len(raws) + _BEHIND)
     known = Counter(read_finished(each.text).bytes for each in newest.found if each.text is not None)
     unknown = Counter(raws) - known
     if unknown.total() != missing:
         return False
     router = Router(link.options, await known_queues(link, keys))
-    new: list[Letter] = []
+    new: list[DeadListEntry] = []
     for place, raw in enumerate(raws):
         if unknown[raw] > 0:
             unknown[raw] -= 1
-            new.append(Letter(listed - place, raw))
+            new.append(DeadListEntry(listed - place, raw))
     await _settle(link, keys, [], list(_adoptions(new, router)))
     return True
 
 
-async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
+async def _adopt(link: RedisClient, keys: RedisKeys, unknown: Counter[bytes]) -> None:
     router = Router(link.options, await known_queues(link, keys))
-    batch: list[Letter] = []
+    batch: list[DeadListEntry] = []
     place = 0
     async for raw in dead_letters(link, keys):
         digest, place = _digest(raw), place + 1
         if unknown[digest] <= 0:
             continue
         unknown[digest] -= 1
-        batch.append(Letter(place, raw))
+        batch.append(DeadListEntry(place, raw))
         if len(batch) == _BATCH:
             await _settle(link, keys, [], list(_adoptions(batch, router)))
             batch = []
@@ -134,14 +134,14 @@ async def _adopt(link: Link, keys: Keys, unknown: Counter[bytes]) -> None:
         await _settle(link, keys, [], list(_adoptions(batch, router)))
 
 
-async def adopt_dead(link: Link, keys: Keys, letters: Sequence[Letter]) -> None:
+async def adopt_dead(link: RedisClient, keys: RedisKeys, letters: Sequence[DeadListEntry]) -> None:
     """Gives these entries of the list a place in the index, as far as it has fewer than the list."""
     router = Router(link.options, await known_queues(link, keys))
     for start in range(0, len(letters), _BATCH):
         await _settle(link, keys, [], list(_adoptions(letters[start : start + _BATCH], router)))
 
 
-async def _settle(link: Link, keys: Keys, gone: Sequence[_Indexed], new: Sequence[Sequence[Word]]) -> None:
+async def _settle(link: RedisClient, keys: RedisKeys, gone: Sequence[_Indexed], new: Sequence[Sequence[Word]]) -> None:
     args: list[Word] = [in_ms(IDS_KEPT), len(gone)]
     for each in gone:
         args += (each.take, each.raw)
@@ -150,7 +150,7 @@ async def _settle(link: Link, keys: Keys, gone: Sequence[_Indexed], new: Sequenc
     await link.run(load("dead_list"), keys.shared, args)
 
 
-def _adoptions(letters: Sequence[Letter], router: Router) -> Iterator[tuple[Word, ...]]:
+def _adoptions(letters: Sequence[DeadListEntry], router: Router) -> Iterator[tuple[Word, ...]]:
     """Takes begin with the place in the list, so that those who are found dead at one moment keep their order."""
     for letter in letters:
         raw = letter.raw
@@ -175,14 +175,14 @@ def _text(raw: bytes, queue: str) -> FinishedText:
     return dead_text(raw, queue, id, counts, reason.value, error, history)
 
 
-async def dead_letters(link: Link, keys: Keys) -> AsyncIterator[bytes]:
+async def dead_letters(link: RedisClient, keys: RedisKeys) -> AsyncIterator[bytes]:
     """The list from its old end: what is pushed meanwhile moves nothing out of the way."""
     async for entry in ServedList(link, keys.dead_letter, newest=False).entries(None, SLICE_MAX):
         yield entry.raw
 
 
-async def _indexed(link: Link, keys: Keys) -> AsyncIterator[_Indexed]:
-    async for each in slices(link, keys.dead, keys.finished, Span(), None):
+async def _indexed(link: RedisClient, keys: RedisKeys) -> AsyncIterator[_Indexed]:
+    async for each in slices(link, keys.dead, keys.finished, ScoreRange(), None):
         # One without a text names nothing: no entry is like it.
         yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)
 

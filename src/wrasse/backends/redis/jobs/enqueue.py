@@ -14,17 +14,17 @@ import msgspec
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.jobs.changes import default_queue
 from wrasse.backends.redis.jobs.job_json import encode, rfc3339
-from wrasse.backends.redis.keys import Keys, QueueKeys
+from wrasse.backends.redis.keys import QueueKeys, RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, Job, JobGroup, Put
+from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, Enqueued, Job, JobGroup
 from wrasse.ports.rules.claimed_jobs import setters
 
 _NO_DELAY = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
 _new = object.__new__
-_put_id, _put_new = setters(Put, "id", "new")
+_put_id, _put_new = setters(Enqueued, "id", "new")
 _answers = msgspec.msgpack.Decoder(list[int | str]).decode
 
 
@@ -33,7 +33,7 @@ class Ring:
 
     __slots__ = ("_first", "_keys", "keys")
 
-    def __init__(self, keys: Keys, fixed: Sequence[str]) -> None:
+    def __init__(self, keys: RedisKeys, fixed: Sequence[str]) -> None:
         self._keys = keys
         self._first: dict[tuple[str, str], int] = {}
         self.keys = [*fixed]
@@ -60,7 +60,7 @@ class Ring:
         return queue.list, queue.delayed, queue.wake
 
 
-class Putting:
+class EnqueueArguments:
     """Writes the jobs of one call as arguments."""
 
     __slots__ = ("_created", "_options", "_ring")
@@ -118,7 +118,7 @@ class Putting:
             raise _no_text(job) from None
 
 
-def pushed(jobs: Sequence[Job], keys: Keys, options: RedisOptions, now: datetime) -> tuple[list[str], list[Word]]:
+def pushed(jobs: Sequence[Job], keys: RedisKeys, options: RedisOptions, now: datetime) -> tuple[list[str], list[Word]]:
     """KEYS and ARGV (but for the request) of the script that pushes plain jobs."""
     created, queues = rfc3339(now), options.queues
     if len(jobs) == 1:  # most puts are of one job: nothing needs sorting
@@ -152,18 +152,18 @@ def _no_text(job: Job) -> UsageError:
     return UsageError(f"the headers of job {job.id!r} are no text", do="use characters that UTF-8 has")
 
 
-def answers(answer: bytes, jobs: Sequence[Job]) -> tuple[Put, ...]:
+def answers(answer: bytes, jobs: Sequence[Job]) -> tuple[Enqueued, ...]:
     """What the script answered, for each job."""
     if answer == b"1":
         return tuple([_all_new(job.id) for job in jobs])
     return tuple(
-        Put(job.id, True) if each == 1 else Put(str(each), False)
+        Enqueued(job.id, True) if each == 1 else Enqueued(str(each), False)
         for job, each in zip(jobs, _answers(answer), strict=True)
     )
 
 
-def _all_new(id: str) -> Put:
-    put = _new(Put)
+def _all_new(id: str) -> Enqueued:
+    put = _new(Enqueued)
     _put_id(put, id)
     _put_new(put, True)
     return put

@@ -10,19 +10,19 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.jobs.enqueue import in_ms
 from wrasse.backends.redis.jobs.job_json import from_ms
 from wrasse.backends.redis.jobs.settle import take_of
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.bounded import integer
-from wrasse.ports.jobs import Beaten, Hold, Progress, WorkerInfo, WorkerState
+from wrasse.ports.jobs import Claim, HeartbeatAnswer, Progress, WorkerInfo, WorkerState
 
 
-def beat_keys(keys: Keys, worker: str) -> list[str]:
+def beat_keys(keys: RedisKeys, worker: str) -> list[str]:
     """KEYS of the script."""
     processing, heartbeat = keys.processing(worker), keys.heartbeat(worker)
     return [keys.held, keys.workers, keys.workers_info, processing, heartbeat, keys.progress]
 
 
 def beat_args(
-    worker: WorkerInfo, holds: Sequence[Hold], silence: timedelta, progress: Mapping[str, Progress]
+    worker: WorkerInfo, holds: Sequence[Claim], silence: timedelta, progress: Mapping[str, Progress]
 ) -> list[Word]:
     """ARGV of the script."""
     told: list[Word] = []
@@ -34,10 +34,10 @@ def beat_args(
     return [worker.id, in_ms(silence), known, len(told) // 3, *told, *map(take_of, holds)]
 
 
-def beaten(answer: list[Any]) -> Beaten:
+def beaten(answer: list[Any]) -> HeartbeatAnswer:
     """What the script answered."""
     now, mine = answer
-    return Beaten(tuple([letter == 49 for letter in mine]), from_ms(now))
+    return HeartbeatAnswer(tuple([letter == 49 for letter in mine]), from_ms(now))
 
 
 def read_worker(id: bytes, text: bytes) -> WorkerState | None:

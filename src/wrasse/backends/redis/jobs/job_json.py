@@ -42,7 +42,7 @@ _NO_DELAY = timedelta(0)
 _new = object.__new__
 
 
-class Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=False):
+class JobFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=False):
     """All fields that mean something here. Names and order are those of the bytes."""
 
     id: str
@@ -77,7 +77,7 @@ class Wire(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=F
     failed_at: datetime | None = None
 
 
-class _Loose(Wire, forbid_unknown_fields=False):
+class _Loose(JobFields, forbid_unknown_fields=False):
     """The same beside fields of others."""
 
 
@@ -86,7 +86,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     filesize: int
 
 
-_strict = msgspec.json.Decoder(Wire).decode
+_strict = msgspec.json.Decoder(JobFields).decode
 _loose = msgspec.json.Decoder(_Loose).decode
 _raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _file = msgspec.json.Decoder(_File).decode
@@ -121,7 +121,7 @@ def encode(job: Job, created: str, queue: str) -> bytes:
     return b'%b,"payload_b64":"%b"}' % (text.encode(), b2a_base64(payload, newline=False))
 
 
-def decode(raw: bytes) -> Wire | None:
+def decode(raw: bytes) -> JobFields | None:
     """What the bytes say, or None if they are no job; its instants are in UTC."""
     try:
         try:
@@ -149,7 +149,7 @@ def flaw(raw: bytes) -> str:
     return "" if payload_of(wire) is not None else "field payload_b64: it is not base64"
 
 
-def payload_of(wire: Wire) -> bytes | None:
+def payload_of(wire: JobFields) -> bytes | None:
     """The payload as it was put; None if it cannot be read."""
     text = wire.payload_b64
     if text is None:
@@ -160,7 +160,7 @@ def payload_of(wire: Wire) -> bytes | None:
         return None
 
 
-def traced(wire: Wire) -> Mapping[str, str]:
+def traced(wire: JobFields) -> Mapping[str, str]:
     """The headers with the trace."""
     trace = {name: text for name, text in zip(TRACE, (wire.trace_id, wire.span_id), strict=True) if text}
     return {**(wire.headers or NOTHING), **trace}
@@ -171,13 +171,13 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number) if number else _NO_DELAY
 
 
-def job_of(wire: Wire, queue: str) -> Job | None:
+def job_of(wire: JobFields, queue: str) -> Job | None:
     """The job that was put, as it is found in this queue; None if its payload cannot be read."""
     payload = payload_of(wire)
     return None if payload is None else _made(wire, queue, payload)
 
 
-def _made(wire: Wire, queue: str, payload: bytes) -> Job:
+def _made(wire: JobFields, queue: str, payload: bytes) -> Job:
     job = _new(Job)
     _id(job, wire.id)
     _kind(job, wire.kind)
@@ -201,12 +201,12 @@ def _made(wire: Wire, queue: str, payload: bytes) -> Job:
     return job
 
 
-def is_plain(wire: Wire) -> bool:
+def is_plain(wire: JobFields) -> bool:
     """Whether nothing of this job is tied to others: finishing it is only a move."""
     return not (wire.keep or wire.group or wire.unique)
 
 
-class Change(msgspec.Struct, omit_defaults=True):
+class JobChange(msgspec.Struct, omit_defaults=True):
     """Fields to set in the bytes of a job that moves; what is None stays as it is."""
 
     retries: int | None = None
@@ -223,7 +223,7 @@ class Change(msgspec.Struct, omit_defaults=True):
     failed_at: str | None = None
 
 
-def changed(raw: bytes, change: Change, drop: Sequence[str] = ()) -> bytes:
+def changed(raw: bytes, change: JobChange, drop: Sequence[str] = ()) -> bytes:
     """The bytes with these fields set and those of `drop` gone; every other field keeps its own bytes. Bytes that are
     no object stay as they are."""
     try:
@@ -236,7 +236,7 @@ def changed(raw: bytes, change: Change, drop: Sequence[str] = ()) -> bytes:
     return b"{%b}" % b",".join([b"%b:%b" % (_text(name).encode(), bytes(value)) for name, value in whole.items()])
 
 
-def attempts_of(wire: Wire) -> tuple[Attempt, ...]:
+def attempts_of(wire: JobFields) -> tuple[Attempt, ...]:
     """The history as the port shows it."""
     return read_attempts(wire.history or ())
 
@@ -284,7 +284,7 @@ def from_ms(ms: int | float) -> datetime:
         return from_micros(clamped_ms(ms) * 1_000)
 
 
-def _foreign(raw: bytes) -> Wire:
+def _foreign(raw: bytes) -> JobFields:
     """A job with fields of others, with nulls, or with fields in another spelling; raises if it is none."""
     bounded.check_nesting(raw)
     try:
@@ -296,7 +296,7 @@ def _foreign(raw: bytes) -> Wire:
     return _liberal(raw)
 
 
-def _liberal(raw: bytes) -> Wire:
+def _liberal(raw: bytes) -> JobFields:
     """A job, field by field. The ValueError names the first field that has no meaning."""
     bounded.check_nesting(raw)
     try:
@@ -317,10 +317,10 @@ def _liberal(raw: bytes) -> Wire:
             raise ValueError(f"field {name}: {bounded.why(error)}") from None
     if "id" not in found:
         raise ValueError("field id: it is missing")
-    return Wire(**found)
+    return JobFields(**found)
 
 
-def _to_utc(wire: Wire) -> None:
+def _to_utc(wire: JobFields) -> None:
     """Its instants in UTC; a ValueError if one is outside of the calendar there."""
     for name in ("creation_time", "not_before", "failed_at"):
         at = getattr(wire, name)

@@ -10,16 +10,16 @@ import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
 from wrasse.backends.redis.jobs.job_json import decode, from_ms
-from wrasse.backends.redis.jobs.queue_pages import Mark, ServedList
-from wrasse.backends.redis.jobs.ready_search import Waiting
-from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, Behind, Found, Span, slice_of, slices
+from wrasse.backends.redis.jobs.queue_pages import ListPosition, ServedList
+from wrasse.backends.redis.jobs.ready_search import WaitingJob
+from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, PageStart, ScoreRange, SortedMember, slice_of, slices
 from wrasse.backends.redis.jobs.states import finished_state, held_state, waiting_state
 from wrasse.backends.redis.key_types import usable_queues
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import JobFilter, JobState, Place
 from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
@@ -36,7 +36,7 @@ class _Listed:
 
 
 async def page(
-    link: Link, keys: Keys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    link: RedisClient, keys: RedisKeys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
 ) -> Page[JobState]:
     """Jobs of one place that match, in its order."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
@@ -48,14 +48,14 @@ async def page(
     return await _cut(listed, where, limit, now)
 
 
-async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page[JobState]:
+async def overdue(link: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first. One round trip."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
     behind, listed = _behind(Place.HELD, after), list[_Listed]()
-    rounds = Rounds(link.options.where, "the list of overdue jobs")
+    rounds = PageLoop(link.options.where, "the list of overdue jobs")
     while True:
         rounds.turn(behind)
-        found = await slice_of(link, keys.held, keys.holds, Span(high="now"), behind, limit)
+        found = await slice_of(link, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
         # Of a hold whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
@@ -65,7 +65,7 @@ async def overdue(link: Link, keys: Keys, after: str | None, limit: int) -> Page
     return Page(items, cursors, from_ms(found.now), found.more)
 
 
-async def read_now(link: Link) -> int:
+async def read_now(link: RedisClient) -> int:
     """The server's time in milliseconds."""
     return link.time_in(await link.ask("TIME")) // 1_000
 
@@ -84,7 +84,7 @@ async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now
 
 
 async def _indexed(
-    link: Link, keys: Keys, place: Place, span: Span, after: str | None, limit: int
+    link: RedisClient, keys: RedisKeys, place: Place, span: ScoreRange, after: str | None, limit: int
 ) -> AsyncIterator[_Listed]:
     index = {Place.HELD: keys.held, Place.DONE: keys.done, Place.DEAD: keys.dead}[place]
     texts = keys.holds if place is Place.HELD else keys.finished
@@ -96,7 +96,7 @@ async def _indexed(
 
 
 async def _ready(
-    link: Link, keys: Keys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
+    link: RedisClient, keys: RedisKeys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
 ) -> AsyncIterator[_Listed]:
     queues = await usable_queues(link, keys) if where.queue is None else [where.queue]
     parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
@@ -117,28 +117,28 @@ async def _ready(
 
 
 async def _served(
-    link: Link, keys: Keys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+    link: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
 ) -> AsyncIterator[_Listed]:
     behind = None
     if cursor:
         index, last, next = cursor.split(":")
         if not index.isdecimal() or len(index) > 18:  # more is beyond what LRANGE takes
             raise no_cursor(cursor)
-        behind = Mark(int(index), last, next)
+        behind = ListPosition(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
     async for entry in ServedList(link, keys.queue(queue).list, newest=newest).entries(behind, chunk):
-        state = waiting_state(Waiting(queue, entry.raw), decode(entry.raw), now)
+        state = waiting_state(WaitingJob(queue, entry.raw), decode(entry.raw), now)
         yield _Listed(state, f"{_SERVED}:{entry.mark}:{queue}")
 
 
 async def _delayed(
-    link: Link, keys: Keys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+    link: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
 ) -> AsyncIterator[_Listed]:
     behind = _behind_delayed(cursor) if cursor else None
-    span = {None: Span(), True: Span(low=f"({now}"), False: Span(high=f"{now}")}[where.delayed]
+    span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.delayed]
     key = keys.queue(queue).delayed
     async for found in slices(link, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
-        waiting = Waiting(queue, found.member, found.score)
+        waiting = WaitingJob(queue, found.member, found.score)
         state = waiting_state(waiting, decode(waiting.bytes), now)
         yield _Listed(state, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
 
@@ -149,25 +149,25 @@ def _delayed_name(member: bytes) -> str:
     return f"{number.decode()}:" if colon and number.isdigit() else f":x{member[:_FOREIGN_MAX].hex()}"
 
 
-def _behind_delayed(cursor: str) -> Behind:
+def _behind_delayed(cursor: str) -> PageStart:
     score, number, foreign = cursor.split(":")
     if not foreign:
-        return Behind(score, f"{number}:".encode(), begins=True)
+        return PageStart(score, f"{number}:".encode(), begins=True)
     try:
         member = bytes.fromhex(foreign[1:])
     except ValueError:
         raise no_cursor(cursor) from None
-    return Behind(score, member, begins=len(member) == _FOREIGN_MAX)
+    return PageStart(score, member, begins=len(member) == _FOREIGN_MAX)
 
 
-def _held(found: Found) -> _Listed | None:
+def _held(found: SortedMember) -> _Listed | None:
     if found.text is None:
         return None
     state = held_state(found.member, found.score, read_hold(found.text))
     return _Listed(state, f"{Place.HELD.value}:{found.exact}:{_name(found.member)}")
 
 
-def _finished(found: Found, place: Place) -> _Listed | None:
+def _finished(found: SortedMember, place: Place) -> _Listed | None:
     if found.text is None:
         return None
     text = replace(read_finished(found.text), place=place)  # of a text that cannot be read the index says it
@@ -179,22 +179,22 @@ def _name(member: bytes) -> str:
     return member.decode("utf-8", "surrogateescape")
 
 
-def _span(where: JobFilter, *, newest: bool) -> Span:
+def _span(where: JobFilter, *, newest: bool) -> ScoreRange:
     """Between which scores. Both ends of a filter are open, and scores are whole milliseconds."""
     low, high = where.finished_after, where.finished_before
-    return Span(
+    return ScoreRange(
         "-inf" if low is None else f"({to_micros(low) // 1_000}",
         "+inf" if high is None else f"({-(-to_micros(high) // 1_000)}",
         newest,
     )
 
 
-def _behind(place: Place, after: str | None) -> Behind | None:
+def _behind(place: Place, after: str | None) -> PageStart | None:
     if after is None:
         return None
     try:
         name, score, member = after.split(":", 2)
-        behind = Behind(_score(score), member.encode("utf-8", "surrogateescape"))
+        behind = PageStart(_score(score), member.encode("utf-8", "surrogateescape"))
     except ValueError:
         raise no_cursor(after) from None
     if name != place.value:

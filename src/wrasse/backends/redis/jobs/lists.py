@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.fsck.pages import workers_with
 from wrasse.backends.redis.jobs.queue_guess import known_queues
 from wrasse.backends.redis.jobs.states import text_of
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.reply_limit import fitting
 from wrasse.backends.redis.scripts import load
@@ -21,8 +21,8 @@ from wrasse.ports.job_lists import ListLengths, Purged
 class RedisLists:
     """The lists of one root."""
 
-    def __init__(self, link: Link) -> None:
-        self._link, self._keys = link, Keys(link.options)
+    def __init__(self, link: RedisClient) -> None:
+        self._link, self._keys = link, RedisKeys(link.options)
 
     @property
     def names(self) -> Mapping[str, str]:

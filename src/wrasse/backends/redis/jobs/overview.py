@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
@@ -20,7 +20,7 @@ from wrasse.backends.redis.jobs.job_listing import page, read_now
 from wrasse.backends.redis.jobs.ready_search import find_waiting
 from wrasse.backends.redis.jobs.states import UNREADABLE, finished_state, held_state, job_in, waiting_state
 from wrasse.backends.redis.key_types import KeyTypes, usable_queues
-from wrasse.backends.redis.keys import Keys, QueueKeys
+from wrasse.backends.redis.keys import QueueKeys, RedisKeys
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 from wrasse.ports.jobs import Counts, JobFilter, JobRecord, Place, Progress, QueueCount, WorkerState
@@ -29,7 +29,7 @@ _PAGE = 500
 SILENT_WORKERS_KEPT = timedelta(hours=1)
 
 
-async def record(link: Link, keys: Keys, id: str) -> JobRecord | None:
+async def record(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
     """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was taken
     meanwhile is then held."""
     asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
@@ -43,11 +43,11 @@ async def record(link: Link, keys: Keys, id: str) -> JobRecord | None:
     return await _misplaced(link, keys, id) if misled else None
 
 
-async def _misplaced(link: Link, keys: Keys, id: str) -> JobRecord | None:
+async def _misplaced(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
     """A job that the index leads past, since another program wrote there: from the listings, until fsck mends it."""
     for place in (Place.HELD, Place.DEAD, Place.DONE):
         after: str | None = None
-        rounds = Rounds(link.options.where, "a search for a job that its index does not lead to")
+        rounds = PageLoop(link.options.where, "a search for a job that its index does not lead to")
         while True:
             seen = await page(link, keys, place, JobFilter(), after, _PAGE, newest=False)
             take = next((f"{state.token}-{state.nonce}" for state in seen if state.id == id), None)
@@ -60,7 +60,7 @@ async def _misplaced(link: Link, keys: Keys, id: str) -> JobRecord | None:
     return None
 
 
-async def _indexed(link: Link, keys: Keys, id: str, asked: Sequence[Word]) -> tuple[JobRecord | None, bool]:
+async def _indexed(link: RedisClient, keys: RedisKeys, id: str, asked: Sequence[Word]) -> tuple[JobRecord | None, bool]:
     """A held or finished job; else whether its id leads to a take of which nothing is known."""
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
     reply: list[Any] = [*await link.run(load("get"), names, asked), None, None, None, None]
@@ -79,7 +79,7 @@ async def _indexed(link: Link, keys: Keys, id: str, asked: Sequence[Word]) -> tu
     return None, take is not None
 
 
-async def _waiting(link: Link, keys: Keys, id: str) -> JobRecord | None:
+async def _waiting(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
     found = (await find_waiting(link, keys, [id])).get(id)
     wire = None if found is None else decode(found.bytes)
     if found is None or wire is None:
@@ -92,7 +92,7 @@ async def _waiting(link: Link, keys: Keys, id: str) -> JobRecord | None:
     return JobRecord(job_in(found.bytes, wire, found.queue, id), state, attempts_of(wire), None, progress)
 
 
-async def counts(link: Link, keys: Keys) -> Counts:
+async def counts(link: RedisClient, keys: RedisKeys) -> Counts:
     """Jobs per queue and place, and the workers. Its cost follows their number, not that of the jobs."""
     now = await read_now(link)
     damage = await KeyTypes(link, keys).of_jobs()

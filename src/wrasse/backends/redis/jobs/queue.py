@@ -24,34 +24,37 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.jobs import job_listing, overview
 from wrasse.backends.redis.jobs.admin_changes import delete, move
-from wrasse.backends.redis.jobs.changes import Held
+from wrasse.backends.redis.jobs.changes import ClaimedBytes
 from wrasse.backends.redis.jobs.claim_codec import read_hold
 from wrasse.backends.redis.jobs.dead_list import compare_dead
-from wrasse.backends.redis.jobs.enqueue import Putting, Ring, answers, in_ms, is_plain_put, pushed
+from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_put, pushed
 from wrasse.backends.redis.jobs.heartbeats import beat_args, beat_keys, beaten
 from wrasse.backends.redis.jobs.job_json import decode, flaw, from_ms, job_of
 from wrasse.backends.redis.jobs.settle import Settling, outcomes, take_of
 from wrasse.backends.redis.jobs.states import Take, text_of
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.replies import not_its_answer, reads_replies
 from wrasse.backends.redis.reply_limit import in_pieces
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.wakeup import Bell, hung
+from wrasse.backends.wakeup import Wakeup, hung
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import WrasseError
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
     NO_PROGRESS,
-    Beaten,
-    Bury,
+    Claim,
+    Claimed,
+    ClaimedJob,
     Counts,
+    DeadLetterJob,
     Delete,
-    Hold,
+    Enqueued,
+    HeartbeatAnswer,
     Job,
     JobFilter,
     JobGroup,
@@ -60,13 +63,10 @@ from wrasse.ports.jobs import (
     Move,
     Place,
     Progress,
-    Put,
     Rate,
     Reason,
     Rejected,
     Settlement,
-    Taken,
-    TakenJob,
     WorkerInfo,
     bounded,
     check_put,
@@ -85,18 +85,18 @@ _PAUSE = 0.2  # seconds after an error
 _log = logging.getLogger("wrasse.jobs")
 
 
-class Bells:
+class RedisWakeups:
     """Whoever waits in this process, and the task that listens for them."""
 
     __slots__ = ("_link", "_task", "_waiting")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisClient) -> None:
         self._link = link
         self._task: asyncio.Task[None] | None = None
-        self._waiting: set[Bell] = set()
+        self._waiting: set[Wakeup] = set()
 
     @contextmanager
-    def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Bell]:
+    def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
         """A bell for these wake lists, which rings at the latest after `wait`."""
         with hung(self._waiting, keys, wait) as bell:
             if self._task is None or self._task.done():
@@ -138,7 +138,7 @@ class Bells:
                 bell.ring()
 
 
-def _key_in(heard: object, link: Link) -> str:
+def _key_in(heard: object, link: RedisClient) -> str:
     """The list that BLPOP took a token from."""
     match heard:
         case [bytes(key), _]:
@@ -150,7 +150,7 @@ _new = object.__new__
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClaimRequest:
     """What a taker asks for."""
 
     queues: tuple[str, ...]
@@ -159,7 +159,7 @@ class Wanted:
     silence: timedelta
     rates: Sequence[Rate]
 
-    def keys(self, keys: Keys) -> list[str]:
+    def keys(self, keys: RedisKeys) -> list[str]:
         """KEYS of the script."""
         names = [*keys.shared, keys.processing(self.worker), keys.heartbeat(self.worker)]
         for queue in self.queues:
@@ -179,19 +179,19 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class ClaimAnswer:
     """The answer: jobs and, for whoever ends them, their holds; and what turned out to be no job."""
 
-    jobs: list[TakenJob]
-    held: list[Held]
-    bad: list[Held]
+    jobs: list[ClaimedJob]
+    held: list[ClaimedBytes]
+    bad: list[ClaimedBytes]
     now: int
 
 
-def granted(answer: list[Any], wanted: Wanted, nonce: str) -> Granted:
+def granted(answer: list[Any], wanted: ClaimRequest, nonce: str) -> ClaimAnswer:
     """The script's answer, read."""
     now, token, *found = answer
-    given = Granted([], [], [], now)
+    given = ClaimAnswer([], [], [], now)
     if token == 0:
         for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
             hold = read_hold(text)
@@ -207,9 +207,9 @@ def granted(answer: list[Any], wanted: Wanted, nonce: str) -> Granted:
     return given
 
 
-def _held(take: str, worker: str, queue: str, taken: int, raw: bytes) -> Held:
+def _held(take: str, worker: str, queue: str, taken: int, raw: bytes) -> ClaimedBytes:
     wire = decode(raw)
-    held = _new(Held)
+    held = _new(ClaimedBytes)
     _set_take(held, take)
     _set_worker(held, worker)
     _set_held_queue(held, queue)
@@ -220,7 +220,7 @@ def _held(take: str, worker: str, queue: str, taken: int, raw: bytes) -> Held:
     return held
 
 
-def _add(given: Granted, held: Held, token: int, nonce: str, until: datetime) -> None:
+def _add(given: ClaimAnswer, held: ClaimedBytes, token: int, nonce: str, until: datetime) -> None:
     wire = held.wire
     job = None if wire is None else job_of(wire, held.queue)
     if wire is None or job is None:
@@ -232,7 +232,7 @@ def _add(given: Granted, held: Held, token: int, nonce: str, until: datetime) ->
 
 
 _set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _set_wire = setters(
-    Held, "take", "worker", "queue", "id", "taken", "raw", "wire"
+    ClaimedBytes, "take", "worker", "queue", "id", "taken", "raw", "wire"
 )
 
 
@@ -245,15 +245,15 @@ _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are rea
 class RedisJobs:
     """The jobs of one root."""
 
-    def __init__(self, link: Link, clock: Clock, *, done_max: int = 10_000) -> None:
+    def __init__(self, link: RedisClient, clock: Clock, *, done_max: int = 10_000) -> None:
         assert done_max >= 0, "a limit is not negative"
         self._link, self._clock, self._done_max = link, clock, done_max
-        self._keys = Keys(link.options)
-        self._bells = Bells(link)
-        self._held: dict[str, Held] = {}
+        self._keys = RedisKeys(link.options)
+        self._bells = RedisWakeups(link)
+        self._held: dict[str, ClaimedBytes] = {}
         self._time = StoreTime(clock, self._asked, kept=_TIME_KEPT)
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         check_put(jobs, groups)
         if not jobs and not groups:
             return ()
@@ -261,7 +261,7 @@ class RedisJobs:
             keys, words = pushed(jobs, self._keys, self._link.options, self._clock.now())
             return answers(await self._link.run(load("push"), keys, [request, *words]), jobs)
         ring = Ring(self._keys, self._keys.putting)
-        putting = Putting(ring, self._link.options, self._clock.now())
+        putting = EnqueueArguments(ring, self._link.options, self._clock.now())
         args = [request, *putting.runs(jobs), *putting.groups(groups)]
         return answers(await self._link.run(load("put"), ring.keys, args), jobs)
 
@@ -275,9 +275,9 @@ class RedisJobs:
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         check_take(limit, silence)
-        wanted = Wanted(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
+        wanted = ClaimRequest(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
         taken = await self._take(wanted, request)
         if taken.jobs or taken.rejected or wait <= timedelta(0):
             return taken
@@ -290,11 +290,11 @@ class RedisJobs:
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         args = beat_args(worker, bounded(holds), silence, progress)
         return beaten(await self._link.run(load("beat"), beat_keys(self._keys, worker.id), args))
 
@@ -335,7 +335,7 @@ class RedisJobs:
         """Stops listening for wake-ups."""
         await self._bells.close()
 
-    async def _take(self, wanted: Wanted, request: str) -> Taken:
+    async def _take(self, wanted: ClaimRequest, request: str) -> Claimed:
         """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
         from the first: asked again, the same steps are found."""
         rejected: list[Rejected] = []
@@ -346,10 +346,10 @@ class RedisJobs:
             if found.bad:
                 rejected += await self._bury(found.bad)
             if found.jobs or not found.bad or looks == _LOOKS_MAX:
-                return Taken(tuple(found.jobs), from_ms(found.now), tuple(rejected))
+                return Claimed(tuple(found.jobs), from_ms(found.now), tuple(rejected))
             request += "+"
 
-    async def _grant(self, wanted: Wanted, request: str) -> Granted:
+    async def _grant(self, wanted: ClaimRequest, request: str) -> ClaimAnswer:
         nonce = secrets.token_hex(4)
         answer = await self._link.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
@@ -360,21 +360,23 @@ class RedisJobs:
             del self._held[next(iter(self._held))]
         return found
 
-    async def _bury(self, bad: Sequence[Held]) -> list[Rejected]:
+    async def _bury(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
         """Dead-letters what cannot be decoded; gives those of which that is certain."""
         buries = []
         for held in bad:
             token, _, nonce = held.take.partition("-")
-            buries.append(Bury(Hold(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw)))
+            buries.append(
+                DeadLetterJob(Claim(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw))
+            )
         done = await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
         ended = zip(bad, buries, done, strict=True)
         return [Rejected(held.queue, held.id, bury.error) for held, bury, is_ in ended if is_ is Outcome.DONE]
 
     async def _settle(
-        self, settlements: Sequence[Settlement], held: Mapping[str, Held], request: str
+        self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes], request: str
     ) -> Sequence[Outcome]:
         ring = Ring(self._keys, self._keys.shared)
-        putting = Putting(ring, self._link.options, self._clock.now())
+        putting = EnqueueArguments(ring, self._link.options, self._clock.now())
         settling = Settling(ring, putting, self._link.options, to_micros(await self._time.now()) // 1_000)
         args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
         answer = await self._link.run(load("settle"), ring.keys, args)
@@ -382,7 +384,7 @@ class RedisJobs:
             self._held.pop(take, None)
         return outcomes(answer)
 
-    async def _known(self, takes: Sequence[str]) -> Mapping[str, Held]:
+    async def _known(self, takes: Sequence[str]) -> Mapping[str, ClaimedBytes]:
         """What is held under each of these takes: mostly our own, else read."""
         known = {take: held for take in takes if (held := self._held.get(take)) is not None}
         missing = [take for take in takes if take not in known]
@@ -391,7 +393,7 @@ class RedisJobs:
             if text is not None:
                 hold = read_hold(text)
                 worker, queue, id = text_of(hold.worker), text_of(hold.queue), text_of(hold.id)
-                known[take] = Held(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
+                known[take] = ClaimedBytes(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
         return known
 
     async def _asked(self) -> datetime:

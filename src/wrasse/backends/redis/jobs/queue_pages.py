@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.reply_limit import fitting
 
 _NEAR = 1_000  # entries per look
@@ -24,7 +24,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ListPosition:
     """Where a listing stands: behind the entry at `index`, counted from the end where it began."""
 
     index: int
@@ -36,32 +36,32 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListEntry:
     """One entry, and how to go on behind it."""
 
     raw: bytes
-    mark: Mark
+    mark: ListPosition
 
 
 class ServedList:
     """One list, in the order it is served, or turned round."""
 
-    def __init__(self, link: Link, key: str, *, newest: bool) -> None:
+    def __init__(self, link: RedisClient, key: str, *, newest: bool) -> None:
         self._link = link
         self._key = key
         self._newest = newest
 
-    async def entries(self, behind: Mark | None, chunk: int) -> AsyncIterator[Entry]:
+    async def entries(self, behind: ListPosition | None, chunk: int) -> AsyncIterator[ListEntry]:
         """The entries behind the mark, at most `chunk` per read."""
         index = 0 if behind is None else await self._begin(behind)
-        count, rounds = min(chunk, _FEW), Rounds(self._link.options.where, f"LRANGE {self._key}")
+        count, rounds = min(chunk, _FEW), PageLoop(self._link.options.where, f"LRANGE {self._key}")
         while True:
             rounds.turn(index)
             found, asked = await fitting(count + 1, lambda few: self._read(index, few))  # noqa: B023
             marks = [_mark(raw) for raw in found] + [_NONE]
             ended, count = len(found) < asked, max(asked - 1, 1)
             for n, raw in enumerate(found[:count]):
-                yield Entry(raw, Mark(index + n, marks[n], marks[n + 1]))
+                yield ListEntry(raw, ListPosition(index + n, marks[n], marks[n + 1]))
             if ended:
                 return
             index += count
@@ -82,7 +82,7 @@ class ServedList:
             return found
         return [*found, *await self._all(first + asked, count - asked)]
 
-    async def _begin(self, behind: Mark) -> int:
+    async def _begin(self, behind: ListPosition) -> int:
         """Where the entry after the mark stands now."""
         at = await self._look(behind, behind.index, 2)
         if at is not None:
@@ -98,7 +98,7 @@ class ServedList:
                     return at
         return behind.index + 1 if self._newest else 0
 
-    async def _look(self, behind: Mark, first: int, count: int) -> int | None:
+    async def _look(self, behind: ListPosition, first: int, count: int) -> int | None:
         marks = [_mark(raw) for raw in await self._all(first, count)]
         if behind.last in marks:
             return first + marks.index(behind.last) + 1

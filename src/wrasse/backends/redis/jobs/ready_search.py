@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.jobs.job_json import decode
 from wrasse.backends.redis.key_types import usable_queues
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 
@@ -26,7 +26,7 @@ ENTRIES_MAX, BYTES_MAX = 5_000, 32 << 20  # looked at per call, so that a script
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingJob:
     """An entry of a queue, as it stands in its list, or in its delayed set with when it is due (ms). `at` is where it
     stood when it was found, from the end that moves less."""
 
@@ -46,10 +46,10 @@ class Waiting:
         return self.entry if self.due is None else self.entry.partition(b":")[2]
 
 
-async def find_waiting(link: Link, keys: Keys, ids: Collection[str]) -> dict[str, Waiting]:
+async def find_waiting(link: RedisClient, keys: RedisKeys, ids: Collection[str]) -> dict[str, WaitingJob]:
     """Of these ids, the jobs that wait, each where it is. Looks no further once all are found."""
     queues = await usable_queues(link, keys)
-    found: dict[str, Waiting] = {}
+    found: dict[str, WaitingJob] = {}
     async for each in _looks(link, keys, ids, queues):
         for waiting in each:
             wire = decode(waiting.bytes)
@@ -60,12 +60,14 @@ async def find_waiting(link: Link, keys: Keys, ids: Collection[str]) -> dict[str
     return found
 
 
-async def _looks(link: Link, keys: Keys, ids: Collection[str], queues: Sequence[str]) -> AsyncIterator[list[Waiting]]:
+async def _looks(
+    link: RedisClient, keys: RedisKeys, ids: Collection[str], queues: Sequence[str]
+) -> AsyncIterator[list[WaitingJob]]:
     """What may be meant, look by look; the same entry may come twice."""
     needles = [needle for id in ids for needle in _spelled(id)]
     most = min(BYTES_MAX, link.options.reply_bytes_max // 3)
 
-    async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[Waiting]]:
+    async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[WaitingJob]]:
         """How many were looked at, 0 if those were the last; and what was found."""
         names = keys.queue(queue)
         key = names.list if kind == "list" else names.delayed
@@ -75,7 +77,7 @@ async def _looks(link: Link, keys: Keys, ids: Collection[str], queues: Sequence[
     for queue in queues:
         yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
     for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
-        seen, count, rounds = 0, 1, Rounds(link.options.where, "a search for waiting jobs")
+        seen, count, rounds = 0, 1, PageLoop(link.options.where, "a search for waiting jobs")
         while count > 0:
             rounds.turn(seen)
             count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)
@@ -83,9 +85,9 @@ async def _looks(link: Link, keys: Keys, ids: Collection[str], queues: Sequence[
             yield found
 
 
-def _entries(queue: str, reply: Sequence[Any]) -> Iterator[Waiting]:
+def _entries(queue: str, reply: Sequence[Any]) -> Iterator[WaitingJob]:
     for entry, score, at in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
-        yield Waiting(queue, entry, clamped_ms(score) if score else None, at)
+        yield WaitingJob(queue, entry, clamped_ms(score) if score else None, at)
 
 
 def _spelled(id: str) -> set[str]:

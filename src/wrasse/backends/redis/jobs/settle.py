@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wrasse.backends.redis.client.transport import Word
-from wrasse.backends.redis.jobs.changes import Ending, Held, buried, finished, requeued
-from wrasse.backends.redis.jobs.enqueue import Putting, Ring, in_ms
+from wrasse.backends.redis.jobs.changes import AttemptEnd, ClaimedBytes, buried, finished, requeued
+from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, in_ms
 from wrasse.backends.redis.jobs.job_json import is_plain, seconds
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.ports.jobs import Bury, Finish, Hold, Requeue, Settlement
+from wrasse.ports.jobs import Claim, Complete, DeadLetterJob, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
 
 _OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.LOST}
 
 
-def take_of(hold: Hold) -> str:
+def take_of(hold: Claim) -> str:
     """K: the name of the take that this hold proves."""
     return f"{hold.token}-{hold.nonce}"
 
@@ -29,12 +29,12 @@ class Settling:
 
     __slots__ = ("_args", "_begun", "_now", "_options", "_putting", "_ring", "_run", "_runs")
 
-    def __init__(self, ring: Ring, putting: Putting, options: RedisOptions, now: int) -> None:
+    def __init__(self, ring: Ring, putting: EnqueueArguments, options: RedisOptions, now: int) -> None:
         self._ring, self._putting, self._options, self._now = ring, putting, options, now
         self._args: list[Word] = []
         self._runs, self._begun, self._run = 0, 0, ("", "", "")
 
-    def args(self, settlements: Sequence[Settlement], held: Mapping[str, Held]) -> list[Word]:
+    def args(self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes]) -> list[Word]:
         """The runs, begun by their number."""
         for settlement in settlements:
             found = held.get(take_of(settlement.hold))
@@ -44,19 +44,19 @@ class Settling:
                 self._add(settlement, found)
         return [self._runs, *self._args]
 
-    def _add(self, settlement: Settlement, held: Held) -> None:
+    def _add(self, settlement: Settlement, held: ClaimedBytes) -> None:
         match settlement:
-            case Finish():
+            case Complete():
                 self._finish(settlement, held)
             case Requeue():
-                ending = Ending(settlement.reason, settlement.error, settlement.spends, self._now)
+                ending = AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now)
                 self._begin("R", held.worker, held.queue)
                 raw = requeued(held, ending, held.take, self._options)
                 self._args += (held.take, raw, in_ms(settlement.delay))
-            case Bury():
-                self._bury(held, Ending(settlement.reason, settlement.error, settlement.spends, self._now))
+            case DeadLetterJob():
+                self._bury(held, AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now))
 
-    def _finish(self, finish: Finish, held: Held) -> None:
+    def _finish(self, finish: Complete, held: ClaimedBytes) -> None:
         wire = held.wire
         assert wire is not None, "what is no job is never handed out"
         if not finish.puts and is_plain(wire):
@@ -68,7 +68,7 @@ class Settling:
         self._args += (held.take, finished(held, finish.result), held.id, group, wire.unique, kept)
         self._args += self._putting.runs(finish.puts)
 
-    def _bury(self, held: Held, ending: Ending) -> None:
+    def _bury(self, held: ClaimedBytes, ending: AttemptEnd) -> None:
         wire = held.wire
         raw, text = buried(held, ending, self._options)
         self._begin("B", held.worker, held.queue)
@@ -87,10 +87,10 @@ class Settling:
         self._runs, self._begun, self._run = self._runs + 1, len(self._args) - 1, (kind, worker, queue)
 
 
-def _names(settlement: Settlement, held: Held) -> bool:
+def _names(settlement: Settlement, held: ClaimedBytes) -> bool:
     """Whether the settlement is about this job; what is no job can only be given back or buried."""
     if held.wire is None:
-        return not isinstance(settlement, Finish)
+        return not isinstance(settlement, Complete)
     return held.id == settlement.hold.id
 
 

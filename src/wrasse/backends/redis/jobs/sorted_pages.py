@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
-from wrasse.backends.page_loop import Rounds
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 
@@ -17,7 +17,7 @@ SLICE_MAX = 2_000  # members per round trip: what one script hands out at once
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ScoreRange:
     """Which part of a set, by score: ends as Redis writes them, and the direction."""
 
     low: str = "-inf"
@@ -26,7 +26,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class PageStart:
     """After which member a slice begins; `begins`: after the one that begins like this."""
 
     score: str  # as the server writes it: another program's may have a fraction, or be infinite
@@ -39,7 +39,7 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SortedMember:
     """A member with its score and its text; no text where the member is the text, or where it is gone."""
 
     member: bytes
@@ -49,40 +49,42 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class SortedPage:
     """The next members, the server's time in milliseconds, and whether there are more: a slice may end early."""
 
-    found: tuple[Found, ...]
+    found: tuple[SortedMember, ...]
     now: int
     more: bool
 
     @property
-    def behind(self) -> Behind | None:
+    def behind(self) -> PageStart | None:
         """Where the next slice begins; None if this was the last."""
-        return Behind(self.found[-1].exact, self.found[-1].member) if self.more else None
+        return PageStart(self.found[-1].exact, self.found[-1].member) if self.more else None
 
 
-async def slice_of(link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, limit: int) -> Slice:
+async def slice_of(
+    link: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, limit: int
+) -> SortedPage:
     """At most `limit` members of the set at `key`, with their texts from the hash at `texts`."""
     cursor = ("", b"") if behind is None else (behind.score, behind.bound(newest=span.newest))
     way = "down" if span.newest else "up"
     reply = await link.run(load("slice"), [key, texts or key], [way, span.low, span.high, limit, *cursor])
-    return Slice(tuple(_found(reply)), int(reply[0]), reply[1] == 1)
+    return SortedPage(tuple(_found(reply)), int(reply[0]), reply[1] == 1)
 
 
-def _found(reply: list[bytes | None]) -> Iterator[Found]:
+def _found(reply: list[bytes | None]) -> Iterator[SortedMember]:
     for at in range(2, len(reply), 3):
         member, score, text = reply[at : at + 3]
         if member is None or score is None:
             raise ValueError("an entry of a sorted set without its member or its score")
-        yield Found(member, clamped_ms(score), text, score.decode())
+        yield SortedMember(member, clamped_ms(score), text, score.decode())
 
 
 async def slices(
-    link: Link, key: str, texts: str | None, span: Span, behind: Behind | None, chunk: int = SLICE_MAX
-) -> AsyncIterator[Found]:
+    link: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, chunk: int = SLICE_MAX
+) -> AsyncIterator[SortedMember]:
     """Everything behind the cursor, read in slices of so many."""
-    rounds = Rounds(link.options.where, f"the entries of {key}")
+    rounds = PageLoop(link.options.where, f"the entries of {key}")
     while True:
         rounds.turn(behind)
         found = await slice_of(link, key, texts, span, behind, chunk)

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from hashlib import sha1
 
-from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, HoldText
-from wrasse.backends.redis.jobs.job_json import Wire, decode, flaw, from_ms, job_of, reason_of
-from wrasse.backends.redis.jobs.ready_search import Waiting
+from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, StoredClaim
+from wrasse.backends.redis.jobs.job_json import JobFields, decode, flaw, from_ms, job_of, reason_of
+from wrasse.backends.redis.jobs.ready_search import WaitingJob
 from wrasse.ports.jobs import Job, JobState, Place, Reason
 
 _TOKEN = re.compile(r"\d{1,16}", re.ASCII).fullmatch
@@ -34,18 +34,18 @@ def text_of(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def job_in(raw: bytes, wire: Wire | None, queue: str, id: str) -> Job:
+def job_in(raw: bytes, wire: JobFields | None, queue: str, id: str) -> Job:
     """The job in these bytes; where they are no job, one whose payload they are."""
     found = None if wire is None else job_of(wire, queue)
     return found if found is not None else Job(id, queue=queue, priority="", payload=raw)
 
 
-def waiting_state(found: Waiting, wire: Wire | None, now: int) -> JobState:
+def waiting_state(found: WaitingJob, wire: JobFields | None, now: int) -> JobState:
     """A job in a queue, or in its delayed set; there it is ready once it is due. A reason and an error say why an entry
     is no job."""
     error = "" if wire is not None else flaw(found.bytes)
     if wire is None:
-        wire = Wire(id=f"{UNREADABLE}{sha1(found.entry, usedforsecurity=False).hexdigest()[:16]}")
+        wire = JobFields(id=f"{UNREADABLE}{sha1(found.entry, usedforsecurity=False).hexdigest()[:16]}")
     return JobState(
         id=wire.id,
         kind=wire.kind,
@@ -66,10 +66,10 @@ def waiting_state(found: Waiting, wire: Wire | None, now: int) -> JobState:
     )
 
 
-def held_state(key: bytes, until: int, text: HoldText) -> JobState:
+def held_state(key: bytes, until: int, text: StoredClaim) -> JobState:
     """A held job. A reason says why it cannot go back to a queue when its worker is gone."""
     take, wire = Take.of(key), decode(text.bytes)
-    base = wire or Wire(id=_nameless(key))
+    base = wire or JobFields(id=_nameless(key))
     reason, error = (None, "") if wire is not None else (Reason.INVALID_PAYLOAD, flaw(text.bytes))
     return JobState(
         id=base.id,
@@ -97,7 +97,7 @@ def held_state(key: bytes, until: int, text: HoldText) -> JobState:
 def finished_state(key: bytes, text: FinishedText) -> JobState:
     """A done or dead job."""
     take, wire = Take.of(key), decode(text.bytes)
-    base = wire or Wire(id=text_of(text.id) or _nameless(key))
+    base = wire or JobFields(id=text_of(text.id) or _nameless(key))
     return JobState(
         id=base.id,
         kind=base.kind,
@@ -126,7 +126,7 @@ def _nameless(key: bytes) -> str:
     return f"{UNREADABLE}{text_of(key)}"
 
 
-def _size(raw: bytes, wire: Wire | None) -> int:
+def _size(raw: bytes, wire: JobFields | None) -> int:
     """Bytes of the payload, without making it where its length says enough."""
     if wire is None:
         return len(raw)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha1
 
-from wrasse.backends.redis.client.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.jobs.claim_codec import Flag, read_hold
@@ -25,12 +25,12 @@ from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
 from wrasse.backends.redis.jobs.job_json import decode
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
 from wrasse.backends.redis.jobs.states import text_of
-from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
+from wrasse.backends.redis.keys import RedisKeys, pattern_glob, workers_in
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.reply_limit import scanned
 from wrasse.backends.redis.scripts import load
 from wrasse.errors import UsageError
-from wrasse.ports.strays import Looked
+from wrasse.ports.strays import StrayScan
 
 _ENTRIES_MAX = 1_000  # of one list, per look
 _REMEMBERED_MAX = 1_000
@@ -61,11 +61,11 @@ class _Seen:
 class RedisStrays:
     """The strays of one root."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisClient) -> None:
         self._link = link
-        self._keys = Keys(link.options)
+        self._keys = RedisKeys(link.options)
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
         if limit < 1:
             raise UsageError(f"a look at {limit} names", do="ask for at least one")
         cursor, remembered = (after, []) if after is not None else await self._saved()
@@ -79,7 +79,7 @@ class RedisStrays:
         cursor = text_of(scanned)
         if not dry:
             await self._save(cursor, seen)
-        return Looked(seen.holders, len(found), adopted, cursor, ended=cursor == _START)
+        return StrayScan(seen.holders, len(found), adopted, cursor, ended=cursor == _START)
 
     async def _saved(self) -> tuple[str, list[str]]:
         """Where the last look stopped, and whose lists are to be looked at whatever the scan finds."""
@@ -134,7 +134,7 @@ class RedisStrays:
         return [each for each in found if not each.ours or (each.worker.encode(), each.raw) in left]
 
 
-async def adopt(link: Link, keys: Keys, found: Sequence[Unheld], silence: timedelta) -> int:
+async def adopt(link: RedisClient, keys: RedisKeys, found: Sequence[Unheld], silence: timedelta) -> int:
     """Gives holds to these entries; how many got one."""
     router = Router(link.options, await known_queues(link, keys))
     ring = Ring(keys, keys.shared)

@@ -36,20 +36,20 @@ from wrasse.ports.jobs import (
     BATCH_MAX,
     HISTORY_MAX,
     IDS_KEPT,
-    Beaten,
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
+    HeartbeatAnswer,
     Job,
     Move,
     Place,
     Progress,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
     Settlement,
     WorkerInfo,
     error_text,
@@ -68,8 +68,8 @@ _WORKER = """
 
 
 def beat(
-    step: Step, worker: WorkerInfo, holds: Sequence[Hold], silence: int, progress: Mapping[str, Progress]
-) -> Beaten:
+    step: Step, worker: WorkerInfo, holds: Sequence[Claim], silence: int, progress: Mapping[str, Progress]
+) -> HeartbeatAnswer:
     """Extends the holds that are current, and the worker; or says goodbye."""
     now = step.now()
     facts = facts_of(step, [hold.id for hold in holds])
@@ -79,7 +79,7 @@ def beat(
     )
     if silence <= 0:
         step.db.execute("DELETE FROM workers WHERE id = ?", (worker.id,))
-        return Beaten(mine, from_micros(now))
+        return HeartbeatAnswer(mine, from_micros(now))
     until = now + silence
     if seqs := [fact.seq for fact, good in zip(found, mine, strict=True) if good and fact is not None]:
         step.db.execute(_BEAT, (now, until, numbers(seqs)))
@@ -91,7 +91,7 @@ def beat(
     step.db.execute("DELETE FROM workers WHERE until < ?", (now - span(SILENT_WORKERS_KEPT),))
     # Somebody has to, now and then: queues that were used once must not stay for ever.
     step.db.execute("DELETE FROM counts WHERE n = 0")
-    return Beaten(mine, from_micros(now))
+    return HeartbeatAnswer(mine, from_micros(now))
 
 
 _FROM_OLDEST_DONE = """
@@ -201,7 +201,7 @@ _FORGET_OLD = """
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """What a row becomes, apart from what follows from its place."""
 
     fact: Fact
@@ -235,7 +235,7 @@ def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool
     if it is any other case."""
     held: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for one in settlements:
-        if type(one) is not Finish or one.result is not None or one.puts:
+        if type(one) is not Complete or one.result is not None or one.puts:
             return False
         hold = one.hold
         held[hold.token, hold.nonce].append(hold.id)
@@ -262,7 +262,7 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
     facts = facts_of(step, [one.hold.id for one in settlements])
     outcomes: list[Outcome] = []
     finished: list[tuple[Fact, bytes | None]] = []
-    changes: list[Change] = []
+    changes: list[RowChange] = []
     puts: list[Job] = []
     for one in settlements:
         fact = facts.get(one.hold.id)
@@ -272,13 +272,13 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
         del facts[fact.id]  # a second settlement of the same hold comes too late
         outcomes.append(Outcome.DONE)
         match one:
-            case Finish():
+            case Complete():
                 finished.append((fact, one.result))
                 puts += one.puts
             case Requeue():
                 changes.append(_requeue(fact, one, None))
-            case Bury():
-                changes.append(Change(fact, DEAD, one.reason, one.error, one.spends))
+            case DeadLetterJob():
+                changes.append(RowChange(fact, DEAD, one.reason, one.error, one.spends))
     _finish(step, finished, now)
     _write(step, changes, now)
     job_groups.count(step, [(fact, True) for fact, _ in finished], now, put)
@@ -289,13 +289,13 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
 def bury_invalid(step: Step, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
     """Dead-letters rows that a take found to be no jobs. One whose id cannot be read stays held, and is not claimed
     again."""
-    changes: list[Change] = []
+    changes: list[RowChange] = []
     for one in invalid:
         try:
             facts = decode_facts(step.db.execute(_HELD_FACT, (one.seq, token, nonce)).get)
         except UNREADABLE:
             continue
-        changes += [Change(fact, DEAD, Reason.INVALID_PAYLOAD, flaw_of(one.seq, one.error)) for fact in facts]
+        changes += [RowChange(fact, DEAD, Reason.INVALID_PAYLOAD, flaw_of(one.seq, one.error)) for fact in facts]
     _write(step, changes, step.now())
 
 
@@ -305,7 +305,7 @@ def move(step: Step, moves: Sequence[Move]) -> list[Outcome]:
     promote(step, now)
     facts = facts_of(step, [one.id if isinstance(one, Cancel) else one.hold.id for one in moves])
     outcomes: list[Outcome] = []
-    changes: list[Change] = []
+    changes: list[RowChange] = []
     for one in moves:
         change = _move(facts, one, now, step)
         outcomes.append(Outcome.LOST if change is None else Outcome.DONE)
@@ -316,28 +316,28 @@ def move(step: Step, moves: Sequence[Move]) -> list[Outcome]:
     return outcomes
 
 
-def _move(facts: dict[str, Fact], one: Move, now: int, step: Step) -> Change | None:
+def _move(facts: dict[str, Fact], one: Move, now: int, step: Step) -> RowChange | None:
     """The change, if what the move expects holds at this moment."""
     fact = facts.get(one.id if isinstance(one, Cancel) else one.hold.id)
     if fact is None:
         return None
     if isinstance(one, Cancel):
-        return Change(fact, DEAD, Reason.CANCELLED, one.error, token=step.draw()) if fact.place <= HELD else None
+        return RowChange(fact, DEAD, Reason.CANCELLED, one.error, token=step.draw()) if fact.place <= HELD else None
     if not fact.held_by(one.hold):
         return None
-    if isinstance(one, Revive):
+    if isinstance(one, RequeueDead):
         delay = span(one.delay)
-        return Change(fact, READY, delay=delay, token=step.draw(), fresh=True) if fact.place == DEAD else None
+        return RowChange(fact, READY, delay=delay, token=step.draw(), fresh=True) if fact.place == DEAD else None
     if fact.place != HELD or fact.until is None or fact.until > now:
         return None
     if isinstance(one, Requeue):
         return _requeue(fact, one, step.draw())
-    return Change(fact, DEAD, one.reason, one.error, one.spends, token=step.draw())
+    return RowChange(fact, DEAD, one.reason, one.error, one.spends, token=step.draw())
 
 
-def _requeue(fact: Fact, one: Requeue, token: int | None) -> Change:
+def _requeue(fact: Fact, one: Requeue, token: int | None) -> RowChange:
     delay = span(one.delay)
-    return Change(fact, READY, one.reason, one.error, one.spends, delay, front=delay <= 0, token=token)
+    return RowChange(fact, READY, one.reason, one.error, one.spends, delay, front=delay <= 0, token=token)
 
 
 def _finish(step: Step, finished: Sequence[tuple[Fact, bytes | None]], now: int) -> None:
@@ -350,7 +350,7 @@ def _finish(step: Step, finished: Sequence[tuple[Fact, bytes | None]], now: int)
         step.moved(queue, HELD, DONE, count)
 
 
-def _write(step: Step, changes: Sequence[Change], now: int) -> None:
+def _write(step: Step, changes: Sequence[RowChange], now: int) -> None:
     """Writes the rows and the history of a batch of changes."""
     rows = [_row(step, change, now) for change in changes]
     write_rows(step.db, _CHANGES, rows, _CHANGED)
@@ -364,7 +364,7 @@ def _write(step: Step, changes: Sequence[Change], now: int) -> None:
     job_groups.count(step, [(change.fact, False) for change in changes if change.place == DEAD], now, put)
 
 
-def _row(step: Step, change: Change, now: int) -> tuple[apsw.SQLiteValue, ...]:
+def _row(step: Step, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
     fact, place = change.fact, change.place
     rank, ready_at = 0, None
     if place == READY:
@@ -388,7 +388,7 @@ def _row(step: Step, change: Change, now: int) -> tuple[apsw.SQLiteValue, ...]:
     )
 
 
-def _attempt(change: Change, now: int) -> tuple[apsw.SQLiteValue, ...]:
+def _attempt(change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
     fact = change.fact
     assert change.reason is not None, "an attempt that is noted ended for a reason"
     assert fact.taken_at is not None, "an attempt begins with a take"

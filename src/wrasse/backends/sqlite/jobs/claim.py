@@ -32,7 +32,7 @@ from wrasse.backends.sqlite.rows import (
 from wrasse.backends.sqlite.write_transaction import HELD, READY, Step
 from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
-from wrasse.ports.jobs import NOTHING, Job, Rate, Taken
+from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
 from wrasse.ports.rules.claimed_jobs import setters, taken_job
 
 _TAKEN = "SELECT coalesce(sum(n), 0) FROM limited_takes WHERE queue = ? AND at > ?"
@@ -97,7 +97,7 @@ _GIVE_BACK = """
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ClaimOptions:
     """What a taker asks for."""
 
     queues: Sequence[str]
@@ -125,7 +125,7 @@ _decode_grant = msgspec.json.Decoder(Grant).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class ClaimedRows:
     """A grant with its rows, as they were right before it (`fresh`) or as they are now."""
 
     grant: Grant
@@ -136,7 +136,7 @@ class Granted:
     fresh: bool = False
 
 
-def take(step: Step, want: Want) -> Granted | int:
+def take(step: Step, want: ClaimOptions) -> ClaimedRows | int:
     """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
     now = step.now()
     if (answer := step.recall(want.known)) is not None:
@@ -161,7 +161,9 @@ def take(step: Step, want: Want) -> Granted | int:
     until = now + want.silence
     step.db.execute(UPDATE_HELD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
     step.remember(want.known, msgspec.json.encode(grant))
-    return Granted(grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True)
+    return ClaimedRows(
+        grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True
+    )
 
 
 class _Rows:
@@ -205,10 +207,10 @@ class _Rows:
         return fit
 
 
-def _again(step: Step, grant: Grant, now: int) -> Granted:
+def _again(step: Step, grant: Grant, now: int) -> ClaimedRows:
     found = step.db.execute(_AGAIN, (numbers(grant.seqs), grant.token, grant.nonce)).get
     seqs, _, longest, bodies = found
-    return Granted(grant, (bodies,), long_payloads(step.db, decode_numbers(seqs), longest or 0), now)
+    return ClaimedRows(grant, (bodies,), long_payloads(step.db, decode_numbers(seqs), longest or 0), now)
 
 
 def give_back(step: Step, grant: Grant, known: str) -> None:
@@ -231,10 +233,10 @@ _others = [(next(setters(Job, field.name)), field.default) for field in fields(J
 _unique, _window, _keep, _group, _minted = setters(Job, "unique", "window", "keep", "group", "minted")
 
 
-def given(granted: Granted | int) -> tuple[Taken, list[Invalid]]:
+def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
     """The answer as the port gives it, and the rows of the grant that are no jobs."""
     if isinstance(granted, int):
-        return Taken((), from_micros(granted)), []
+        return Claimed((), from_micros(granted)), []
     token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
     until, more = from_micros(granted.until), int(granted.fresh)
     instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
@@ -254,7 +256,7 @@ def given(granted: Granted | int) -> tuple[Taken, list[Invalid]]:
                 continue
             counts = row.attempts + more, row.failures, row.rescues, row.interruptions
             jobs.append(taken_job(job, token, nonce, counts, created_at, ends_at))
-    return Taken(tuple(jobs), from_micros(granted.now)), invalid
+    return Claimed(tuple(jobs), from_micros(granted.now)), invalid
 
 
 def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:

@@ -10,10 +10,10 @@ from typing import Any
 import apsw
 
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.connection_thread import Reader, Writer
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.rows import flaw_of
 from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, Step
-from wrasse.ports.inconsistency import NAMES_MAX, Damage
+from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import Reason
 
 _PLACES = f"SELECT seq, CAST(id AS BLOB), place FROM jobs WHERE {NOWHERE} ORDER BY seq"
@@ -30,22 +30,22 @@ _RECOUNT = "INSERT INTO counts (queue, place, n) SELECT queue, place, count(*) F
 _DONE = "UPDATE numbers SET done = (SELECT count(*) FROM jobs WHERE place >= 3 AND place = 3)"
 
 
-class SqliteDamages:
+class SqliteFsck:
     """The port."""
 
-    def __init__(self, writer: Writer, reader: Reader) -> None:
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader) -> None:
         self._writer, self._reader = writer, reader
 
     async def check(
         self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
-    ) -> Sequence[Damage]:
+    ) -> Sequence[Inconsistency]:
         """See Damages."""
         if repair:
             return await self._writer.do(_repaired)
         return await self._reader.do(lambda db: _found(db, repaired=False))
 
 
-def _found(db: apsw.Connection, *, repaired: bool) -> list[Damage]:
+def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
     lost = [text(id) for _, id, _ in db.execute(_PLACES)]
     wrong = [f"{text(queue)} (place {place})" for queue, place in db.execute(_WRONG)]
     kinds = [
@@ -53,13 +53,13 @@ def _found(db: apsw.Connection, *, repaired: bool) -> list[Damage]:
         ("counts", "numbers of jobs that are not those of the rows", "they are counted again", wrong),
     ]
     return [
-        Damage(kind, about, repair, len(names), len(names) if repaired else 0, tuple(names[:NAMES_MAX]))
+        Inconsistency(kind, about, repair, len(names), len(names) if repaired else 0, tuple(names[:NAMES_MAX]))
         for kind, about, repair, names in kinds
         if names
     ]
 
 
-def _repaired(step: Step) -> list[Damage]:
+def _repaired(step: Step) -> list[Inconsistency]:
     found = _found(step.db, repaired=True)
     now = step.now()
     rows: list[Any] = step.db.execute(_PLACES).fetchall()

@@ -15,24 +15,26 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.connection_thread import Reader, Writer
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.jobs import changes, claim, enqueue, job_groups, job_listing
-from wrasse.backends.sqlite.jobs.claim import Grant, Want, given
+from wrasse.backends.sqlite.jobs.claim import ClaimOptions, Grant, given
 from wrasse.backends.sqlite.rows import Invalid, span
-from wrasse.backends.sqlite.wakeups import Bells
+from wrasse.backends.sqlite.wakeups import SqliteWakeups
 from wrasse.backends.sqlite.write_transaction import Step
-from wrasse.backends.wakeup import Bell
+from wrasse.backends.wakeup import Wakeup
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
     NO_PROGRESS,
-    Beaten,
+    Claim,
+    Claimed,
+    Complete,
     Counts,
     Delete,
-    Finish,
-    Hold,
+    Enqueued,
+    HeartbeatAnswer,
     Job,
     JobFilter,
     JobGroup,
@@ -41,10 +43,8 @@ from wrasse.ports.jobs import (
     Move,
     Place,
     Progress,
-    Put,
     Rate,
     Settlement,
-    Taken,
     WorkerInfo,
     bounded,
     check_put,
@@ -61,7 +61,9 @@ _decode_answer = msgspec.json.Decoder(list[bool | str]).decode
 class SqliteJobs:
     """The jobs of one database."""
 
-    def __init__(self, writer: Writer, reader: Reader, bells: Bells, clock: Clock, *, done_max: int) -> None:
+    def __init__(
+        self, writer: SqliteWriter, reader: SqliteReader, bells: SqliteWakeups, clock: Clock, *, done_max: int
+    ) -> None:
         assert done_max >= 0, "a limit is not negative"
         self._writer = writer
         self._reader = reader
@@ -69,7 +71,7 @@ class SqliteJobs:
         self._clock = clock
         self._done_max = done_max
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         check_put(jobs, groups)
 
         known = f"put {request}"
@@ -86,7 +88,7 @@ class SqliteJobs:
 
         found = await self._writer.do(run, len(jobs) + len(groups), known)
         return tuple(
-            Put(other, new=False) if isinstance(other, str) else Put(job.id, other)
+            Enqueued(other, new=False) if isinstance(other, str) else Enqueued(job.id, other)
             for job, other in zip(jobs, found, strict=True)
         )
 
@@ -100,9 +102,11 @@ class SqliteJobs:
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         check_take(limit, silence)
-        want = Want(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request, tuple(rates))
+        want = ClaimOptions(
+            tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request, tuple(rates)
+        )
         taken = await self._grant(want)
         if taken.jobs or wait <= timedelta(0):
             return taken
@@ -115,17 +119,17 @@ class SqliteJobs:
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         run = partial(changes.beat, worker=worker, holds=bounded(holds), silence=span(silence), progress=progress)
         return await self._writer.do(run, 1 + len(holds))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
-        weight = sum(1 + (len(each.puts) if isinstance(each, Finish) else 0) for each in settlements)
+        weight = sum(1 + (len(each.puts) if isinstance(each, Complete) else 0) for each in settlements)
         known = f"settle {request}"
 
         def run(step: Step) -> tuple[Outcome, ...]:
@@ -179,7 +183,7 @@ class SqliteJobs:
     async def _promote(self) -> None:
         await self._writer.do(lambda step: enqueue.promote(step, step.now()))
 
-    async def _rung(self, bell: Bell, want: Want) -> None:
+    async def _rung(self, bell: Wakeup, want: ClaimOptions) -> None:
         """Waits for the bell; with limits also for the moment at which one allows more, which rings no bell."""
         again = None
         if want.rates:
@@ -187,25 +191,25 @@ class SqliteJobs:
         seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
         await bell.rung(seconds)
 
-    async def _grant(self, want: Want) -> Taken:
+    async def _grant(self, want: ClaimOptions) -> Claimed:
         while (taken := await self._grant_once(want)) is None:
             pass
         return taken
 
-    async def _grant_once(self, want: Want) -> Taken | None:
+    async def _grant_once(self, want: ClaimOptions) -> Claimed | None:
         """What the grant holds; None if that were only invalid rows, which are dead-lettered now."""
         answer = self._writer.ask(partial(claim.take, want=want), want.limit, want.known)
         try:
             granted = await asyncio.shield(answer)
             taken, invalid = given(granted)
-            if invalid and isinstance(granted, claim.Granted):
+            if invalid and isinstance(granted, claim.ClaimedRows):
                 await self._bury(granted.grant, invalid, None if taken.jobs else want.known)
             return taken if taken.jobs or not invalid else None
         except asyncio.CancelledError:
             # The taker will never know these jobs: they go back now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
-                if isinstance(granted, claim.Granted) and granted.fresh:
+                if isinstance(granted, claim.ClaimedRows) and granted.fresh:
                     back = partial(claim.give_back, grant=granted.grant, known=want.known)
                     await asyncio.shield(self._writer.ask(back))
             raise
