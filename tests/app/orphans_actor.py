@@ -100,7 +100,6 @@ class MortalSightings:
     def __init__(self, sightings: Sightings, fate: Fate) -> None:
         self._sightings = sightings
         self._call = fate.call
-        self.rounds = sightings.rounds
 
     async def standing(self, root: str) -> Standing:
         return await self._call(lambda: self._sightings.standing(root))
