@@ -126,7 +126,7 @@ def test_no_process_has_the_password_on_its_command_line(shop: Path) -> None:
         daemon.said("started")
         child = until(lambda: children(daemon.process.pid) or None, "the beat child")[0]
         words = Path(f"/proc/{child}/cmdline").read_bytes() + Path(f"/proc/{child}/environ").read_bytes()
-        assert b"beat_child" in words
+        assert b"heartbeat_process" in words
         assert SECRET.encode() not in words
         assert SECRET not in daemon.get("/")[1] + daemon.get("/status.json")[1]
 
